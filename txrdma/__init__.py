@@ -1,0 +1,3 @@
+"""
+RDMA for Twisted.
+"""

@@ -1,0 +1,327 @@
+"""
+The words of verbs: states, access rights, work requests and completions.
+
+Follows InfiniBand Architecture vol. 1, chapters 10 and 11; the numbers are those of libibverbs,
+so that a value printed here can be looked up there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from enum import Enum, IntEnum, IntFlag
+from typing import TYPE_CHECKING, NamedTuple, Union
+
+from txrdma.iba.types import GID, LID, MTU, QPN, LKey, MACAddress, RKey
+
+if TYPE_CHECKING:
+    from txrdma.interfaces import IAddressHandle, ICompletionQueue, IQueuePair
+
+Buffer = Union[bytes, bytearray, memoryview]
+"""What holds bytes."""
+
+
+class QPKind(IntEnum):
+    """The transport service of a queue pair (IBA 9.1.2)."""
+
+    RC = 2
+    UC = 3
+    UD = 4
+
+
+class QPState(IntEnum):
+    """The state of a queue pair (IBA 10.3.1)."""
+
+    RESET = 0
+    INIT = 1
+    RTR = 2
+    RTS = 3
+    SQD = 4
+    SQE = 5
+    ERR = 6
+
+
+class Access(IntFlag):
+    """Who may do what with a memory region, or through a queue pair (IBA 10.6.3)."""
+
+    NONE = 0
+    LOCAL_WRITE = 1
+    REMOTE_WRITE = 2
+    REMOTE_READ = 4
+    REMOTE_ATOMIC = 8
+
+
+class Status(IntEnum):
+    """How a work request ended (IBA 10.10.3)."""
+
+    SUCCESS = 0
+    LOC_LEN_ERR = 1
+    LOC_QP_OP_ERR = 2
+    LOC_EEC_OP_ERR = 3
+    LOC_PROT_ERR = 4
+    WR_FLUSH_ERR = 5
+    MW_BIND_ERR = 6
+    BAD_RESP_ERR = 7
+    LOC_ACCESS_ERR = 8
+    REM_INV_REQ_ERR = 9
+    REM_ACCESS_ERR = 10
+    REM_OP_ERR = 11
+    RETRY_EXC_ERR = 12
+    RNR_RETRY_EXC_ERR = 13
+    LOC_RDD_VIOL_ERR = 14
+    REM_INV_RD_REQ_ERR = 15
+    REM_ABORT_ERR = 16
+    INV_EECN_ERR = 17
+    INV_EEC_STATE_ERR = 18
+    FATAL_ERR = 19
+    RESP_TIMEOUT_ERR = 20
+    GENERAL_ERR = 21
+
+
+class Operation(IntEnum):
+    """What a send request asks for (IBA 10.8.3)."""
+
+    RDMA_WRITE = 0
+    RDMA_WRITE_WITH_IMMEDIATE = 1
+    SEND = 2
+    SEND_WITH_IMMEDIATE = 3
+    RDMA_READ = 4
+    COMPARE_AND_SWAP = 5
+    FETCH_AND_ADD = 6
+
+
+class CompletionOpcode(IntEnum):
+    """What kind of request a completion ends."""
+
+    SEND = 0
+    RDMA_WRITE = 1
+    RDMA_READ = 2
+    COMPARE_AND_SWAP = 3
+    FETCH_AND_ADD = 4
+    RECEIVE = 128
+    RECEIVE_RDMA_WITH_IMMEDIATE = 129
+
+
+class Segment(NamedTuple):
+    """A piece of registered memory: a scatter/gather element (IBA 10.8.3)."""
+
+    address: int
+    length: int
+    lkey: LKey
+
+
+@dataclass(slots=True)
+class SendRequest:
+    """
+    One request for a send queue.
+
+    Its owner may change it and post it again as soon as C{postSend} has returned.
+
+    @ivar identifier: comes back in the completion (C{wr_id}).
+    @ivar segments: registered memory to send from, or, for reads and atomics, to answer into. It
+        must stay unchanged until the completion.
+    @ivar inline: bytes to send instead of C{segments}, one after the other, taken when posted. The
+        sum of their lengths is at most the queue pair's C{maxInline}.
+    @ivar signaled: whether success makes a completion; failure always does.
+    @ivar solicited: whether the receiver's queue wakes even when armed for solicited ones only.
+    @ivar fence: wait for earlier reads and atomics of this queue pair.
+    @ivar immediate: 32 bits that the receiver finds in its completion.
+    @ivar remoteAddress: where, in the peer's memory (RDMA and atomics).
+    @ivar operand: the number to add, or to swap in.
+    @ivar compare: the number that must be there for a swap.
+    @ivar address: the destination of a datagram, with C{remoteQPN} and C{remoteQKey}.
+    """
+
+    identifier: int
+    operation: Operation
+    segments: Sequence[Segment] = ()
+    inline: Sequence[Buffer] = ()
+    signaled: bool = True
+    solicited: bool = False
+    fence: bool = False
+    immediate: int = 0
+    remoteAddress: int = 0
+    rkey: RKey = RKey(0)
+    operand: int = 0
+    compare: int = 0
+    address: IAddressHandle | None = None
+    remoteQPN: QPN = QPN(0)
+    remoteQKey: int = 0
+
+
+@dataclass(slots=True)
+class ReceiveRequest:
+    """
+    One request for a receive queue: where the next message goes.
+
+    A datagram's first 40 bytes are the space of its GRH (IBA 11.4.2.1).
+    """
+
+    identifier: int
+    segments: Sequence[Segment] = ()
+
+
+class Completion(NamedTuple):
+    """
+    How one work request ended.
+
+    When C{status} is not C{SUCCESS} only C{identifier}, C{status} and C{qpn} mean anything.
+
+    @ivar length: bytes received, the 40 of the GRH included for a datagram.
+    @ivar immediate: None unless the message carried one.
+    @ivar sourceQPN: who sent a datagram.
+    @ivar hasGRH: the GRH space of the receive buffer was filled.
+    """
+
+    identifier: int
+    status: Status
+    opcode: CompletionOpcode
+    qpn: QPN
+    length: int = 0
+    immediate: int | None = None
+    sourceQPN: QPN = QPN(0)
+    hasGRH: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """How much a queue pair holds (IBA 10.2.4): requests, segments each, inline bytes each."""
+
+    maxSend: int = 64
+    maxReceive: int = 64
+    maxSendSegments: int = 4
+    maxReceiveSegments: int = 4
+    maxInline: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AddressVector:
+    """
+    The way to a port (IBA 11.2.2).
+
+    @ivar dgid: where to; on RoCE v2 an IP address in GID form.
+    @ivar dmac: the next hop on RoCE, when its owner knows it (SMC-R exchanges it).
+    """
+
+    dgid: GID
+    sgidIndex: int = 0
+    port: int = 1
+    hopLimit: int = 64
+    trafficClass: int = 0
+    flowLabel: int = 0
+    serviceLevel: int = 0
+    dlid: LID = LID(0)
+    dmac: MACAddress | None = None
+
+
+class MigrationState(IntEnum):
+    """Where a queue pair is with its alternate path (IBA 17.2.8)."""
+
+    MIGRATED = 0
+    REARM = 1
+    ARMED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class QPAttributes:
+    """
+    Attributes of a queue pair; None is "not said" (IBA 11.2.4.2).
+
+    @ivar timeout: local ACK timeout, 4.096 microseconds times two to the power of it; 0 is never.
+    @ivar retryCount: how often a request is sent again without an answer, 0 to 7.
+    @ivar rnrRetry: how often after "receiver not ready", 0 to 7, where 7 is for ever.
+    @ivar minRNRTimer: the code of the pause that we ask of senders (IBA table 45).
+    @ivar maxRDAtomic: reads and atomics that we may have outstanding.
+    @ivar maxDestRDAtomic: reads and atomics that we hold for the peer.
+    """
+
+    state: QPState | None = None
+    currentState: QPState | None = None
+    pkeyIndex: int | None = None
+    port: int | None = None
+    access: Access | None = None
+    qkey: int | None = None
+    address: AddressVector | None = None
+    pathMTU: MTU | None = None
+    destinationQPN: QPN | None = None
+    rqPSN: int | None = None
+    sqPSN: int | None = None
+    maxRDAtomic: int | None = None
+    maxDestRDAtomic: int | None = None
+    minRNRTimer: int | None = None
+    timeout: int | None = None
+    retryCount: int | None = None
+    rnrRetry: int | None = None
+    alternateAddress: AddressVector | None = None
+    migrationState: MigrationState | None = None
+
+    def given(self) -> frozenset[str]:
+        """Which attributes are said: what verbs call the attribute mask."""
+        return frozenset(f.name for f in fields(self) if getattr(self, f.name) is not None)
+
+
+class PortState(IntEnum):
+    """Whether a port carries traffic (IBA 7.2.7)."""
+
+    NOP = 0
+    DOWN = 1
+    INIT = 2
+    ARMED = 3
+    ACTIVE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PortAttributes:
+    """What a port is at present. C{rate} is in bits per second, 0 where nobody knows."""
+
+    state: PortState
+    maxMTU: MTU
+    activeMTU: MTU
+    lid: LID = LID(0)
+    rate: int = 0
+    netdev: str = ""
+    mac: MACAddress | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLimits:
+    """The most that a device takes of each kind."""
+
+    maxQueuePairs: int
+    maxQueuePairRequests: int
+    maxSegments: int
+    maxCompletionQueues: int
+    maxCompletionQueueDepth: int
+    maxMemoryRegions: int
+    maxMemoryRegionLength: int
+    maxInline: int
+    maxRDAtomic: int
+
+
+class AsyncEventKind(Enum):
+    """What a device tells without being asked (IBA 11.6.3)."""
+
+    QP_FATAL = "queue pair fatal error"
+    QP_REQUEST_ERROR = "queue pair got an invalid request"
+    QP_ACCESS_ERROR = "queue pair got a request without the right"
+    COMMUNICATION_ESTABLISHED = "first message before ready to send"
+    SQ_DRAINED = "send queue drained"
+    PATH_MIGRATED = "path migrated"
+    PATH_MIGRATION_FAILED = "path migration failed"
+    CQ_ERROR = "completion queue overrun"
+    PORT_ACTIVE = "port became active"
+    PORT_ERROR = "port went down"
+    GID_CHANGE = "GID table changed"
+    LID_CHANGE = "LID changed"
+    PKEY_CHANGE = "P_Key table changed"
+    DEVICE_FATAL = "device fatal error"
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncEvent:
+    """One such event, and what it happened to: the other attributes are None."""
+
+    kind: AsyncEventKind
+    port: int | None = None
+    queuePair: IQueuePair | None = None
+    completionQueue: ICompletionQueue | None = None

@@ -1,0 +1,240 @@
+"""
+The seams of txrdma: what one part promises so that another can be exchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+
+from zope.interface import Attribute, Interface
+
+from twisted.internet.interfaces import ITransport
+
+from txrdma.iba.types import GID, LKey, QPN, RKey
+from txrdma.iba.verbs import (
+    Access,
+    AddressVector,
+    AsyncEvent,
+    Capacity,
+    Completion,
+    DeviceLimits,
+    PortAttributes,
+    QPAttributes,
+    QPKind,
+    QPState,
+    ReceiveRequest,
+    SendRequest,
+)
+
+
+class IVerbsDevice(Interface):
+    """
+    An open RDMA device.
+
+    Whoever opened it closes it, after everything that was made from it.
+    """
+
+    name: str = Attribute("As the device is called in device strings.")
+    portCount: int = Attribute("Ports are numbered from 1 to this.")
+    limits: DeviceLimits = Attribute("The most it takes of each kind.")
+
+    def gids(port: int) -> Sequence[GID]:
+        """The GID table of a port; its indices are those of C{sgidIndex}."""
+
+    def portAttributes(port: int) -> PortAttributes:
+        """What the port is at present."""
+
+    def createProtectionDomain() -> IProtectionDomain:
+        """A new set of memory and queue pairs that may reach each other."""
+
+    def createChannel() -> ICompletionChannel:
+        """A descriptor that becomes readable when an armed completion queue has something."""
+
+    def createCompletionQueue(depth: int, channel: ICompletionChannel) -> ICompletionQueue:
+        """A queue for at least C{depth} completions."""
+
+    def subscribe(listener: Callable[[AsyncEvent], None]) -> Callable[[], None]:
+        """Hear asynchronous events, on the reactor's thread; the answer ends it."""
+
+    def close() -> None:
+        """Let go of the device. Twice is fine."""
+
+
+class IProtectionDomain(Interface):
+    """Keys of one domain's memory are worth nothing to the queue pairs of another (IBA 10.2.3)."""
+
+    device: IVerbsDevice = Attribute("The device it belongs to.")
+
+    def allocateMemory(length: int, access: Access) -> IMemoryRegion:
+        """New zeroed memory, of a kind that the device shares best with its peers."""
+
+    def registerMemory(buffer: memoryview, access: Access) -> IMemoryRegion:
+        """Make a writable, contiguous buffer of ours known to the device."""
+
+    def createAddressHandle(address: AddressVector) -> IAddressHandle:
+        """The way to a port, for datagrams."""
+
+    def createQueuePair(
+        kind: QPKind, send: ICompletionQueue, receive: ICompletionQueue, capacity: Capacity
+    ) -> IQueuePair:
+        """A new queue pair, in C{RESET}."""
+
+    def close() -> None:
+        """Let go of the domain. Twice is fine."""
+
+
+class IMemoryRegion(Interface):
+    """Memory that a device may reach (IBA 10.6)."""
+
+    address: int = Attribute("Where it begins, as work requests name it.")
+    length: int = Attribute("Its length in bytes.")
+    lkey: LKey = Attribute("For our own segments.")
+    rkey: RKey = Attribute("For the peer's RDMA.")
+    view: memoryview = Attribute("The bytes themselves, as 'B'.")
+
+    def close() -> None:
+        """Deregister: later use of the keys fails. Twice is fine."""
+
+
+class IAddressHandle(Interface):
+    """The way to a port, for datagrams (IBA 10.2.2.2)."""
+
+    address: AddressVector = Attribute("As it was given.")
+
+    def close() -> None:
+        """Twice is fine."""
+
+
+class ICompletionChannel(Interface):
+    """
+    What wakes us when an armed completion queue has something.
+
+    One channel may serve many queues; pyverbs has one queue for each.
+    """
+
+    def fileno() -> int:
+        """A descriptor that polls readable while there are events to take."""
+
+    def takeEvents() -> Sequence[ICompletionQueue]:
+        """The queues that had something since they were armed; each is now unarmed."""
+
+    def close() -> None:
+        """Close the descriptor. It must have left the reactor before. Twice is fine."""
+
+
+class ICompletionQueue(Interface):
+    """Where finished work requests are found (IBA 10.2.5)."""
+
+    depth: int = Attribute("How many completions it holds at least.")
+
+    def arm(solicitedOnly: bool = False) -> None:
+        """
+        Raise one event on the channel for the next completion.
+
+        What completed before may raise none: arm, then poll until empty.
+        """
+
+    def poll(limit: int) -> Sequence[Completion]:
+        """Take at most C{limit} completions, oldest first."""
+
+    def close() -> None:
+        """Let go of it. Twice is fine."""
+
+
+class IQueuePair(Interface):
+    """A queue pair (IBA 10.2.4)."""
+
+    kind: QPKind = Attribute("Its transport service.")
+    number: QPN = Attribute("Its number, 24 bits.")
+    state: QPState = Attribute("Its state, changed by C{modify} and by errors.")
+    capacity: Capacity = Attribute("What it really holds: at least what was asked for.")
+    route: str = Attribute("'shared-memory', 'rocev2' or 'verbs'; '' before C{RTR}.")
+
+    def modify(attributes: QPAttributes) -> None:
+        """
+        Change state or attributes.
+
+        @raise txrdma.error.InvalidRequest: the transition, or an attribute with it, is not allowed
+            (IBA 11.2.4.2, tables 91 to 96); nothing has changed.
+        """
+
+    def query() -> QPAttributes:
+        """All attributes as they are."""
+
+    def postSend(requests: Sequence[SendRequest]) -> None:
+        """
+        Append to the send queue, in order.
+
+        @raise txrdma.error.InvalidRequest: the state or a request's form does not allow it.
+        @raise txrdma.error.QueueFull: there is no room for all of them.
+            Either way none was posted.
+        """
+
+    def postReceive(requests: Sequence[ReceiveRequest]) -> None:
+        """Append to the receive queue; errors as C{postSend}'s."""
+
+    def close() -> None:
+        """Destroy it: what is outstanding makes no completion. Twice is fine."""
+
+
+class IVerbsDeviceStringParser(Interface):
+    """A plugin that opens devices by name: C{"soft"}, C{"pyverbs:mlx5_0"}."""
+
+    prefix: str = Attribute("What stands before the first colon.")
+
+    def parseDevice(reactor: object, *args: str, **kwargs: str) -> IVerbsDevice:
+        """
+        Open the device that the rest of the string names.
+
+        @raise ValueError: the string says something that has no meaning; names key and value.
+        """
+
+    def available() -> Sequence[str]:
+        """Strings of devices that could be opened now."""
+
+
+class IPollable(Interface):
+    """Something that can be looked at without a system call."""
+
+    def poll() -> bool:
+        """Handle what is there; tell whether there was anything."""
+
+    def arm() -> None:
+        """From now on, wake the descriptor: nobody will look before it does."""
+
+
+class IReactorPolling(Interface):
+    """A reactor that looks at its completion queues for a while before it sleeps."""
+
+    def addPollable(pollable: IPollable) -> None:
+        """Look at it, until it is removed."""
+
+    def removePollable(pollable: IPollable) -> None:
+        """Don't look any more. Unknown ones are ignored."""
+
+
+class ISMCStatus(Interface):
+    """What became of one connection of an C{smc:} endpoint; every attribute is live."""
+
+    mode: str = Attribute("'SMC-R' or 'TCP'.")
+    fallbackReason: Enum | None = Attribute("Why we fell back: a txrdma.smc.clc.Diagnosis, or None.")
+    peerDiagnosis: Enum | int | None = Attribute("Why the peer declined, an int when unknown to us.")
+    device: str = Attribute("The RDMA device's name, '' on TCP.")
+    route: str = Attribute("'shared-memory', 'rocev2' or 'verbs', '' on TCP.")
+    linkGroup: str = Attribute("The link group's name, the same for all its connections, '' on TCP.")
+    state: str = Attribute("The close state machine's state (RFC 7609, 4.8), 'TCP' on TCP.")
+    bytesSent: int = Attribute("Bytes the application wrote that left for the peer's buffer.")
+    bytesReceived: int = Attribute("Bytes handed to the application.")
+    writes: int = Attribute("RDMA writes posted.")
+    messagesSent: int = Attribute("CDC messages sent.")
+    messagesReceived: int = Attribute("CDC messages received.")
+
+    def toDict() -> dict[str, object]:
+        """All of it, with cursors and buffer sizes, as JSON can carry it."""
+
+
+class ISMCTransport(ITransport):
+    """A stream transport of an C{smc:} endpoint, whether it runs SMC-R or fell back to TCP."""
+
+    smc: ISMCStatus = Attribute("What became of this connection.")

@@ -1,0 +1,93 @@
+"""
+What a queue pair and the thing that moves its bytes ask of each other.
+
+There are three routes: RoCE v2 by UDP, shared memory on the same host, and datagrams.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from txrdma.iba.types import QPN
+from txrdma.iba.verbs import (
+    AsyncEventKind,
+    Completion,
+    CompletionOpcode,
+    QPAttributes,
+    ReceiveRequest,
+    SendRequest,
+)
+from txrdma.soft.memory import Domain, KeyTable
+
+
+class Owner(Protocol):
+    """
+    The queue pair, as its route sees it.
+
+    @ivar receives: the receive queue; a route takes from the left what it fills.
+    """
+
+    number: QPN
+    attributes: QPAttributes
+    keys: KeyTable
+    domain: Domain
+    receives: deque[ReceiveRequest]
+
+    def retired(self, count: int) -> None:
+        """That many requests, the oldest, left the send queue: their places are free again."""
+
+    def sendCompleted(self, completion: Completion) -> None:
+        """
+        Put it in the send completion queue: for signaled requests and for failed ones, in order.
+
+        The place in the queue is given back by C{retired}, separately.
+        """
+
+    def receiveCompleted(self, completion: Completion, solicited: bool) -> None:
+        """A receive was filled."""
+
+    def failed(self, event: AsyncEventKind | None = None) -> None:
+        """
+        The connection can't go on: the queue pair goes to ERR and everything left is flushed.
+
+        A send that caused it has had its own C{sendCompleted} before.
+        """
+
+
+class Route(Protocol):
+    """What moves the bytes of one queue pair, from RTR until C{close}."""
+
+    name: str
+
+    def post(self, requests: Sequence[SendRequest]) -> None:
+        """
+        Carry these out, in order, after those before.
+
+        They have the right form for the queue pair; keys are the route's to check. Called only in RTS.
+        C{inline} data is taken before this returns; for C{segments} the request object is ours no more, so what
+        is needed of it is taken, too.
+        """
+
+    def receivesPosted(self) -> None:
+        """The receive queue has grown."""
+
+    def poll(self) -> None:
+        """Look for what has arrived or completed, where nobody tells (shared memory)."""
+
+    def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
+        """
+        Have the channel's descriptor woken: by the next completed send, by the next receive.
+
+        All False: somebody looks by C{poll}, don't wake.
+        """
+
+    def flush(self) -> list[tuple[int, CompletionOpcode]]:
+        """Stop; the identifiers and kinds of what is not completed, oldest first. Nothing is sent after this."""
+
+    def attributesChanged(self) -> None:
+        """C{modify} has changed timers, counters or the state."""
+
+    def close(self) -> None:
+        """Let go. Twice is fine."""
