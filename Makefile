@@ -1,0 +1,67 @@
+# Each target makes its own .venv when needed, and is quick when it is there.
+#   make demo       a folder of files over smc: and over tcp:, side by side
+#   make test       everything under trial
+#   make check      ruff, mypy --strict, documentation without warnings
+#   make bench      the benchmarks; results go to docs/benchmarks.md
+#   make simulate   the lossy network by seeds: make simulate SEEDS=10000 [FIRST=0]
+#   make fuzz       every decoder under atheris: make fuzz SECONDS=60
+
+PYTHON ?= python3
+JOBS ?= 2
+SEEDS ?= 1000
+FIRST ?= 0
+SECONDS ?= 30
+TESTS ?= txrdma
+BENCH ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+SOURCES := txrdma tools docs/conf.py docs/_extensions benchmarks examples setup.py
+
+.PHONY: demo test check lint format types docs bench simulate fuzz clean
+.DELETE_ON_ERROR:
+
+demo: $(VENV)/.has-demo
+	@$(BIN)/python -m txrdma.demo $(DEMO)
+
+test: $(VENV)/.has-test
+	@$(BIN)/python tools/trial.py -j$(JOBS) $(TESTS)
+
+check: lint types docs
+
+lint: $(VENV)/.has-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.has-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.has-dev
+	$(BIN)/mypy
+
+docs: $(VENV)/.has-docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
+bench: $(VENV)/.has-bench
+	@$(BIN)/python -m benchmarks $(BENCH)
+
+simulate: $(VENV)/.has-test
+	@$(BIN)/python -m txrdma.test.simulate --seeds $(SEEDS) --first $(FIRST)
+
+fuzz: $(VENV)/.has-fuzz
+	@$(BIN)/python -m txrdma.test.fuzz --seconds $(SECONDS)
+
+clean:
+	rm -rf $(VENV) build dist docs/_build _trial_temp* *.egg-info
+
+$(VENV)/.made:
+	@PYTHON="$(PYTHON)" tools/make-venv $(VENV)
+	@touch $@
+
+# One stamp for each extra; a change of pyproject.toml installs again.
+$(VENV)/.has-%: pyproject.toml setup.py | $(VENV)/.made
+	@echo "Installing txrdma[$*] into $(VENV)"
+	@$(PIP) install -e '.[$*]'
+	@touch $@

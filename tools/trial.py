@@ -1,0 +1,60 @@
+"""
+Run trial with our arguments, pass on what it says, and end with one line of counts.
+
+The last line of the output is C{N passed, N failed, N skipped}; the exit status is trial's.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+_SUMMARY = re.compile(r"^(PASSED|FAILED)(?: \((?P<counts>[a-zA-Z]+=\d+(?:, [a-zA-Z]+=\d+)*)\))?$")
+
+
+def counted(summary: str) -> tuple[int, int, int]:
+    """
+    Tests that passed, failed and were skipped, from the last line of trial's own report.
+
+    A test that is expected to fail and does counts as skipped; one that unexpectedly passes, as failed.
+    """
+    match = _SUMMARY.match(summary)
+    if match is None:
+        raise ValueError(f"not a summary of trial's: {summary!r}")
+    counts = {
+        name: int(number)
+        for name, number in (pair.split("=") for pair in (match["counts"] or "").split(", ") if pair)
+    }
+    return (
+        counts.get("successes", 0),
+        counts.get("failures", 0) + counts.get("errors", 0) + counts.get("unexpectedSuccesses", 0),
+        counts.get("skips", 0) + counts.get("expectedFailures", 0),
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Run trial; return the exit status."""
+    command = [sys.executable, "-m", "twisted.trial", *arguments]
+    summary = None
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+            if _SUMMARY.match(line.rstrip("\n")):
+                summary = line.rstrip("\n")
+    status = process.returncode
+    if summary is None:
+        print("trial ended without a summary")
+        passed, failed, skipped, status = 0, 1, 0, status or 1
+    else:
+        passed, failed, skipped = counted(summary)
+        if failed and status == 0:
+            status = 1
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,253 @@
+"""
+Which way imports go: lower floors never import higher ones, cores never import the reactor.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from twisted.trial.unittest import SynchronousTestCase
+
+import txrdma
+
+PACKAGE = Path(txrdma.__file__).parent
+CHECKOUT = PACKAGE.parent
+
+FLOORS = {
+    "wire": 1,
+    "error": 1,
+    "iba": 2,
+    "ports": 2,
+    "interfaces": 3,
+    "verbs": 4,
+    "soft": 4,
+    "mad": 4,
+    "cm": 5,
+    "smc": 5,
+    "btl": 5,
+    "sim": 5,
+    "tap": 6,
+    "command": 6,
+    "web": 6,
+    "demo": 6,
+    "testing": 6,
+    "test": 7,
+}
+"""Each room of the package, and the floor it stands on."""
+
+STRANGERS = {
+    ("verbs", "soft"),
+    ("verbs", "mad"),
+    ("soft", "mad"),
+    ("soft", "verbs"),
+    ("mad", "soft"),
+    ("mad", "verbs"),
+    ("cm", "smc"),
+    ("cm", "btl"),
+    ("cm", "sim"),
+    ("cm", "soft"),
+    ("smc", "cm"),
+    ("smc", "btl"),
+    ("smc", "sim"),
+    ("smc", "soft"),
+    ("smc", "mad"),
+    ("btl", "cm"),
+    ("btl", "smc"),
+    ("btl", "sim"),
+    ("btl", "soft"),
+    ("btl", "mad"),
+    ("sim", "cm"),
+    ("sim", "smc"),
+    ("sim", "btl"),
+}
+"""Rooms that meet only through L{txrdma.interfaces}, though the floors would allow an import."""
+
+CORE_ROOMS = {"soft", "mad", "cm", "smc", "btl"}
+CORE_MAY_IMPORT = {*sys.stdlib_module_names, "automat", "txrdma"}
+LONGEST = 600
+
+
+class Imported(NamedTuple):
+    """One import statement: where, what, and whether it is for the type checker only."""
+
+    line: int
+    name: str
+    typesOnly: bool
+
+
+def isTypeChecking(test: ast.expr) -> bool:
+    """Is this the condition of C{if TYPE_CHECKING}?"""
+    return (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING") or (
+        isinstance(test, ast.Attribute) and test.attr == "TYPE_CHECKING"
+    )
+
+
+def imports(source: str, module: str, isPackage: bool = False) -> Iterator[Imported]:
+    """
+    Every import of a module, those inside functions included.
+
+    C{from txrdma import soft} counts as an import of C{txrdma.soft}.
+    """
+
+    def visit(node: ast.AST, typesOnly: bool) -> Iterator[Imported]:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Imported(node.lineno, alias.name, typesOnly)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = module.split(".")
+                kept = parts[: len(parts) - node.level + isPackage]
+                base = ".".join([*kept, base] if base else kept)
+            for alias in node.names:
+                yield Imported(node.lineno, f"{base}.{alias.name}", typesOnly)
+        elif isinstance(node, ast.If) and isTypeChecking(node.test):
+            for child in node.body:
+                yield from visit(child, True)
+            for child in node.orelse:
+                yield from visit(child, typesOnly)
+        else:
+            for child in ast.iter_child_nodes(node):
+                yield from visit(child, typesOnly)
+
+    yield from visit(ast.parse(source), False)
+
+
+def room(module: str) -> str | None:
+    """The room a module of txrdma is in: the part after C{txrdma}."""
+    parts = module.split(".")
+    return parts[1] if parts[0] == "txrdma" and len(parts) > 1 else None
+
+
+def isCore(module: str) -> bool:
+    """Is it one of the sans-IO modules?"""
+    parts = module.split(".")
+    return len(parts) > 2 and parts[1] in CORE_ROOMS and parts[-1].startswith("_") and parts[-1] != "__init__"
+
+
+def complaints(module: str, source: str, isPackage: bool = False) -> list[str]:
+    """What is wrong with the imports of one module."""
+    own = room(module)
+    wrong: list[str] = []
+    for line, name, typesOnly in imports(source, module, isPackage):
+
+        def complain(why: str, line: int = line, name: str = name) -> None:
+            wrong.append(f"{module}:{line} imports {name}: {why}")
+
+        top = name.split(".")[0]
+        if top == "pyverbs" and module != "txrdma.verbs._pyverbs":
+            complain("only txrdma.verbs._pyverbs may")
+        if own == "test" or own is None:
+            continue
+        other = room(name)
+        if other is not None and other in FLOORS:
+            if other in ("test", "testing") and own != other:
+                complain("only tests import what tests are made of")
+            elif typesOnly or own == other:
+                pass
+            elif FLOORS[other] > FLOORS[own]:
+                complain(f"floor {FLOORS[own]} stands below floor {FLOORS[other]}")
+            elif (own, other) in STRANGERS:
+                complain("these rooms meet through interfaces only")
+            elif isCore(module) and FLOORS[other] > 2:
+                complain("a core stands on floors 1 and 2 only")
+        if isCore(module) and not typesOnly and top not in CORE_MAY_IMPORT:
+            complain("a core imports the standard library and Automat only")
+    return wrong
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """Every module of the package, with its file."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(CHECKOUT).with_suffix("").parts
+        yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
+
+
+class FloorTests(SynchronousTestCase):
+    """The package keeps to its own plan."""
+
+    def test_imports(self) -> None:
+        """No module imports from a higher floor, or from a room that it should not know."""
+        wrong = [
+            complaint
+            for module, path in modules()
+            for complaint in complaints(module, path.read_text(), path.name == "__init__.py")
+        ]
+        self.assertEqual(wrong, [])
+
+    def test_coresStandAlone(self) -> None:
+        """Cores can be imported where there is no Twisted, so nothing that they import needs it, either."""
+        cores = [module for module, _path in modules() if isCore(module)]
+        program = "import sys; sys.modules['twisted'] = None; import " + ", ".join(cores)
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
+        )
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+
+    def test_everyRoomHasAFloor(self) -> None:
+        """A new room must say where it stands."""
+        rooms = {name for name in (room(module) for module, _path in modules()) if name is not None}
+        self.assertEqual(rooms - set(FLOORS), set())
+
+    def test_length(self) -> None:
+        """No module is longer than a reader's patience."""
+        long = {
+            module: lines
+            for module, path in modules()
+            if (lines := len(path.read_text().splitlines())) > LONGEST
+        }
+        self.assertEqual(long, {})
+
+    def test_pluginsIsNoPackage(self) -> None:
+        """An C{__init__.py} beside our dropins would take the place of Twisted's own."""
+        if not (CHECKOUT / "twisted").exists():
+            self.skipTest("not a checkout: the dropins are in Twisted's own folder")
+        if (CHECKOUT / "twisted" / "internet").exists():
+            self.skipTest("installed beside Twisted, which owns these folders")
+        self.assertFalse((CHECKOUT / "twisted" / "__init__.py").exists())
+        self.assertFalse((CHECKOUT / "twisted" / "plugins" / "__init__.py").exists())
+
+
+class ComplaintTests(SynchronousTestCase):
+    """The rules themselves notice what they should."""
+
+    def rules(self, module: str, source: str) -> int:
+        return len(complaints(module, source))
+
+    def test_upwards(self) -> None:
+        """A lower floor that imports a higher one is reported, inside a function, too."""
+        self.assertEqual(self.rules("txrdma.iba.types", "import txrdma.smc.clc"), 1)
+        self.assertEqual(self.rules("txrdma.wire", "def f():\n    from txrdma import iba"), 1)
+        self.assertEqual(self.rules("txrdma.wire", "from .iba import types"), 1)
+
+    def test_typesMayPointUpwards(self) -> None:
+        """An import for the type checker alone makes no dependency."""
+        source = "if TYPE_CHECKING:\n    from txrdma.smc import clc\nelse:\n    from txrdma import soft"
+        self.assertEqual(self.rules("txrdma.iba.types", source), 1)
+
+    def test_cores(self) -> None:
+        """A core that imports the reactor's world, or a higher floor of its own house, is reported."""
+        self.assertEqual(self.rules("txrdma.soft._requester", "from twisted.internet import defer"), 1)
+        self.assertEqual(self.rules("txrdma.soft._requester", "from txrdma.interfaces import IQueuePair"), 1)
+        self.assertEqual(self.rules("txrdma.soft._requester", "import automat, struct, txrdma.wire"), 0)
+        self.assertEqual(self.rules("txrdma.soft.roce", "from twisted.internet import defer"), 0)
+
+    def test_strangers(self) -> None:
+        """Rooms of one floor do not know each other."""
+        self.assertEqual(self.rules("txrdma.smc.link", "from txrdma.soft.device import SoftDevice"), 1)
+        self.assertEqual(self.rules("txrdma.smc.link", "from txrdma.verbs.devices import openDevice"), 0)
+
+    def test_pyverbs(self) -> None:
+        """pyverbs has one door."""
+        self.assertEqual(self.rules("txrdma.test.test_x", "import pyverbs.device"), 1)
+        self.assertEqual(self.rules("txrdma.verbs._pyverbs", "import pyverbs.device"), 0)
+
+    def test_testing(self) -> None:
+        """Nothing but tests imports what tests are made of."""
+        self.assertEqual(self.rules("txrdma.smc.link", "from txrdma.testing import contracts"), 1)
+        self.assertEqual(self.rules("txrdma.test.test_link", "from txrdma.testing import contracts"), 0)
