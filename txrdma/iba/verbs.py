@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import Enum, IntEnum, IntFlag
-from typing import TYPE_CHECKING, NamedTuple, Union
+from typing import NamedTuple, TYPE_CHECKING, Union
 
-from txrdma.iba.types import GID, LID, MTU, QPN, LKey, MACAddress, RKey
+from txrdma.iba.types import GID, LID, LKey, MACAddress, MTU, QPN, RKey
 
 if TYPE_CHECKING:
     from txrdma.interfaces import IAddressHandle, ICompletionQueue, IQueuePair

@@ -1,0 +1,273 @@
+"""
+The headers of packets between base transport header and payload, and the codes in them.
+
+Follows InfiniBand Architecture vol. 1, chapters 8 (GRH) and 9 (transport).
+"""
+
+from __future__ import annotations
+
+import math
+from enum import IntEnum
+
+from txrdma.iba.types import GID, PKey, QPN, RKey
+from txrdma.wire import bits, Code, data, Layout, wire
+
+
+class Opcode(Code):
+    """What a packet is: the service in the upper three bits, the operation in the lower five (IBA 9.2.1)."""
+
+    RC_SEND_FIRST = 0x00
+    RC_SEND_MIDDLE = 0x01
+    RC_SEND_LAST = 0x02
+    RC_SEND_LAST_WITH_IMMEDIATE = 0x03
+    RC_SEND_ONLY = 0x04
+    RC_SEND_ONLY_WITH_IMMEDIATE = 0x05
+    RC_RDMA_WRITE_FIRST = 0x06
+    RC_RDMA_WRITE_MIDDLE = 0x07
+    RC_RDMA_WRITE_LAST = 0x08
+    RC_RDMA_WRITE_LAST_WITH_IMMEDIATE = 0x09
+    RC_RDMA_WRITE_ONLY = 0x0A
+    RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE = 0x0B
+    RC_RDMA_READ_REQUEST = 0x0C
+    RC_RDMA_READ_RESPONSE_FIRST = 0x0D
+    RC_RDMA_READ_RESPONSE_MIDDLE = 0x0E
+    RC_RDMA_READ_RESPONSE_LAST = 0x0F
+    RC_RDMA_READ_RESPONSE_ONLY = 0x10
+    RC_ACKNOWLEDGE = 0x11
+    RC_ATOMIC_ACKNOWLEDGE = 0x12
+    RC_COMPARE_SWAP = 0x13
+    RC_FETCH_ADD = 0x14
+    RC_SEND_LAST_WITH_INVALIDATE = 0x16
+    RC_SEND_ONLY_WITH_INVALIDATE = 0x17
+
+    UC_SEND_FIRST = 0x20
+    UC_SEND_MIDDLE = 0x21
+    UC_SEND_LAST = 0x22
+    UC_SEND_LAST_WITH_IMMEDIATE = 0x23
+    UC_SEND_ONLY = 0x24
+    UC_SEND_ONLY_WITH_IMMEDIATE = 0x25
+    UC_RDMA_WRITE_FIRST = 0x26
+    UC_RDMA_WRITE_MIDDLE = 0x27
+    UC_RDMA_WRITE_LAST = 0x28
+    UC_RDMA_WRITE_LAST_WITH_IMMEDIATE = 0x29
+    UC_RDMA_WRITE_ONLY = 0x2A
+    UC_RDMA_WRITE_ONLY_WITH_IMMEDIATE = 0x2B
+
+    UD_SEND_ONLY = 0x64
+    UD_SEND_ONLY_WITH_IMMEDIATE = 0x65
+
+    CNP = 0x81
+    """Congestion notification (annex A17.9.3)."""
+
+
+@wire(12)
+class BTH(Layout):
+    """
+    Base transport header (IBA 9.2).
+
+    @ivar pad: bytes after the payload that fill it to a multiple of four.
+    @ivar reserved8: its two upper bits are FECN and BECN on RoCE; outside the ICRC.
+    """
+
+    opcode: Opcode = bits(8)
+    solicited: bool = bits(1)
+    migration: bool = bits(1)
+    pad: int = bits(2)
+    version: int = bits(4)
+    pkey: PKey = bits(16)
+    reserved8: int = bits(8)
+    destination: QPN = bits(24)
+    acknowledge: bool = bits(1)
+    reserved7: int = bits(7)
+    psn: int = bits(24)
+
+
+@wire(8)
+class DETH(Layout):
+    """Datagram extended transport header (IBA 9.3.3)."""
+
+    qkey: int = bits(32)
+    reserved: int = bits(8)
+    source: QPN = bits(24)
+
+
+@wire(16)
+class RETH(Layout):
+    """RDMA extended transport header (IBA 9.3.4)."""
+
+    address: int = bits(64)
+    rkey: RKey = bits(32)
+    length: int = bits(32)
+
+
+@wire(28)
+class AtomicETH(Layout):
+    """Atomic extended transport header (IBA 9.3.5)."""
+
+    address: int = bits(64)
+    rkey: RKey = bits(32)
+    swap: int = bits(64)
+    """The number to swap in, or to add."""
+    compare: int = bits(64)
+
+
+class AETHKind(IntEnum):
+    """What a syndrome says: its bits 6 and 5 (IBA 9.7.5.2.1)."""
+
+    ACK = 0
+    RNR_NAK = 1
+    RESERVED = 2
+    NAK = 3
+
+
+class NAKCode(Code):
+    """Why a responder refuses (IBA table 46)."""
+
+    PSN_SEQUENCE_ERROR = 0
+    INVALID_REQUEST = 1
+    REMOTE_ACCESS_ERROR = 2
+    REMOTE_OPERATIONAL_ERROR = 3
+    INVALID_RD_REQUEST = 4
+
+
+NO_CREDITS = 31
+"""The credit count of a responder that does not count."""
+
+
+@wire(4)
+class AETH(Layout):
+    """ACK extended transport header (IBA 9.3.6)."""
+
+    syndrome: int = bits(8)
+    msn: int = bits(24)
+
+    @classmethod
+    def ack(cls, msn: int, credits: int = NO_CREDITS) -> AETH:
+        """Everything up to here arrived; C{credits} is a code of L{creditCount}."""
+        return cls(syndrome=credits & 31, msn=msn)
+
+    @classmethod
+    def rnrNAK(cls, msn: int, timer: int) -> AETH:
+        """No receive was posted: try again after the time of this code of L{rnrTimerSeconds}."""
+        return cls(syndrome=AETHKind.RNR_NAK << 5 | timer & 31, msn=msn)
+
+    @classmethod
+    def nak(cls, msn: int, code: NAKCode) -> AETH:
+        """Refused."""
+        return cls(syndrome=AETHKind.NAK << 5 | code & 31, msn=msn)
+
+    @property
+    def kind(self) -> AETHKind:
+        return AETHKind(self.syndrome >> 5 & 3)
+
+    @property
+    def value(self) -> int:
+        """The lower five bits: a credit count, a timer or a L{NAKCode}, each by its code."""
+        return self.syndrome & 31
+
+
+@wire(8)
+class AtomicAckETH(Layout):
+    """Atomic ACK extended transport header (IBA 9.3.7)."""
+
+    original: int = bits(64)
+    """What was in memory before."""
+
+
+@wire(4)
+class ImmDt(Layout):
+    """Immediate data extended transport header (IBA 9.3.8)."""
+
+    immediate: int = bits(32)
+
+
+@wire(4)
+class IETH(Layout):
+    """Invalidate extended transport header (IBA 9.3.9)."""
+
+    rkey: RKey = bits(32)
+
+
+@wire(40)
+class GRH(Layout):
+    """Global route header (IBA 8.3): what stands before a received datagram."""
+
+    version: int = bits(4)
+    trafficClass: int = bits(8)
+    flowLabel: int = bits(20)
+    payloadLength: int = bits(16)
+    nextHeader: int = bits(8)
+    hopLimit: int = bits(8)
+    sgid: GID = data(16)
+    dgid: GID = data(16)
+
+
+_Extensions = tuple[type[Layout], ...]
+
+
+def _extensions() -> dict[Opcode, _Extensions]:
+    ends: list[tuple[str, _Extensions]] = [
+        ("SEND_LAST_WITH_IMMEDIATE", (ImmDt,)),
+        ("SEND_ONLY_WITH_IMMEDIATE", (ImmDt,)),
+        ("RDMA_WRITE_FIRST", (RETH,)),
+        ("RDMA_WRITE_ONLY", (RETH,)),
+        ("RDMA_WRITE_LAST_WITH_IMMEDIATE", (ImmDt,)),
+        ("RDMA_WRITE_ONLY_WITH_IMMEDIATE", (RETH, ImmDt)),
+    ]
+    table: dict[Opcode, _Extensions] = dict.fromkeys(Opcode, ())
+    for name, headers in ends:
+        table[Opcode[f"RC_{name}"]] = table[Opcode[f"UC_{name}"]] = headers
+    table |= {
+        Opcode.RC_RDMA_READ_REQUEST: (RETH,),
+        Opcode.RC_RDMA_READ_RESPONSE_FIRST: (AETH,),
+        Opcode.RC_RDMA_READ_RESPONSE_LAST: (AETH,),
+        Opcode.RC_RDMA_READ_RESPONSE_ONLY: (AETH,),
+        Opcode.RC_ACKNOWLEDGE: (AETH,),
+        Opcode.RC_ATOMIC_ACKNOWLEDGE: (AETH, AtomicAckETH),
+        Opcode.RC_COMPARE_SWAP: (AtomicETH,),
+        Opcode.RC_FETCH_ADD: (AtomicETH,),
+        Opcode.RC_SEND_LAST_WITH_INVALIDATE: (IETH,),
+        Opcode.RC_SEND_ONLY_WITH_INVALIDATE: (IETH,),
+        Opcode.UD_SEND_ONLY: (DETH,),
+        Opcode.UD_SEND_ONLY_WITH_IMMEDIATE: (DETH, ImmDt),
+    }
+    return table
+
+
+EXTENSIONS: dict[Opcode, _Extensions] = _extensions()
+"""The headers that follow a BTH, in order, for every opcode that we know (IBA 9.4, tables 38 and on)."""
+
+
+_STEPS_OF_CREDITS = [0, 1, 2, 3, 4, *(base << shift for shift in range(1, 14) for base in (3, 4))]
+
+
+def creditCount(code: int) -> int | None:
+    """How many messages more a responder takes, by its code; None when it does not count (IBA table 45)."""
+    return None if code >= NO_CREDITS else _STEPS_OF_CREDITS[code]
+
+
+def creditCode(count: int | None) -> int:
+    """The code of the largest count that is not above this one."""
+    if count is None:
+        return NO_CREDITS
+    return max(code for code, credits in enumerate(_STEPS_OF_CREDITS) if credits <= max(count, 0))
+
+
+_RNR_TIMERS = [655.36, *(step / 100 for step in (1, 2, 3, 4)),
+               *((base << shift) / 100 for shift in range(1, 15) for base in (3, 4))][:32]  # fmt: skip
+
+
+def rnrTimerSeconds(code: int) -> float:
+    """How long a requester waits after "receiver not ready", by its code (IBA table 44)."""
+    return _RNR_TIMERS[code & 31] / 1000
+
+
+def rnrTimerCode(seconds: float) -> int:
+    """The code of the shortest pause that is not below this one."""
+    fitting = [(rnrTimerSeconds(code), code) for code in range(32) if rnrTimerSeconds(code) >= seconds]
+    return min(fitting)[1] if fitting else 0
+
+
+def ackTimeoutSeconds(code: int) -> float:
+    """How long a requester waits for an answer, by its code; 0 is for ever (IBA 9.7.6.1.3)."""
+    return math.inf if code == 0 else 4.096e-6 * (1 << code)

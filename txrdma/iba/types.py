@@ -1,0 +1,220 @@
+"""
+Names of things in a fabric: GID, GUID, LID, queue pair numbers, keys, MTU.
+
+Follows InfiniBand Architecture vol. 1, chapter 4 (addressing), and annex A17 (RoCE v2) for IP addresses.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NewType
+
+LID = NewType("LID", int)
+"""A local identifier: 16 bits, given by the subnet manager."""
+
+QPN = NewType("QPN", int)
+"""The number of a queue pair: 24 bits."""
+
+PKey = NewType("PKey", int)
+"""A partition key: 16 bits, the highest says full member."""
+
+LKey = NewType("LKey", int)
+"""The key of a memory region for its owner's segments: 32 bits."""
+
+RKey = NewType("RKey", int)
+"""The key of a memory region for the peer's RDMA: 32 bits."""
+
+DEFAULT_PKEY = PKey(0xFFFF)
+
+
+class MTU(IntEnum):
+    """A path's maximum payload, by its code (IBA 14.2.5.6)."""
+
+    MTU_256 = 1
+    MTU_512 = 2
+    MTU_1024 = 3
+    MTU_2048 = 4
+    MTU_4096 = 5
+
+    @property
+    def bytes(self) -> int:
+        """The payload of one packet."""
+        return 128 << self.value
+
+    @classmethod
+    def fitting(cls, lengthBytes: int) -> MTU:
+        """
+        The largest that is at most this long.
+
+        @raise ValueError: not even 256 fit.
+        """
+        for mtu in reversed(cls):
+            if mtu.bytes <= lengthBytes:
+                return mtu
+        raise ValueError(f"{lengthBytes} bytes are below the smallest MTU")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MACAddress:
+    """The address of an Ethernet port: 6 bytes."""
+
+    raw: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.raw) != 6:
+            raise ValueError(f"a MAC address has 6 bytes, not {len(self.raw)}")
+
+    @classmethod
+    def fromBytes(cls, raw: bytes) -> MACAddress:
+        return cls(bytes(raw))
+
+    @classmethod
+    def fromString(cls, text: str) -> MACAddress:
+        """Read C{"02:00:00:00:12:b7"}."""
+        try:
+            return cls(bytes(int(part, 16) for part in text.replace("-", ":").split(":")))
+        except ValueError:
+            raise ValueError(f"{text!r} is no MAC address") from None
+
+    def toBytes(self) -> bytes:
+        return self.raw
+
+    def __str__(self) -> str:
+        return self.raw.hex(":")
+
+    def __repr__(self) -> str:
+        return f"MACAddress.fromString({str(self)!r})"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GUID:
+    """The globally unique name of a node, a port or a system image: an EUI-64."""
+
+    raw: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.raw) != 8:
+            raise ValueError(f"a GUID has 8 bytes, not {len(self.raw)}")
+
+    @classmethod
+    def fromBytes(cls, raw: bytes) -> GUID:
+        return cls(bytes(raw))
+
+    @classmethod
+    def fromInt(cls, number: int) -> GUID:
+        return cls(number.to_bytes(8, "big"))
+
+    @classmethod
+    def fromMAC(cls, mac: MACAddress) -> GUID:
+        """The modified EUI-64 of a MAC address (RFC 4291, appendix A)."""
+        raw = mac.raw
+        return cls(bytes((raw[0] ^ 2,)) + raw[1:3] + b"\xff\xfe" + raw[3:])
+
+    @classmethod
+    def fromString(cls, text: str) -> GUID:
+        """Read C{"0002:c903:0012:3456"} or C{"0x0002c90300123456"}."""
+        digits = "".join(part.rjust(4, "0") for part in text.split(":")) if ":" in text else text
+        try:
+            number = int(digits, 16)
+            if ":" in text and (len(digits) != 16 or text.count(":") != 3):
+                raise ValueError
+            return cls(number.to_bytes(8, "big"))
+        except (ValueError, OverflowError):
+            raise ValueError(f"{text!r} is no GUID") from None
+
+    def toBytes(self) -> bytes:
+        return self.raw
+
+    def __int__(self) -> int:
+        return int.from_bytes(self.raw, "big")
+
+    def __str__(self) -> str:
+        return self.raw.hex(":", 2)
+
+    def __repr__(self) -> str:
+        return f"GUID.fromString({str(self)!r})"
+
+
+_MAPPED = bytes(10) + b"\xff\xff"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GID:
+    """The global identifier of a port: 16 bytes, of the form of an IPv6 address (IBA 4.1.1)."""
+
+    raw: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.raw) != 16:
+            raise ValueError(f"a GID has 16 bytes, not {len(self.raw)}")
+
+    @classmethod
+    def fromBytes(cls, raw: bytes) -> GID:
+        return cls(bytes(raw))
+
+    @classmethod
+    def fromString(cls, text: str) -> GID:
+        """Read the text of an IPv6 address, C{"::ffff:10.0.0.1"} included."""
+        try:
+            return cls(ipaddress.IPv6Address(text).packed)
+        except ValueError:
+            raise ValueError(f"{text!r} is no GID") from None
+
+    @classmethod
+    def fromIP(cls, text: str) -> GID:
+        """The GID that an IP address is on RoCE v2: IPv4 is mapped (annex A17.9)."""
+        address = ipaddress.ip_address(text)
+        return cls(_MAPPED + address.packed if address.version == 4 else address.packed)
+
+    @classmethod
+    def fromParts(cls, prefix: int, guid: GUID) -> GID:
+        """The GID of a port in the subnet with that 64-bit prefix."""
+        return cls(prefix.to_bytes(8, "big") + guid.raw)
+
+    @classmethod
+    def linkLocal(cls, mac: MACAddress) -> GID:
+        """The link-local one that an Ethernet port has by its MAC address."""
+        return cls(b"\xfe\x80" + bytes(6) + GUID.fromMAC(mac).raw)
+
+    def toBytes(self) -> bytes:
+        return self.raw
+
+    @property
+    def prefix(self) -> int:
+        """The subnet prefix: the upper 64 bits."""
+        return int.from_bytes(self.raw[:8], "big")
+
+    @property
+    def guid(self) -> GUID:
+        """The interface identifier: the lower 64 bits."""
+        return GUID(self.raw[8:])
+
+    @property
+    def ip(self) -> str | None:
+        """The IP address that it is on RoCE v2; None for the GID of all zeros, which is none."""
+        if self.raw.startswith(_MAPPED):
+            return str(ipaddress.IPv4Address(self.raw[12:]))
+        return str(ipaddress.IPv6Address(self.raw)) if any(self.raw) else None
+
+    @property
+    def isMapped(self) -> bool:
+        """Whether it is an IPv4 address."""
+        return self.raw.startswith(_MAPPED)
+
+    @property
+    def isLinkLocal(self) -> bool:
+        return self.raw[0] == 0xFE and self.raw[1] & 0xC0 == 0x80
+
+    @property
+    def isMulticast(self) -> bool:
+        return self.raw[0] == 0xFF
+
+    def __str__(self) -> str:
+        if self.isMapped:
+            return f"::ffff:{ipaddress.IPv4Address(self.raw[12:])}"
+        return str(ipaddress.IPv6Address(self.raw))
+
+    def __repr__(self) -> str:
+        return f"GID.fromString({str(self)!r})"
