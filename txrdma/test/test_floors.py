@@ -107,10 +107,10 @@ def imports(source: str, module: str, isPackage: bool = False) -> Iterator[Impor
             for alias in node.names:
                 yield Imported(node.lineno, f"{base}.{alias.name}", typesOnly)
         elif isinstance(node, ast.If) and isTypeChecking(node.test):
-            for child in node.body:
-                yield from visit(child, True)
-            for child in node.orelse:
-                yield from visit(child, typesOnly)
+            for statement in node.body:
+                yield from visit(statement, True)
+            for statement in node.orelse:
+                yield from visit(statement, typesOnly)
         else:
             for child in ast.iter_child_nodes(node):
                 yield from visit(child, typesOnly)

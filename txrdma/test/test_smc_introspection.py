@@ -1,0 +1,193 @@
+"""
+What processes tell about their connections, and whom.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+
+from zope.interface import implementer
+
+from twisted.internet import reactor as installedReactor
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import connectProtocol, UNIXClientEndpoint
+from twisted.internet.interfaces import IListeningPort
+from twisted.internet.protocol import Protocol
+from twisted.internet.testing import MemoryReactorClock
+from twisted.python.failure import Failure
+from twisted.python.runtime import platform
+from twisted.trial.unittest import SkipTest, SynchronousTestCase, TestCase
+
+from txrdma.interfaces import ISMCStatus
+from txrdma.smc import introspection
+from txrdma.smc.introspection import Answer, answer, answering, askAll, controlName
+
+reactor = cast(introspection.IReactor, installedReactor)
+
+
+@implementer(ISMCStatus)
+class ToldStatus:
+    """A connection with something to tell."""
+
+    mode = "SMC-R"
+    fallbackReason = None
+    peerDiagnosis = None
+    device = "soft"
+    route = "shared-memory"
+    linkGroup = "0001"
+    state = "ACTIVE"
+    bytesSent = bytesReceived = writes = messagesSent = messagesReceived = 0
+
+    def toDict(self) -> dict[str, object]:
+        return {"mode": self.mode, "state": self.state, "linkGroup": self.linkGroup}
+
+
+SERVE = """
+import sys
+from twisted.internet import reactor
+from txrdma.smc.introspection import answer
+from txrdma.test.test_smc_introspection import ToldStatus
+
+statuses = [ToldStatus()] * int(sys.argv[1])
+assert answer(reactor, lambda: statuses) is not None
+reactor.callWhenRunning(lambda: print("ready", flush=True))
+reactor.run()
+"""
+
+
+@contextmanager
+def otherProcess(connections: int) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of our own user that answers."""
+    command = [sys.executable, "-c", SERVE, str(connections)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+class ListingTests(SynchronousTestCase):
+    """Who answers is read from the kernel's list of sockets."""
+
+    def test_listing(self) -> None:
+        """Listening sockets of our user count, each process once; connected ones and other users' don't."""
+        mine = f"@txrdma/control/{os.getuid()}"
+        listing = f"""\
+Num       RefCount Protocol Flags    Type St Inode Path
+0000000000000000: 00000002 00000000 00010000 0001 01 26543 {mine}/77
+0000000000000000: 00000003 00000000 00000000 0001 03 26544 {mine}/77
+0000000000000000: 00000003 00000000 00000000 0001 03 26545 {mine}/78
+0000000000000000: 00000002 00000000 00010000 0001 01 26546 @txrdma/control/{os.getuid() + 1}/79
+0000000000000000: 00000002 00000000 00010000 0001 01 26547 /run/x @txrdma
+0000000000000000: 00000002 00000000 00010000 0001 01 26548 {mine}/5
+0000000000000000: 00000002 00000000 00010000 0001 01 26549 {mine}/5x
+0000000000000000: 00000003 00000000 00000000 0001 03 26550
+"""
+        self.assertEqual(answering(listing), [5, 77])
+
+    def test_reactorWithoutSockets(self) -> None:
+        """A reactor that has no UNIX sockets is left alone."""
+        self.assertIs(answer(object(), list), None)
+
+    def test_listensByName(self) -> None:
+        """The name tells user and process, and stands in no file system."""
+        memory = MemoryReactorClock()
+        answer(memory, list)
+        [(name, *_rest)] = memory.unixServers
+        self.assertEqual(name, f"\0txrdma/control/{os.getuid()}/{os.getpid()}")
+
+
+class AskingTests(TestCase):
+    """Real sockets and real processes."""
+
+    if not platform.isLinux():
+        skip = "abstract UNIX sockets are Linux's"
+
+    def listen(self) -> IListeningPort:
+        port = answer(reactor, lambda: [ToldStatus(), ToldStatus()])
+        if port is None:
+            raise SkipTest("this reactor has no UNIX sockets")
+        self.addCleanup(port.stopListening)
+        return port
+
+    async def ours(self, pid: int) -> list[Answer]:
+        return [told for told in await askAll(reactor, 5.0) if told.pid == pid]
+
+    async def test_asksItself(self) -> None:
+        """A process finds itself, and is told what its connections tell."""
+        self.listen()
+        [told] = await self.ours(os.getpid())
+        self.assertEqual(told.error, "")
+        self.assertEqual(told.connections, [ToldStatus().toDict()] * 2)
+
+    async def test_secondReactor(self) -> None:
+        """A process answers once; trying again does no harm."""
+        self.listen()
+        self.assertIs(answer(reactor, list), None)
+
+    async def test_otherProcess(self) -> None:
+        """Another process of ours is found, and a long answer arrives whole."""
+        with otherProcess(3000) as process:
+            [told] = await self.ours(process.pid)
+        self.assertEqual((told.error, len(told.connections)), ("", 3000))
+        self.assertEqual(told.command[1], "-c")
+
+    async def test_killed(self) -> None:
+        """After SIGKILL there is nothing left to find."""
+        with otherProcess(1) as process:
+            process.kill()
+            process.wait()
+            self.assertNotIn(process.pid, answering())
+
+    async def test_hanging(self) -> None:
+        """A process that does not answer is told as such, after a while."""
+        with otherProcess(1) as process:
+            process.send_signal(signal.SIGSTOP)
+            [told] = [told for told in await askAll(reactor, 0.2) if told.pid == process.pid]
+        self.assertIn("no answer", told.error)
+
+    async def test_nonsense(self) -> None:
+        """Questions without sense are answered so; too long ones end the connection."""
+        self.listen()
+        for question in (b"{", b"[]", b'{"ask": 3}', b'{"ask": "secrets"}', b"\xff"):
+            self.assertIn(b"error", await self.say(question + b"\n"))
+        self.assertEqual(await self.say(b"x" * 100_000), b"")
+
+    async def test_otherUser(self) -> None:
+        """Neither side talks with another user's process."""
+        self.listen()
+        self.patch(introspection, "_peer", lambda protocol: (1, os.getuid() + 1))
+        self.assertEqual(await self.say(b'{"ask": "connections"}\n'), b"")
+        [told] = await self.ours(os.getpid())
+        self.assertIn("belongs to user", told.error)
+
+    def say(self, question: bytes) -> Deferred[bytes]:
+        """Send that to our own socket; the answer until a line ends or the connection does."""
+        said: Deferred[bytes] = Deferred()
+
+        class Saying(Protocol):
+            heard = b""
+
+            def connectionMade(self) -> None:
+                assert self.transport is not None
+                self.transport.write(question)
+
+            def dataReceived(self, data: bytes) -> None:
+                self.heard += data
+                if data.endswith(b"\n"):
+                    assert self.transport is not None
+                    self.transport.loseConnection()
+
+            def connectionLost(self, reason: Failure = Failure(Exception())) -> None:  # noqa: B008
+                said.callback(self.heard)
+
+        made = connectProtocol(UNIXClientEndpoint(reactor, controlName(os.getpid())), Saying())
+        return made.addCallback(lambda _protocol: said)  # type: ignore[no-any-return]
