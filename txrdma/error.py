@@ -27,6 +27,10 @@ class InvalidRequest(RDMAError):
     """The program asked for what the object's state or the specification does not allow: fix it."""
 
 
+class ProtectionError(RDMAError):
+    """A memory key, a range or a right did not fit: nothing was touched."""
+
+
 class QueueFull(RDMAError):
     """There is no room at present: wait for completions, then try again."""
 

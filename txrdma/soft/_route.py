@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import (
@@ -19,7 +19,9 @@ from txrdma.iba.verbs import (
     ReceiveRequest,
     SendRequest,
 )
-from txrdma.soft.memory import Domain, KeyTable
+
+if TYPE_CHECKING:
+    from txrdma.soft.memory import Domain, KeyTable
 
 
 class Owner(Protocol):
@@ -57,9 +59,14 @@ class Owner(Protocol):
 
 
 class Route(Protocol):
-    """What moves the bytes of one queue pair, from RTR until C{close}."""
+    """
+    What moves the bytes of one queue pair, from RTR until C{close}.
+
+    @ivar polled: whether C{poll} and C{arm} do anything: completion queues call them for such routes only.
+    """
 
     name: str
+    polled: bool
 
     def post(self, requests: Sequence[SendRequest]) -> None:
         """
