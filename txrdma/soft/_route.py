@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, TYPE_CHECKING
 
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import (
@@ -73,8 +73,8 @@ class Route(Protocol):
         Carry these out, in order, after those before.
 
         They have the right form for the queue pair; keys are the route's to check. Called only in RTS.
-        C{inline} data is taken before this returns; for C{segments} the request object is ours no more, so what
-        is needed of it is taken, too.
+        C{inline} data is taken before this returns; for C{segments} the request object is ours no more, so
+        what is needed of it is taken, too.
         """
 
     def receivesPosted(self) -> None:
@@ -91,7 +91,11 @@ class Route(Protocol):
         """
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
-        """Stop; the identifiers and kinds of what is not completed, oldest first. Nothing is sent after this."""
+        """
+        Stop; the identifiers and kinds of what is not completed, oldest first.
+
+        No request is sent after this.
+        """
 
     def attributesChanged(self) -> None:
         """C{modify} has changed timers, counters or the state."""

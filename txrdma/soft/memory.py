@@ -16,7 +16,7 @@ from typing import Final
 
 from zope.interface import implementer
 
-from txrdma.error import InvalidRequest, RDMAError, ResourceExhausted
+from txrdma.error import InvalidRequest, ProtectionError, ResourceExhausted
 from txrdma.iba.types import LKey, RKey
 from txrdma.iba.verbs import Access, Segment
 from txrdma.interfaces import IMemoryRegion
@@ -31,10 +31,6 @@ REMOTE_READ: Final = int(Access.REMOTE_READ)
 _EMPTY: Final = memoryview(bytearray())
 _FIRST_ADDRESS: Final = 0x1000_0000_0000
 _KEYS_REMEMBERED: Final = 4096
-
-
-class ProtectionError(RDMAError):
-    """A key, a range or a right did not fit: nothing was touched."""
 
 
 class Domain:
@@ -154,7 +150,7 @@ class KeyTable:
             if 0 <= offset <= end <= region.length and (not write or region.rights & LOCAL_WRITE):
                 return region.view[offset:end]
         if length == 0:
-            return _EMPTY  # nothing is accessed, so nothing is checked (IBA 10.7.3.2)
+            return _EMPTY  # nothing is accessed, so nothing is checked
         raise ProtectionError(self._why(region, domain, address, length))
 
     def remote(self, domain: Domain, rkey: int, address: int, length: int, need: int) -> memoryview:
@@ -171,7 +167,7 @@ class KeyTable:
             if 0 <= offset <= end <= region.length and region.rights & need == need:
                 return region.view[offset:end]
         if length == 0:
-            return _EMPTY  # R_Keys of empty requests are not checked (IBA 9.7.4.1.6)
+            return _EMPTY  # the R_Key of an empty request is not checked (IBA C9-88)
         raise ProtectionError(self._why(region, domain, address, length))
 
     def find(self, domain: Domain, rkey: int) -> Region | None:
@@ -216,7 +212,7 @@ class KeyTable:
 
     def _admit(self, access: Access) -> None:
         if access & (Access.REMOTE_WRITE | Access.REMOTE_ATOMIC) and not access & Access.LOCAL_WRITE:
-            raise InvalidRequest("memory that peers may write must be writable for ourselves (IBA 10.6.3.1)")
+            raise InvalidRequest("memory that peers may write must be writable for ourselves (IBA 10.6.3)")
         if len(self._regions) >= self._maxRegions:
             raise ResourceExhausted(f"the device has its {self._maxRegions} memory regions")
 

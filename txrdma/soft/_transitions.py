@@ -1,0 +1,103 @@
+"""
+Which changes of a queue pair's state and attributes are allowed.
+
+Follows InfiniBand Architecture vol. 1, 10.3.1 (states) and 11.2.4.2 (tables 91 to 96), as far as both the
+specification and the Linux verbs agree.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txrdma.error import InvalidRequest
+from txrdma.iba.verbs import Access, QPAttributes, QPKind, QPState
+
+_RESET, _INIT, _RTR, _RTS, _SQD, _SQE, _ERR = QPState
+
+_Rule = tuple[frozenset[str], frozenset[str]]
+
+
+def _rule(required: str = "", optional: str = "") -> _Rule:
+    return frozenset(required.split()), frozenset(optional.split())
+
+
+_PATH = "alternateAddress migrationState"
+
+_ALLOWED: Final[dict[QPKind, dict[tuple[QPState, QPState], _Rule]]] = {
+    QPKind.RC: {
+        (_RESET, _INIT): _rule("pkeyIndex port access"),
+        (_INIT, _INIT): _rule("", "pkeyIndex port access"),
+        (_INIT, _RTR): _rule(
+            "address pathMTU destinationQPN rqPSN maxDestRDAtomic minRNRTimer",
+            "alternateAddress access pkeyIndex",
+        ),
+        (_RTR, _RTS): _rule(
+            "timeout retryCount rnrRetry sqPSN maxRDAtomic", f"currentState access minRNRTimer {_PATH}"
+        ),
+        (_RTS, _RTS): _rule("", f"currentState access minRNRTimer {_PATH}"),
+        (_RTS, _SQD): _rule(),
+        (_SQD, _RTS): _rule("", f"currentState access minRNRTimer {_PATH}"),
+        (_SQD, _SQD): _rule(
+            "",
+            "port address timeout retryCount rnrRetry maxRDAtomic maxDestRDAtomic access pkeyIndex "
+            f"minRNRTimer {_PATH}",
+        ),
+    },
+    QPKind.UD: {
+        (_RESET, _INIT): _rule("pkeyIndex port qkey"),
+        (_INIT, _INIT): _rule("", "pkeyIndex port qkey"),
+        (_INIT, _RTR): _rule("", "pkeyIndex qkey"),
+        (_RTR, _RTS): _rule("sqPSN", "currentState qkey"),
+        (_RTS, _RTS): _rule("", "currentState qkey"),
+        (_RTS, _SQD): _rule(),
+        (_SQD, _RTS): _rule("", "currentState qkey"),
+        (_SQD, _SQD): _rule("", "pkeyIndex qkey"),
+        (_SQE, _RTS): _rule("", "currentState qkey"),
+    },
+}
+
+_RANGES: Final = {
+    "qkey": (0, 0xFFFFFFFF),
+    "destinationQPN": (0, 0xFFFFFF),
+    "rqPSN": (0, 0xFFFFFF),
+    "sqPSN": (0, 0xFFFFFF),
+    "maxRDAtomic": (0, 255),
+    "maxDestRDAtomic": (0, 255),
+    "minRNRTimer": (0, 31),
+    "timeout": (0, 31),
+    "retryCount": (0, 7),
+    "rnrRetry": (0, 7),
+}
+
+
+def transition(kind: QPKind, current: QPState, attributes: QPAttributes) -> QPState:
+    """
+    The state that C{modify} with these attributes leads to.
+
+    @raise InvalidRequest: there is no such way, or an attribute lacks, is too much, or has no sense.
+    """
+    target = current if attributes.state is None else attributes.state
+    given = attributes.given() - {"state"}
+    if attributes.currentState not in (None, current):
+        raise InvalidRequest(f"the queue pair is in {current.name}, not in {attributes.currentState!r}")
+    if target is _RESET or (target is _ERR and current is not _RESET):
+        required, optional = _rule("", "currentState")
+    else:
+        try:
+            required, optional = _ALLOWED[kind][current, target]
+        except KeyError:
+            raise InvalidRequest(
+                f"a {kind.name} queue pair can't go from {current.name} to {target.name}"
+            ) from None
+    way = f"{kind.name} {current.name} to {target.name}"
+    if missing := required - given:
+        raise InvalidRequest(f"{way} needs {', '.join(sorted(missing))}")
+    if excess := given - required - optional:
+        raise InvalidRequest(f"{way} does not take {', '.join(sorted(excess))}")
+    for name, (low, high) in _RANGES.items():
+        value = getattr(attributes, name)
+        if value is not None and not low <= value <= high:
+            raise InvalidRequest(f"{name} is {value}, not from {low} to {high}")
+    if attributes.access is not None and attributes.access & Access.REMOTE_ATOMIC:
+        raise InvalidRequest("atomic operations are not supported")
+    return target

@@ -1,0 +1,258 @@
+"""
+Completion queues, and the channels that wake their readers.
+
+Follows InfiniBand Architecture vol. 1, 10.2.5 and 11.4.2 (poll, request notification).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from zope.interface import implementer
+
+from txrdma.error import InvalidRequest, ResourceExhausted
+from txrdma.iba.types import QPN
+from txrdma.iba.verbs import AsyncEvent, AsyncEventKind, Completion
+from txrdma.interfaces import ICompletionChannel, ICompletionQueue
+from txrdma.soft._route import Route
+
+_UNARMED: Final = 0
+_SOLICITED: Final = 1
+_NEXT: Final = 2
+
+
+class Member(Protocol):
+    """What a completion queue knows of the queue pairs that complete into it."""
+
+    def failed(self, event: AsyncEventKind | None = None) -> None:
+        """Go to ERR."""
+
+    def armRoute(self) -> None:
+        """Tell the route what our completion queues are armed for."""
+
+
+class _Bell:
+    """A descriptor that is readable from C{ring} until C{silence}: an eventfd, or a pipe without them."""
+
+    def __init__(self) -> None:
+        try:
+            if sys.platform == "linux":
+                self.reading = self.writing = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            else:
+                self.reading, self.writing = os.pipe()
+                os.set_blocking(self.reading, False)
+                os.set_blocking(self.writing, False)
+        except OSError as error:
+            raise ResourceExhausted(f"no descriptor for a completion channel: {error}") from error
+
+    def ring(self) -> None:
+        try:
+            os.write(self.writing, b"\1\0\0\0\0\0\0\0" if sys.byteorder == "little" else b"\0\0\0\0\0\0\0\1")
+        except BlockingIOError:
+            pass  # it rings already
+
+    def silence(self) -> bool:
+        """Tell whether it rang."""
+        try:
+            return bool(os.read(self.reading, 8 if self.reading == self.writing else 4096))
+        except BlockingIOError:
+            return False
+
+    def close(self) -> None:
+        os.close(self.reading)
+        if self.writing != self.reading:
+            os.close(self.writing)
+
+
+@implementer(ICompletionChannel)
+class SoftCompletionChannel:
+    """
+    Wakes whoever waits for its queues.
+
+    Two things ring: a queue of this process that gets a completion while armed, and, through C{doorbell}, a peer
+    process that has put something into a route's shared memory. The peer can't tell which queue it is for, so
+    we look.
+    """
+
+    def __init__(self) -> None:
+        self._bell: _Bell | None = _Bell()
+        self._queues: list[SoftCompletionQueue] = []
+        self._events: list[SoftCompletionQueue] = []
+        self._rung = False
+
+    @property
+    def doorbell(self) -> int:
+        """The descriptor that a peer process rings, by writing to it what an eventfd takes."""
+        return self._open().writing
+
+    def fileno(self) -> int:
+        """A descriptor that polls readable while there are events to take; -1 when closed."""
+        return -1 if self._bell is None else self._bell.reading
+
+    def takeEvents(self) -> Sequence[ICompletionQueue]:
+        """The queues that had something since they were armed; each is now unarmed."""
+        if self._open().silence():
+            self._rung = True  # what is found now needs no ringing
+            for queue in self._queues:
+                queue._look()
+        self._rung = False
+        events, self._events = self._events, []
+        return events
+
+    def close(self) -> None:
+        """Close the descriptor. It must have left the reactor before."""
+        bell, self._bell = self._bell, None
+        if bell is not None:
+            bell.close()
+
+    def _open(self) -> _Bell:
+        if self._bell is None:
+            raise InvalidRequest("the completion channel is closed")
+        return self._bell
+
+    def _raise(self, queue: SoftCompletionQueue) -> None:
+        self._events.append(queue)
+        if not self._rung and self._bell is not None:
+            self._rung = True
+            self._bell.ring()
+
+
+@implementer(ICompletionQueue)
+class SoftCompletionQueue:
+    """
+    Where finished work requests are found.
+
+    @ivar armed: 0 for nothing, 1 for solicited completions, 2 for any.
+    """
+
+    def __init__(
+        self, depth: int, channel: SoftCompletionChannel, notify: Callable[[AsyncEvent], None]
+    ) -> None:
+        self.depth = depth
+        self.armed = _UNARMED
+        self.channel = channel
+        self._notify = notify
+        self._completions: deque[Completion] = deque()
+        self._room = depth
+        self._polls: tuple[Callable[[], None], ...] = ()
+        self._polling = False
+        self._members: dict[Member, None] = {}
+        self._closed = False
+        channel._queues.append(self)
+
+    def __repr__(self) -> str:
+        return f"<SoftCompletionQueue {len(self._completions)} of {self.depth}>"
+
+    # For those who wait.
+
+    def arm(self, solicitedOnly: bool = False) -> None:
+        """Raise one event for the next completion, or the next solicited one; failures count as solicited."""
+        if not solicitedOnly or self.armed == _UNARMED:  # any includes solicited (IBA 11.4.2.2)
+            self.armed = _SOLICITED if solicitedOnly else _NEXT
+        if self._polls:
+            self._armRoutes()
+
+    def poll(self, limit: int) -> Sequence[Completion]:
+        """Take at most C{limit} completions, oldest first."""
+        if self._polls:
+            self._polling = True  # who asks now needs no event for it
+            try:
+                for poll in self._polls:
+                    poll()
+            finally:
+                self._polling = False
+        completions = self._completions
+        if not completions:
+            return ()
+        if len(completions) <= limit:
+            taken = list(completions)
+            completions.clear()
+            return taken
+        return [completions.popleft() for _ in range(limit)]
+
+    def close(self) -> None:
+        """Let go of it. Queue pairs that still complete into it go to ERR: nobody would ever hear of them."""
+        if self._closed:
+            return
+        self._closed = True
+        self._room = 0
+        self.armed = _UNARMED
+        for member in tuple(self._members):
+            member.failed()
+        self._members.clear()
+        self._completions.clear()
+        self._polls = ()
+        self.channel._queues.remove(self)
+        if self in self.channel._events:
+            self.channel._events.remove(self)
+
+    # For queue pairs and routes.
+
+    def push(self, completion: Completion, solicited: bool = False) -> None:
+        """Something has ended."""
+        completions = self._completions
+        if len(completions) >= self._room:
+            self._overrun()
+            return
+        completions.append(completion)
+        if self.armed and not self._polling and (self.armed == _NEXT or solicited or completion.status):
+            self.armed = _UNARMED
+            self.channel._raise(self)
+
+    def join(self, member: Member) -> None:
+        """A queue pair completes here from now on."""
+        if self._closed:
+            raise InvalidRequest("the completion queue is closed")
+        self._members[member] = None
+
+    def leave(self, member: Member) -> None:
+        """It does so no more."""
+        self._members.pop(member, None)
+
+    def attach(self, route: Route) -> None:
+        """Look at this route whenever somebody looks at the queue."""
+        if route.poll not in self._polls:
+            self._polls += (route.poll,)
+        if self.armed:
+            self._armRoutes()
+
+    def detach(self, route: Route) -> None:
+        """Look at it no more."""
+        self._polls = tuple(poll for poll in self._polls if poll != route.poll)
+
+    def purge(self, number: QPN) -> None:
+        """Forget the completions of one queue pair."""
+        kept = [completion for completion in self._completions if completion.qpn != number]
+        self._completions.clear()
+        self._completions.extend(kept)
+
+    def _armRoutes(self) -> None:
+        for member in self._members:
+            member.armRoute()
+
+    def _look(self) -> None:
+        """A peer has rung: see whether it was for us. Its bell rings once for each C{arm}, so arm again if not."""
+        if not self.armed or not self._polls:
+            return
+        for poll in self._polls:
+            poll()
+        if self.armed and not self._completions:
+            self._armRoutes()
+            for poll in self._polls:
+                poll()
+        if self.armed and self._completions:
+            self.armed = _UNARMED
+            self.channel._raise(self)
+
+    def _overrun(self) -> None:
+        """A completion is lost: the queue and all its queue pairs are of no more use (IBA 10.2.5.3)."""
+        if self._room == 0:
+            return
+        self._room = 0
+        self._notify(AsyncEvent(AsyncEventKind.CQ_ERROR, completionQueue=self))
+        for member in tuple(self._members):
+            member.failed(AsyncEventKind.QP_FATAL)

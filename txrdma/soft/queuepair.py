@@ -1,0 +1,368 @@
+"""
+Queue pairs: their states, what may be posted when, and what becomes of it at the end.
+
+Follows InfiniBand Architecture vol. 1, 10.2.4, 10.3.1 and 10.8. What moves the bytes is a
+L{route <txrdma.soft._route.Route>}.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final, Protocol
+
+from zope.interface import implementer
+
+from txrdma.error import InvalidRequest, QueueFull
+from txrdma.iba.types import QPN
+from txrdma.iba.verbs import (
+    AsyncEvent,
+    AsyncEventKind,
+    Capacity,
+    Completion,
+    CompletionOpcode,
+    Operation,
+    QPAttributes,
+    QPKind,
+    QPState,
+    ReceiveRequest,
+    SendRequest,
+    Status,
+)
+from txrdma.interfaces import IQueuePair
+from txrdma.soft._route import Route
+from txrdma.soft._transitions import transition
+from txrdma.soft.completion import SoftCompletionQueue
+from txrdma.soft.memory import Domain, KeyTable
+
+_RESET, _INIT, _RTR, _RTS, _SQD, _SQE, _ERR = QPState
+
+_SEND: Final = CompletionOpcode.SEND
+_KINDS_OF_COMPLETION: Final = {
+    Operation.RDMA_WRITE: CompletionOpcode.RDMA_WRITE,
+    Operation.RDMA_WRITE_WITH_IMMEDIATE: CompletionOpcode.RDMA_WRITE,
+    Operation.SEND: CompletionOpcode.SEND,
+    Operation.SEND_WITH_IMMEDIATE: CompletionOpcode.SEND,
+    Operation.RDMA_READ: CompletionOpcode.RDMA_READ,
+}
+# Plain integers: these are compared for every request.
+_LAST_INLINE: Final = int(Operation.SEND_WITH_IMMEDIATE)
+_LAST: Final = int(Operation.RDMA_READ)
+
+
+class Host(Protocol):
+    """What a queue pair asks of its device."""
+
+    keys: KeyTable
+
+    def connect(self, queuePair: SoftQueuePair) -> Route:
+        """The route for a queue pair that goes to RTR; by its C{kind} and C{attributes}."""
+
+    def admit(self, attributes: QPAttributes) -> None:
+        """
+        Look whether the device has the ports, P_Keys, GIDs and MTU that are named.
+
+        @raise InvalidRequest: it has not.
+        """
+
+    def notify(self, event: AsyncEvent) -> None:
+        """Tell those who listen, later."""
+
+    def forget(self, queuePair: SoftQueuePair) -> None:
+        """It is closed."""
+
+
+@implementer(IQueuePair)
+class SoftQueuePair:
+    """
+    A queue pair.
+
+    @ivar receives: the receive queue. The requests in it are those that were posted: they must stay unchanged
+        until their completion.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        domain: Domain,
+        kind: QPKind,
+        number: QPN,
+        send: SoftCompletionQueue,
+        receive: SoftCompletionQueue,
+        capacity: Capacity,
+    ) -> None:
+        self.kind = kind
+        self.number = number
+        self.capacity = capacity
+        self.domain = domain
+        self.keys = host.keys
+        self.state = _RESET
+        self.attributes = QPAttributes()
+        self.receives: deque[ReceiveRequest] = deque()
+        self.sendQueue = send
+        self.receiveQueue = receive
+        # Straight into the queues: these are called for every message.
+        self.sendCompleted: Callable[[Completion], None] = (
+            send.push if kind is QPKind.RC else self._datagramCompleted
+        )
+        self.receiveCompleted: Callable[[Completion, bool], None] = receive.push
+        self._host = host
+        self._route: Route | None = None
+        self._free = capacity.maxSend
+        self._held: list[SendRequest] = []
+        self._drainedTold = False
+        self._closed = False
+        self._maxSegments = capacity.maxSendSegments
+        self._maxInline = capacity.maxInline
+        send.join(self)
+        receive.join(self)
+
+    def __repr__(self) -> str:
+        return f"<SoftQueuePair {self.kind.name} {self.number:#08x} {self.state.name} {self.route}>"
+
+    @property
+    def route(self) -> str:
+        """C{'shared-memory'} or C{'rocev2'}; C{''} before C{RTR}."""
+        return "" if self._route is None else self._route.name
+
+    # Posting.
+
+    def postSend(self, requests: Sequence[SendRequest]) -> None:
+        """
+        Append to the send queue, in order.
+
+        @raise InvalidRequest: the state or a request's form does not allow it.
+        @raise QueueFull: there is no room for all of them.
+        """
+        if self.state is not _RTS or self.kind is not QPKind.RC:
+            self._postAside(requests)
+            return
+        count = len(requests)
+        if count > self._free:
+            raise QueueFull(f"{count} requests for {self._free} free places in the send queue")
+        for request in requests:
+            inline = request.inline
+            if inline:
+                if request.operation > _LAST_INLINE or request.segments:
+                    raise _misshapen(request, self._maxSegments)
+                if (len(inline[0]) if len(inline) == 1 else sum(map(len, inline))) > self._maxInline:
+                    raise InvalidRequest(f"more than {self._maxInline} bytes inline")
+            elif request.operation > _LAST or len(request.segments) > self._maxSegments:
+                raise _misshapen(request, self._maxSegments)
+        self._free -= count
+        self._route.post(requests)  # type: ignore[union-attr]  # there is a route in RTS
+
+    def postReceive(self, requests: Sequence[ReceiveRequest]) -> None:
+        """
+        Append to the receive queue, in order.
+
+        @raise InvalidRequest: the state or a request's form does not allow it.
+        @raise QueueFull: there is no room for all of them.
+        """
+        receives = self.receives
+        if self.state is _RESET or self._closed:
+            raise InvalidRequest("receives can be posted from INIT on")
+        if len(receives) + len(requests) > self.capacity.maxReceive:
+            raise QueueFull(f"{len(requests)} requests for a receive queue with {len(receives)} in it")
+        most = self.capacity.maxReceiveSegments
+        for request in requests:
+            if len(request.segments) > most:
+                raise InvalidRequest(f"receive {request.identifier} has more than {most} segments")
+        receives.extend(requests)
+        if self.state is _ERR:
+            self._flushReceives()
+        elif self._route is not None:
+            self._route.receivesPosted()
+
+    def _postAside(self, requests: Sequence[SendRequest]) -> None:
+        """Posting of datagrams, and in the states where nothing is sent."""
+        if self._closed or self.state in (_RESET, _INIT, _RTR):
+            raise InvalidRequest(f"sends can't be posted in {self.state.name}")
+        for request in requests:
+            self._checkForm(request)
+        if self.state in (_SQE, _ERR):
+            for request in requests:
+                self._flushed(request.identifier, _KINDS_OF_COMPLETION[request.operation])
+            return
+        if len(requests) > self._free:
+            raise QueueFull(f"{len(requests)} requests for {self._free} free places in the send queue")
+        self._free -= len(requests)
+        if self.state is _SQD:
+            self._held += map(_copied, requests)
+        else:
+            self._postDatagrams(requests)
+
+    def _postDatagrams(self, requests: Sequence[SendRequest]) -> None:
+        for request in requests:
+            if self.state is _RTS and self._route is not None:
+                self._route.post((request,))
+            else:  # one of those before went wrong
+                self._free += 1
+                self._flushed(request.identifier, _SEND)
+
+    def _checkForm(self, request: SendRequest) -> None:
+        if request.inline:
+            if request.operation > _LAST_INLINE or request.segments:
+                raise _misshapen(request, self._maxSegments)
+            if sum(map(len, request.inline)) > self._maxInline:
+                raise InvalidRequest(f"more than {self._maxInline} bytes inline")
+        elif request.operation > _LAST or len(request.segments) > self._maxSegments:
+            raise _misshapen(request, self._maxSegments)
+        if self.kind is QPKind.UD:
+            if request.operation not in (Operation.SEND, Operation.SEND_WITH_IMMEDIATE):
+                raise InvalidRequest(f"{request.operation!r} can't be done by datagrams")
+            if request.address is None:
+                raise InvalidRequest(f"datagram {request.identifier} has no address")
+
+    # States.
+
+    def modify(self, attributes: QPAttributes) -> None:
+        """
+        Change state or attributes.
+
+        @raise InvalidRequest: the transition, or an attribute with it, is not allowed; nothing has changed.
+        """
+        if self._closed:
+            raise InvalidRequest("the queue pair is closed")
+        before, current = self.attributes, self.state
+        target = transition(self.kind, current, attributes)
+        self._host.admit(attributes)
+        if target is _RESET:
+            self._reset()
+            return
+        if target is _ERR:
+            self.failed()
+            return
+        given = {name: getattr(attributes, name) for name in attributes.given()}
+        self.attributes = replace(before, **{**given, "state": target, "currentState": target})
+        if target is _RTR and current is _INIT:
+            try:
+                self._route = self._host.connect(self)
+            except BaseException:
+                self.attributes = before
+                raise
+            self._attach(self._route)
+        self.state = target
+        if self._route is not None:
+            self._route.attributesChanged()
+        if target is _SQD:
+            self._tellDrained()
+        elif target is _RTS:
+            self._release()
+
+    def query(self) -> QPAttributes:
+        """All attributes as they are."""
+        return replace(self.attributes, state=self.state, currentState=self.state)
+
+    def close(self) -> None:
+        """Destroy it: what is outstanding makes no completion, and what was not polled is forgotten."""
+        if self._closed:
+            return
+        self._reset()
+        self._closed = True
+        self.sendQueue.leave(self)
+        self.receiveQueue.leave(self)
+        self._host.forget(self)
+
+    def _attach(self, route: Route) -> None:
+        if route.polled:
+            self.sendQueue.attach(route)
+            self.receiveQueue.attach(route)
+        if self.receives:
+            route.receivesPosted()
+
+    def _reset(self) -> None:
+        route, self._route = self._route, None
+        self.state = _RESET
+        self.attributes = QPAttributes()
+        if route is not None:
+            route.close()
+            self.sendQueue.detach(route)
+            self.receiveQueue.detach(route)
+        self.receives.clear()
+        self._held.clear()
+        self._free = self.capacity.maxSend
+        self._drainedTold = False
+        self.sendQueue.purge(self.number)
+        self.receiveQueue.purge(self.number)
+
+    def _release(self) -> None:
+        """Back in RTS: what was posted in SQD goes out."""
+        self._drainedTold = False
+        held, self._held = self._held, []
+        if held and self.kind is QPKind.UD:
+            self._postDatagrams(held)
+        elif held and self._route is not None:
+            self._route.post(held)
+
+    # What the route tells: see txrdma.soft._route.Owner.
+
+    def retired(self, count: int) -> None:
+        """That many requests, the oldest, left the send queue."""
+        self._free += count
+        if self.state is _SQD:
+            self._tellDrained()
+
+    def failed(self, event: AsyncEventKind | None = None) -> None:
+        """Go to ERR: flush the sends, then the receives, each in order (IBA 10.3.1.7)."""
+        if self.state is _ERR or self.state is _RESET:
+            return
+        self.state = _ERR
+        if event is not None:
+            self._host.notify(AsyncEvent(event, queuePair=self))
+        left = [] if self._route is None else self._route.flush()
+        for identifier, opcode in left:
+            self._flushed(identifier, opcode)
+        held, self._held = self._held, []
+        for request in held:
+            self._flushed(request.identifier, _KINDS_OF_COMPLETION[request.operation])
+        self._free = self.capacity.maxSend
+        self._flushReceives()
+
+    def armRoute(self) -> None:
+        """Tell the route what our completion queues are armed for."""
+        if self._route is not None:
+            receives = self.receiveQueue.armed
+            self._route.arm(self.sendQueue.armed == 2, receives != 0, receives == 1)
+
+    def _datagramCompleted(self, completion: Completion) -> None:
+        """As C{sendCompleted}; a datagram that fails ends sending, but not receiving (IBA 10.3.1.6)."""
+        self.sendQueue.push(completion)
+        if completion.status and self.state is _RTS:
+            self.state = _SQE
+
+    def _flushed(self, identifier: int, opcode: CompletionOpcode) -> None:
+        self.sendQueue.push(Completion(identifier, Status.WR_FLUSH_ERR, opcode, self.number))
+
+    def _flushReceives(self) -> None:
+        receives = self.receives
+        while receives:
+            identifier = receives.popleft().identifier
+            self.receiveQueue.push(
+                Completion(identifier, Status.WR_FLUSH_ERR, CompletionOpcode.RECEIVE, self.number)
+            )
+
+    def _tellDrained(self) -> None:
+        busy = self.capacity.maxSend - self._free - len(self._held)
+        if busy == 0 and not self._drainedTold:
+            self._drainedTold = True
+            self._host.notify(AsyncEvent(AsyncEventKind.SQ_DRAINED, queuePair=self))
+
+
+def _misshapen(request: SendRequest, maxSegments: int) -> InvalidRequest:
+    """Say what is wrong with it."""
+    what = f"request {request.identifier}"
+    if request.operation > _LAST:
+        return InvalidRequest(f"{what}: {request.operation!r} is not supported")
+    if not request.inline:
+        return InvalidRequest(f"{what} has {len(request.segments)} segments, more than {maxSegments}")
+    if request.segments:
+        return InvalidRequest(f"{what} has both segments and inline data")
+    return InvalidRequest(f"{what}: {request.operation!r} takes no inline data")
+
+
+def _copied(request: SendRequest) -> SendRequest:
+    """As it is now: its owner may change it while we hold it."""
+    inline = tuple(piece if isinstance(piece, bytes) else bytes(piece) for piece in request.inline)
+    return replace(request, inline=inline, segments=tuple(request.segments))
