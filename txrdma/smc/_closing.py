@@ -1,0 +1,1 @@
+"""How a connection ends (RFC 7609, 4.8)."""
