@@ -78,6 +78,7 @@ def transition(kind: QPKind, current: QPState, attributes: QPAttributes) -> QPSt
     """
     target = current if attributes.state is None else attributes.state
     given = attributes.given() - {"state"}
+    way = f"{kind.name} {current.name} to {target.name}"
     if attributes.currentState not in (None, current):
         raise InvalidRequest(f"the queue pair is in {current.name}, not in {attributes.currentState!r}")
     if target is _RESET or (target is _ERR and current is not _RESET):
@@ -86,10 +87,7 @@ def transition(kind: QPKind, current: QPState, attributes: QPAttributes) -> QPSt
         try:
             required, optional = _ALLOWED[kind][current, target]
         except KeyError:
-            raise InvalidRequest(
-                f"a {kind.name} queue pair can't go from {current.name} to {target.name}"
-            ) from None
-    way = f"{kind.name} {current.name} to {target.name}"
+            raise InvalidRequest(f"there is no way {way}") from None
     if missing := required - given:
         raise InvalidRequest(f"{way} needs {', '.join(sorted(missing))}")
     if excess := given - required - optional:

@@ -73,9 +73,9 @@ class SoftCompletionChannel:
     """
     Wakes whoever waits for its queues.
 
-    Two things ring: a queue of this process that gets a completion while armed, and, through C{doorbell}, a peer
-    process that has put something into a route's shared memory. The peer can't tell which queue it is for, so
-    we look.
+    Two things ring: a queue of this process that gets a completion while armed, and, through C{doorbell}, a
+    peer process that has put something into a route's shared memory. The peer can't tell which queue it is
+    for, so we look.
     """
 
     def __init__(self) -> None:
@@ -235,7 +235,7 @@ class SoftCompletionQueue:
             member.armRoute()
 
     def _look(self) -> None:
-        """A peer has rung: see whether it was for us. Its bell rings once for each C{arm}, so arm again if not."""
+        """A peer has rung once and won't again: see whether it was for us, and arm again if not."""
         if not self.armed or not self._polls:
             return
         for poll in self._polls:
