@@ -74,7 +74,7 @@ def softMAC(address: str, port: int) -> MACAddress:
 
 
 def udpPort(address: AddressVector) -> int:
-    """The UDP port at the end of this way: the one in the MAC address if that is of our making, else RoCE's."""
+    """The UDP port at the end of this way: that in the MAC address if it is of our making, else RoCE's."""
     destination = address.dgid.ip
     if address.dmac is not None and destination is not None:
         port = int.from_bytes(address.dmac.raw[4:], "big")

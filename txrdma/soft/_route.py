@@ -16,6 +16,7 @@ from txrdma.iba.verbs import (
     Completion,
     CompletionOpcode,
     QPAttributes,
+    QPKind,
     ReceiveRequest,
     SendRequest,
 )
@@ -31,6 +32,7 @@ class Owner(Protocol):
     @ivar receives: the receive queue; a route takes from the left what it fills.
     """
 
+    kind: QPKind
     number: QPN
     attributes: QPAttributes
     keys: KeyTable
@@ -102,3 +104,18 @@ class Route(Protocol):
 
     def close(self) -> None:
         """Let go. Twice is fine."""
+
+
+class RoutePort(Protocol):
+    """Where the routes of one device begin: its UDP socket, or its UNIX socket."""
+
+    def connect(self, owner: Owner) -> Route | None:
+        """
+        The route for a queue pair that goes to RTR, by its C{kind} and C{attributes}.
+
+        @return: None when there is no way of this sort to that destination.
+        @raise txrdma.error.RDMAError: there should be, but it can't be had.
+        """
+
+    def close(self) -> None:
+        """Close the socket; the routes were closed before. Twice is fine."""
