@@ -72,13 +72,11 @@ class CDC(Layout):
     reserved26: bytes = reserved(144)
 
 
-_message = struct.Struct(">BBHI2xHI2xHIBB18x")
-
-unpackFrom = _message.unpack_from
+unpackFrom = struct.Struct(">BBHI2xHI2xHIBB").unpack_from
 """
 C{unpackFrom(buffer, offset=0)}: type, length, sequence, token, producer wrap and count, consumer wrap and count,
-producer flags, state flags. Raises C{struct.error} when fewer than 44 bytes are there.
+producer flags, state flags. Raises C{struct.error} when not even these are there.
 """
 
-packInto = _message.pack_into
-"""C{packInto(buffer, offset, *fields)}: the same fields."""
+packInto = struct.Struct(">BBHI2xHI2xHIBB18x").pack_into
+"""C{packInto(buffer, offset, *fields)}: the same fields, and zeros to the end of the message."""

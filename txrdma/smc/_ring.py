@@ -1,0 +1,272 @@
+"""
+Two rings, one in each direction: how much may be written, what has arrived, when to tell.
+
+Follows RFC 7609, 4.7 (data flow) and appendix A.4. A L{Ring} runs once per message, so it is integers only: totals
+since the connection began, from which wrap and count of a cursor follow, because sizes are powers of two.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from txrdma.error import WireError
+from txrdma.smc.cdc import CDC_LENGTH, CDC_TYPE, packInto, ProducerFlags
+
+DATA = 1
+"""In what L{Ring.received} returns: there are new bytes to read."""
+
+SPACE = 2
+"""In what L{Ring.received} returns: there is new room to write."""
+
+UPDATE = 4
+"""In what L{Ring.received} returns: tell the peer what we consumed, even without data to send."""
+
+_SMALLEST_LIMIT = 2304
+"""Consuming fewer bytes than that is never worth a message of its own (Linux: half of its least send buffer)."""
+
+_BLOCKED = int(ProducerFlags.WRITE_BLOCKED)
+_PRESENT = int(ProducerFlags.URGENT_PRESENT)
+_REQUESTED = int(ProducerFlags.CONSUMER_UPDATE_REQUESTED)
+_FAILOVER = int(ProducerFlags.FAILOVER_VALIDATION)
+_SPECIAL = _PRESENT | _REQUESTED | _FAILOVER
+
+
+def cursor(total: int, size: int) -> tuple[int, int]:
+    """Wrap and count of a place, as CDC carries them: a full ring is wrap + 1, count 0."""
+    return (total // size) & 0xFFFF, total % size
+
+
+def spans(total: int, length: int, size: int) -> tuple[int, int, int]:
+    """Where C{length} bytes from C{total} on are in the ring: an offset, how many there, how many from 0 on."""
+    offset = total & (size - 1)
+    first = size - offset
+    return (offset, length, 0) if length <= first else (offset, first, length - first)
+
+
+class Ring:
+    """
+    The cursors of one connection.
+
+    @ivar size: of our buffer, where the peer writes.
+    @ivar peerSize: of the peer's.
+    @ivar token: the peer's alert token, for what we send.
+    @ivar produced: bytes that we wrote into the peer's buffer, all told.
+    @ivar peerConsumed: of these, what the peer told that it read.
+    @ivar blocked: the peer hears that we have more than fits.
+    @ivar arrived: bytes that the peer wrote into ours, all told.
+    @ivar consumed: of these, what has been read.
+    @ivar reported: of these, what the peer has been told.
+    @ivar peerFlags: producer flags of the last message.
+    @ivar urgentAt: the total just behind the last urgent byte that has not been read and reported, else None.
+    """
+
+    __slots__ = (
+        "_hurry",
+        "_limit",
+        "_mask",
+        "_moved",
+        "_peerMask",
+        "_peerShift",
+        "_shift",
+        "arrived",
+        "blocked",
+        "consumed",
+        "heard",
+        "peerConsumed",
+        "peerFlags",
+        "peerSize",
+        "produced",
+        "reported",
+        "sequence",
+        "size",
+        "token",
+        "urgentAt",
+    )
+
+    def __init__(self, size: int, peerSize: int, token: int) -> None:
+        for each in (size, peerSize):
+            if each < 1 or each & (each - 1):
+                raise ValueError(f"a ring of {each} bytes: it must be a power of two")
+        self.size = size
+        self.peerSize = peerSize
+        self.token = token
+        self.produced = self.peerConsumed = self.sequence = 0
+        self.arrived = self.consumed = self.reported = self.heard = 0
+        self.blocked = False
+        self.peerFlags = 0
+        self.urgentAt: int | None = None
+        self._shift = size.bit_length() - 1
+        self._peerShift = peerSize.bit_length() - 1
+        self._mask = (size << 16) - 1  # a cursor says its place modulo 65536 rounds
+        self._peerMask = (peerSize << 16) - 1
+        self._limit = max(size // 10, _SMALLEST_LIMIT)
+        self._hurry = False  # the peer waits for an update, whatever its size
+        self._moved = False  # the peer went to another link, and begins again further back
+
+    @property
+    def space(self) -> int:
+        """Bytes that may be written into the peer's buffer now."""
+        return self.peerSize - self.produced + self.peerConsumed
+
+    @property
+    def readable(self) -> int:
+        """Bytes that have arrived and are not read."""
+        return self.arrived - self.consumed
+
+    def take(self, backlog: int, most: int) -> tuple[int, int, int]:
+        """
+        Take room in the peer's buffer for the next bytes; the caller writes them, then sends a message.
+
+        @param backlog: bytes that wait to be written.
+        @param most: bytes of these to write now, if there is room.
+        @return: an offset in the peer's buffer, how many to write there, how many to write at offset 0.
+        """
+        produced = self.produced
+        size = self.peerSize
+        space = size - produced + self.peerConsumed
+        self.blocked = backlog >= space
+        if most > space:
+            most = space
+        self.produced = produced + most
+        offset = produced & (size - 1)
+        first = size - offset
+        if most <= first:
+            return offset, most, 0
+        return offset, first, most - first
+
+    def pack(self, buffer: bytearray | memoryview, offset: int, state: int = 0) -> None:
+        """
+        Write the next CDC message, 44 bytes, to be sent after what has been written.
+
+        @param state: the state flags, which stay once they are set.
+        """
+        self.sequence = sequence = (self.sequence + 1) & 0xFFFF
+        produced = self.produced
+        self.reported = consumed = self.consumed
+        if self._hurry:
+            self._answered()
+        packInto(
+            buffer,
+            offset,
+            CDC_TYPE,
+            CDC_LENGTH,
+            sequence,
+            self.token,
+            (produced >> self._peerShift) & 0xFFFF,
+            produced & (self.peerSize - 1),
+            (consumed >> self._shift) & 0xFFFF,
+            consumed & (self.size - 1),
+            _BLOCKED if self.blocked else 0,
+            state,
+        )
+
+    def received(self, message: tuple[int, ...]) -> int:
+        """
+        Take in a message of the peer.
+
+        @param message: as L{txrdma.smc.cdc.unpackFrom} gives it.
+        @return: L{DATA}, L{SPACE} and L{UPDATE} as they apply; 0 for one that is older than the last.
+        @raise WireError: a cursor is where it can't be.
+        """
+        _, _, sequence, _, wrap, count, peerWrap, peerCount, flags, _ = message
+        if (sequence - self.heard) & 0x8000:
+            return 0
+        if flags & _FAILOVER:
+            return self._validate(sequence)
+        arrived = self.arrived
+        size = self.size
+        peerConsumed = self.peerConsumed
+        new = ((wrap << self._shift) + count - arrived) & self._mask
+        read = ((peerWrap << self._peerShift) + peerCount - peerConsumed) & self._peerMask
+        if (
+            new > size - arrived + self.reported
+            or read > self.produced - peerConsumed
+            or count >= size
+            or peerCount >= self.peerSize
+        ):
+            new, read = self._judge(new, read, count, peerCount)
+        self.heard = sequence
+        self.peerFlags = flags
+        result = 0
+        if read:
+            self.peerConsumed = peerConsumed + read
+            self.blocked = False
+            result = SPACE
+        if new:
+            self.arrived = arrived + new
+            result |= DATA
+        if flags & _SPECIAL:
+            self._special(flags)
+        if (self._hurry or self.consumed - self.reported > self._limit) and self.updateDue:
+            result |= UPDATE
+        return result
+
+    def consume(self, length: int) -> bool:
+        """
+        That many bytes have been read.
+
+        @return: tell the peer now, even without data to send.
+        """
+        self.consumed = consumed = self.consumed + length
+        if consumed - self.reported <= self._limit and not self._hurry:
+            return False
+        return self.updateDue
+
+    @property
+    def updateDue(self) -> bool:
+        """
+        Whether the peer should hear what we consumed (RFC 7609, 4.5.1 and 4.7.3).
+
+        When it waits for that; else when it is worth a message, and the peer is short of room.
+        """
+        unreported = self.consumed - self.reported
+        if self._hurry and unreported:
+            if self.urgentAt is None or self.consumed >= self.urgentAt or self.peerFlags & _REQUESTED:
+                return True
+        if unreported <= self._limit:
+            return False
+        return bool(self.peerFlags & _BLOCKED) or (self.arrived - self.reported) * 2 >= self.size
+
+    def _special(self, flags: int) -> None:
+        if flags & _PRESENT:
+            self.urgentAt = self.arrived  # the byte before the producer cursor is the urgent one
+        if flags & (_PRESENT | _REQUESTED):
+            self._hurry = True
+
+    def _answered(self) -> None:
+        if self.urgentAt is not None and self.consumed >= self.urgentAt:
+            self.urgentAt = None
+        self.peerFlags &= ~_REQUESTED
+        self._hurry = self.urgentAt is not None
+
+    def _validate(self, sequence: int) -> int:
+        """The peer moved to another link: have we all that it knows to be done? (RFC 7609, 4.6.)"""
+        if (sequence - self.heard) & 0xFFFF:  # older ones have been sorted out before
+            raise WireError("CDC", 2, f"failover lost messages {self.heard + 1} to {sequence}")
+        self._moved = True
+        return 0
+
+    def _judge(self, new: int, read: int, count: int, peerCount: int) -> tuple[int, int]:
+        """Say which cursor is where it can't be; after a failover, old places are no news."""
+        for name, at, place, size in (
+            ("producer", 12, count, self.size),
+            ("consumer", 20, peerCount, self.peerSize),
+        ):
+            if place >= size:
+                raise WireError("CDC", at, f"{name} cursor {place} in a buffer of {size} bytes")
+        if new > self.size - self.arrived + self.reported:
+            new = self._back("producer", 12, new, self._mask, "beyond the free space")
+        if read > self.produced - self.peerConsumed:
+            read = self._back("consumer", 20, read, self._peerMask, "ahead of what was written")
+        return new, read
+
+    def _back(self, name: str, at: int, step: int, mask: int, ahead: str) -> int:
+        backwards = step > mask >> 1
+        if backwards and self._moved:
+            return 0
+        self._refuse(
+            name, at, f"{mask + 1 - step} bytes backwards" if backwards else f"{step} bytes on, {ahead}"
+        )
+
+    def _refuse(self, name: str, at: int, how: str) -> NoReturn:
+        raise WireError("CDC", at, f"{name} cursor {how}")
