@@ -9,9 +9,9 @@ The declaration kit for binary layouts: bytes are declared once.
         reserved: int = bits(8)
         source: QPN = bits(24)
 
-What stands in a field is said by its annotation: C{int}, a C{NewType} of it, C{bool}, an enumeration, C{bytes}, a
-value class with C{fromBytes} and C{toBytes}, another layout, or a C{tuple[..., ...]} of one of these. Straight-line
-code is made for each layout once, when its class is.
+What stands in a field is said by its annotation: C{int}, a C{NewType} of it, C{bool}, an enumeration, C{bytes},
+a value class with C{fromBytes} and C{toBytes}, another layout, or a C{tuple[..., ...]} of one of these.
+Straight-line code is made for each layout once, when its class is.
 """
 
 from __future__ import annotations

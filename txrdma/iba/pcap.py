@@ -1,0 +1,213 @@
+"""
+Capture files as tcpdump and Wireshark read them, and RoCE v2 packets recorded in them.
+
+Follows draft-ietf-opsawg-pcap: the classic format, with micro- or nanoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO, NamedTuple
+
+from txrdma.error import WireError
+from txrdma.iba.internet import (
+    checksummed,
+    Ethernet,
+    ETHERTYPE_IPV4,
+    ETHERTYPE_IPV6,
+    ipHeaders,
+    IPv4,
+    IPv6,
+    packedIP,
+    PROTOCOL_UDP,
+    UDP,
+)
+from txrdma.iba.roce import Flow
+from txrdma.iba.types import MACAddress
+from txrdma.wire import bits, Code, Layout, wire
+
+
+class LinkType(Code):
+    """What a record of a capture file begins with."""
+
+    ETHERNET = 1
+    RAW_IP = 101
+
+
+_MICROSECONDS = 0xA1B2C3D4
+_NANOSECONDS = 0xA1B23C4D
+_SNAP_LENGTH = 262144
+
+
+@wire(24, little=True)
+class FileHeader(Layout):
+    """The beginning of a capture file, as little-endian machines write it."""
+
+    magic: int = bits(32)
+    major: int = bits(16)
+    minor: int = bits(16)
+    reserved: int = bits(64)
+    snapLength: int = bits(32)
+    linkType: LinkType = bits(32)
+
+
+@wire(16, little=True)
+class RecordHeader(Layout):
+    """What stands before each packet of a capture file, as little-endian machines write it."""
+
+    seconds: int = bits(32)
+    fraction: int = bits(32)
+    length: int = bits(32)
+    originalLength: int = bits(32)
+
+
+class Record(NamedTuple):
+    """One packet of a capture file; C{when} is in seconds since 1970."""
+
+    when: float
+    data: bytes
+
+
+class PcapWriter:
+    """
+    Write a capture file, each record at once: a process that is killed leaves a valid one.
+
+    @param file: open for binary writing; its owner closes it.
+    """
+
+    def __init__(
+        self, file: BinaryIO, linkType: LinkType = LinkType.ETHERNET, nanoseconds: bool = True
+    ) -> None:
+        self._file = file
+        self._units = 1_000_000_000 if nanoseconds else 1_000_000
+        magic = _NANOSECONDS if nanoseconds else _MICROSECONDS
+        header = FileHeader(magic=magic, major=2, minor=4, snapLength=_SNAP_LENGTH, linkType=linkType)
+        self._put(header.encode())
+
+    def write(self, data: bytes, when: float) -> None:
+        """Append one packet, which begins as the link type says."""
+        seconds, fraction = divmod(round(when * self._units), self._units)
+        length = min(len(data), _SNAP_LENGTH)
+        header = RecordHeader(seconds=seconds, fraction=fraction, length=length, originalLength=len(data))
+        self._put(header.encode() + data[:length])
+
+    def _put(self, data: bytes) -> None:
+        self._file.write(data)
+        self._file.flush()
+
+
+class PcapReader:
+    """
+    Read a capture file that a little-endian machine wrote: iterate for its records.
+
+    @ivar linkType: what the records begin with.
+    @raise WireError: it is none, or, while iterating, a record is cut off.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        header = FileHeader.decode(file.read(FileHeader.size))
+        if header.magic not in (_MICROSECONDS, _NANOSECONDS):
+            raise WireError("FileHeader", 0, f"{header.magic:#x} is no little-endian capture file")
+        self._units = 1_000_000_000 if header.magic == _NANOSECONDS else 1_000_000
+        self.linkType = header.linkType
+
+    def __iter__(self) -> Iterator[Record]:
+        while raw := self._file.read(RecordHeader.size):
+            header = RecordHeader.decode(raw)
+            if header.length > _SNAP_LENGTH:
+                raise WireError("RecordHeader", 8, f"{header.length} bytes are more than we read")
+            data = self._file.read(header.length)
+            if len(data) < header.length:
+                raise WireError(
+                    "Record", RecordHeader.size, f"{len(data)} of {header.length} bytes are there"
+                )
+            yield Record(header.seconds + header.fraction / self._units, data)
+
+
+class Place(NamedTuple):
+    """One end of a RoCE v2 packet."""
+
+    ip: str
+    port: int
+    mac: MACAddress
+
+
+@dataclass(frozen=True, slots=True)
+class Datagram:
+    """
+    A UDP datagram out of a capture, with the headers that it had.
+
+    @ivar payload: what the UDP header says is there.
+    """
+
+    ip: IPv4 | IPv6
+    udp: UDP
+    payload: bytes
+
+    @classmethod
+    def decode(cls, data: bytes, linkType: LinkType = LinkType.ETHERNET) -> Datagram | None:
+        """
+        Take a record apart; None when it is something else than unfragmented UDP.
+
+        @raise WireError: lengths in it contradict each other.
+        """
+        offset = 0
+        if linkType is LinkType.ETHERNET:
+            if Ethernet.decode(data).type not in (ETHERTYPE_IPV4, ETHERTYPE_IPV6):
+                return None
+            offset = Ethernet.size
+        if len(data) <= offset:
+            raise WireError("Datagram", offset, "no IP header")
+        ip: IPv4 | IPv6
+        if data[offset] >> 4 == 4:
+            ip = IPv4.decode(data, offset)
+            if ip.protocol != PROTOCOL_UDP or ip.headerWords != 5 or ip.fragmentOffset or ip.flags & 1:
+                return None
+        elif data[offset] >> 4 == 6:
+            ip = IPv6.decode(data, offset)
+            if ip.nextHeader != PROTOCOL_UDP:
+                return None
+        else:
+            return None
+        offset += ip.size
+        udp = UDP.decode(data, offset)
+        if udp.length < UDP.size or offset + udp.length > len(data):
+            raise WireError("UDP", offset + 4, f"{udp.length} bytes in {len(data) - offset}")
+        return cls(ip, udp, data[offset + UDP.size : offset + udp.length])
+
+
+class RoCECapture:
+    """Record RoCE v2 packets, whatever they really went through, so that Wireshark takes them apart."""
+
+    _FLOWS = 1024
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._writer = PcapWriter(file)
+        self._flows: dict[tuple[str, int, str, int], Flow] = {}
+
+    def packet(
+        self,
+        source: tuple[str, int, MACAddress],
+        destination: tuple[str, int, MACAddress],
+        bthToPayload: bytes,
+        when: float,
+    ) -> None:
+        """
+        Record one packet: a L{Place} from and a L{Place} to.
+
+        @param bthToPayload: from BTH to pad; the ICRC is made here.
+        """
+        key = (source[0], source[1], destination[0], destination[1])
+        flow = self._flows.get(key)
+        if flow is None:
+            if len(self._flows) >= self._FLOWS:
+                self._flows.clear()
+            flow = self._flows[key] = Flow(*key)
+        datagram = flow.seal(bthToPayload)
+        here, there = packedIP(source[0]), packedIP(destination[0])
+        ip, udp = ipHeaders(here, there, (source[1], destination[1]), len(datagram))
+        kind = ETHERTYPE_IPV4 if isinstance(ip, IPv4) else ETHERTYPE_IPV6
+        ethernet = Ethernet(destination=destination[2], source=source[2], type=kind)
+        self._writer.write(ethernet.encode() + checksummed(ip, udp, datagram), when)
