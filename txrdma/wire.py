@@ -9,9 +9,9 @@ The declaration kit for binary layouts: bytes are declared once.
         reserved: int = bits(8)
         source: QPN = bits(24)
 
-What stands in a field is said by its annotation: C{int}, a C{NewType} of it, C{bool}, an enumeration, C{bytes},
-a value class with C{fromBytes} and C{toBytes}, another layout, or a C{tuple[..., ...]} of one of these.
-Straight-line code is made for each layout once, when its class is.
+What stands in a field is said by its annotation: C{int}, a C{NewType} of it, C{bool}, an enumeration,
+C{bytes}, a value class with C{fromBytes} and C{toBytes}, another layout, or a C{tuple[..., ...]} of one
+of these. Straight-line code is made for each layout once, when its class is.
 """
 
 from __future__ import annotations
@@ -358,10 +358,9 @@ def _compile(cls: type[Layout], groups: list[_Group], little: bool) -> None:
         "_int": int.from_bytes,
         "bytes": bytes,
         "bytearray": bytearray,
-    }
-    source = [*_constructor(cls, scope), *_decoder(groups, little, scope), *_encoder(cls, groups, little)]
-    exec(compile("\n".join(source), f"<layout {cls.__module__}.{cls.__qualname__}>", "exec"), scope)  # noqa: S102 (our own text)
-    for name in ("__init__", "decode", "encode", "encodeInto"):
+    } source = [*_constructor(cls, scope), *_decoder(groups, little, scope), *_encoder(cls, groups,
+    little)] exec(compile("\n".join(source), f"<layout {cls.__module__}.{cls.__qualname__}>", "exec"),
+    scope)  # noqa: S102 (our own text) for name in ("__init__", "decode", "encode", "encodeInto"):
         function = scope[name]
         function.__qualname__ = f"{cls.__qualname__}.{name}"
         function.__module__ = cls.__module__

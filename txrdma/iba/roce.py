@@ -1,13 +1,14 @@
 """
 RoCE v2 packets: what is in a datagram to UDP port 4791, and the ICRC at its end.
 
-Follows annex A17 of the InfiniBand Architecture vol. 1. The ICRC is the CRC-32 of Ethernet over eight bytes of
-ones, the IP and UDP headers and the packet, where ones stand for whatever a router may change.
+Follows annex A17 of the InfiniBand Architecture vol. 1. The ICRC is the CRC-32 of Ethernet over eight bytes
+of ones, the IP and UDP headers and the packet, where ones stand for whatever a router may change.
 
-Linear algebra makes it cheap. CRC-32 is affine: a change of the input changes the result by something that depends
-on the place only. So the ones that stand for byte 4 of the BTH are part of a flow's starting state; the stored ICRC
-is right when the CRC over everything, itself included, is L{RESIDUE}; and the identification of an IPv4 header,
-which the ICRC covers and a UDP socket does not see, can be computed from the difference to that.
+Linear algebra makes it cheap. CRC-32 is affine: a change of the input changes the result by something
+that depends on the place only. So the ones that stand for byte 4 of the BTH are part of a flow's starting
+state; the stored ICRC is right when the CRC over everything, itself included, is L{RESIDUE}; and the
+identification of an IPv4 header, which the ICRC covers and a UDP socket does not see, can be computed
+from the difference to that.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def segments(name: str) -> list[Segment]:
 
 
 def streams(name: str) -> Iterator[tuple[tuple[str, int], tuple[str, int], bytes]]:
-    """Each direction of each TCP connection of a capture: from, to, and its bytes: CLC, where it was SMC-R."""
+    """Each direction of each TCP connection of a capture: from, to, and its bytes (CLC, for SMC-R)."""
     begun: dict[tuple[tuple[str, int], tuple[str, int]], tuple[int, bytearray]] = {}
     for segment in segments(name):
         key = (segment.source, segment.destination)
@@ -181,5 +181,6 @@ SMC_GO = {
     "cdc": bytes.fromhex("fe2c000100000003000000000000000d").ljust(44, b"\0"),
 }
 """
-SMC-R of version 1, from the tests of smc-go (https://github.com/hwipl/smc-go), MIT licence, copyright its author hwipl.
+SMC-R of version 1, from the tests of smc-go (https://github.com/hwipl/smc-go), under the MIT licence, by
+hwipl.
 """
