@@ -358,9 +358,10 @@ def _compile(cls: type[Layout], groups: list[_Group], little: bool) -> None:
         "_int": int.from_bytes,
         "bytes": bytes,
         "bytearray": bytearray,
-    } source = [*_constructor(cls, scope), *_decoder(groups, little, scope), *_encoder(cls, groups,
-    little)] exec(compile("\n".join(source), f"<layout {cls.__module__}.{cls.__qualname__}>", "exec"),
-    scope)  # noqa: S102 (our own text) for name in ("__init__", "decode", "encode", "encodeInto"):
+    }
+    source = [*_constructor(cls, scope), *_decoder(groups, little, scope), *_encoder(cls, groups, little)]
+    exec(compile("\n".join(source), f"<layout {cls.__module__}.{cls.__qualname__}>", "exec"), scope)  # noqa: S102 (our own text)
+    for name in ("__init__", "decode", "encode", "encodeInto"):
         function = scope[name]
         function.__qualname__ = f"{cls.__qualname__}.{name}"
         function.__module__ = cls.__module__
