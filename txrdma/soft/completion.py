@@ -78,7 +78,8 @@ class SoftCompletionChannel:
     for, so we look.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, closed: Callable[[SoftCompletionChannel], None] = lambda channel: None) -> None:
+        self._closed = closed
         self._bell: _Bell | None = _Bell()
         self._queues: list[SoftCompletionQueue] = []
         self._events: list[SoftCompletionQueue] = []
@@ -108,6 +109,7 @@ class SoftCompletionChannel:
         bell, self._bell = self._bell, None
         if bell is not None:
             bell.close()
+            self._closed(self)
 
     def _open(self) -> _Bell:
         if self._bell is None:
@@ -130,7 +132,11 @@ class SoftCompletionQueue:
     """
 
     def __init__(
-        self, depth: int, channel: SoftCompletionChannel, notify: Callable[[AsyncEvent], None]
+        self,
+        depth: int,
+        channel: SoftCompletionChannel,
+        notify: Callable[[AsyncEvent], None],
+        closed: Callable[[SoftCompletionQueue], None] = lambda queue: None,
     ) -> None:
         self.depth = depth
         self.armed = _UNARMED
@@ -142,6 +148,7 @@ class SoftCompletionQueue:
         self._polling = False
         self._members: dict[Member, None] = {}
         self._closed = False
+        self._tellClosed = closed
         channel._queues.append(self)
 
     def __repr__(self) -> str:
@@ -189,6 +196,7 @@ class SoftCompletionQueue:
         self.channel._queues.remove(self)
         if self in self.channel._events:
             self.channel._events.remove(self)
+        self._tellClosed(self)
 
     # For queue pairs and routes.
 
