@@ -1,0 +1,3 @@
+from txrdma.soft.strings import SoftDeviceStringParser
+
+softDeviceParser = SoftDeviceStringParser()

@@ -1,0 +1,84 @@
+"""
+The device strings C{soft:...}: what stands in them, made into devices.
+
+Twisted loads this module whenever it looks for device plugins, so it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+
+from zope.interface import implementer
+
+from twisted.plugin import IPlugin
+
+from txrdma.interfaces import IVerbsDevice, IVerbsDeviceStringParser
+
+_KEYS = ("address", "port", "route", "pcap", "mtu")
+
+
+@implementer(IPlugin, IVerbsDeviceStringParser)
+class SoftDeviceStringParser:
+    """
+    C{soft} or C{soft:ADDRESS}, with the keys C{port}, C{route}, C{pcap} and C{mtu}.
+
+    C{ADDRESS} is an IP address of this host. C{port} is a UDP port; without it that is 4791, or any other one
+    when 4791 is taken. C{route} is C{auto}, C{rocev2} or C{shared-memory}. C{pcap} names a file that records
+    all packets. C{mtu} is the largest payload of a packet: 256, 512, 1024, 2048 or 4096.
+    """
+
+    prefix = "soft"
+
+    def parseDevice(self, reactor: object, *args: str, **kwargs: str) -> IVerbsDevice:
+        """Open it."""
+        from txrdma.iba.types import MTU
+        from txrdma.soft.device import openSoftDevice, ROUTES
+
+        if len(args) > 1:
+            raise ValueError(f"soft: {args[1]!r} is too much: one address, then keys with values")
+        for key, value in kwargs.items():
+            if key not in _KEYS:
+                raise ValueError(f"soft: {key}={value} has no meaning; the keys are {', '.join(_KEYS)}")
+        if args and "address" in kwargs:
+            raise ValueError(f"soft: address={kwargs['address']}, but there is {args[0]!r} already")
+        route = kwargs.get("route", "auto")
+        if route not in ROUTES:
+            raise ValueError(f"soft: route={route} is none of {', '.join(ROUTES)}")
+        payloads = {str(mtu.bytes): mtu for mtu in MTU}
+        mtu = kwargs.get("mtu")
+        if mtu is not None and mtu not in payloads:
+            raise ValueError(f"soft: mtu={mtu} is none of {', '.join(payloads)}")
+        pcap = kwargs.get("pcap")
+        if pcap == "":
+            raise ValueError("soft: pcap= names no file")
+        return openSoftDevice(
+            reactor,
+            _address(args[0] if args else kwargs.get("address", "127.0.0.1")),
+            port=_port(kwargs.get("port")),
+            route=route,
+            pcap=pcap,
+            mtu=None if mtu is None else payloads[mtu],
+        )
+
+    def available(self) -> Sequence[str]:
+        """A software device is always there."""
+        return ["soft"]
+
+
+def _address(value: str) -> str:
+    try:
+        address = ipaddress.ip_address(value)
+    except ValueError:
+        raise ValueError(f"soft: address={value} is no IP address") from None
+    if address.is_unspecified or address.is_multicast:
+        raise ValueError(f"soft: address={value} is not one of this host: a device has one of its own")
+    return str(address)
+
+
+def _port(value: str | None) -> int | None:
+    if value is None:
+        return None
+    if value.isascii() and value.isdigit() and 0 < int(value) < 65536:
+        return int(value)
+    raise ValueError(f"soft: port={value} is not a number from 1 to 65535")

@@ -1,0 +1,166 @@
+"""
+Devices by name: C{"soft"}, C{"soft:192.0.2.1:pcap=trace.pcap"}.
+
+What stands before the first colon chooses a plugin (L{txrdma.interfaces.IVerbsDeviceStringParser}); the rest
+is for it, written as in Twisted's endpoint strings: colons between arguments, C{key=value} for named ones, a
+backslash before a colon, an equals sign or a backslash that is meant itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from zope.interface import implementer
+
+from twisted.plugin import getPlugins
+
+from txrdma.error import DeviceUnavailable
+from txrdma.iba.types import GID
+from txrdma.iba.verbs import AsyncEvent, DeviceLimits, PortAttributes
+from txrdma.interfaces import (
+    ICompletionChannel,
+    ICompletionQueue,
+    IProtectionDomain,
+    IVerbsDevice,
+    IVerbsDeviceStringParser,
+)
+
+
+def openDevice(reactor: object, description: str) -> IVerbsDevice:
+    """
+    Open the device of this name; who opens it closes it.
+
+    @raise ValueError: there is no sense in the string.
+    @raise txrdma.error.DeviceUnavailable: there is, but the device is not to be had.
+    """
+    args, kwargs = _parse(description)
+    prefix, *args = args
+    for parser in _parsers():
+        if parser.prefix == prefix:
+            return parser.parseDevice(reactor, *args, **kwargs)
+    known = ", ".join(sorted(parser.prefix for parser in _parsers()))
+    raise ValueError(f"device {description!r}: there is no kind {prefix!r}, only {known}")
+
+
+def sharedDevice(reactor: object, description: str) -> IVerbsDevice:
+    """
+    The one device of this process for this string: opened by the first who asks, closed by the last.
+
+    @return: the asker's own share of it, to be closed as any device.
+    @raise ValueError: as L{openDevice}'s; C{DeviceUnavailable}, too.
+    """
+    key = (reactor, description)
+    holding = _held.get(key)
+    if holding is None:
+        holding = _held[key] = _Holding(openDevice(reactor, description), key)
+    return _Share(holding)
+
+
+def availableDevices() -> list[str]:
+    """Strings of devices that could be opened now."""
+    return [name for parser in _parsers() for name in parser.available()]
+
+
+class _Holding:
+    """A shared device, and how many hold it."""
+
+    def __init__(self, device: IVerbsDevice, key: tuple[object, str]) -> None:
+        self.device = device
+        self.key = key
+        self.holders = 0
+
+
+_held: dict[tuple[object, str], _Holding] = {}
+
+
+@implementer(IVerbsDevice)
+class _Share:
+    """A shared device, in the hands of one holder."""
+
+    def __init__(self, holding: _Holding) -> None:
+        self._holding: _Holding | None = holding
+        self.name: str = holding.device.name
+        self.portCount: int = holding.device.portCount
+        self.limits: DeviceLimits = holding.device.limits
+        holding.holders += 1
+
+    @property
+    def _device(self) -> IVerbsDevice:
+        if self._holding is None:
+            raise DeviceUnavailable(f"this share of the device {self.name} is closed")
+        return self._holding.device
+
+    def __repr__(self) -> str:
+        return f"<share of {self._holding.device!r}>" if self._holding else "<closed share of a device>"
+
+    def gids(self, port: int) -> Sequence[GID]:
+        return self._device.gids(port)
+
+    def portAttributes(self, port: int) -> PortAttributes:
+        return self._device.portAttributes(port)
+
+    def createProtectionDomain(self) -> IProtectionDomain:
+        return self._device.createProtectionDomain()
+
+    def createChannel(self) -> ICompletionChannel:
+        return self._device.createChannel()
+
+    def createCompletionQueue(self, depth: int, channel: ICompletionChannel) -> ICompletionQueue:
+        return self._device.createCompletionQueue(depth, channel)
+
+    def subscribe(self, listener: Callable[[AsyncEvent], None]) -> Callable[[], None]:
+        return self._device.subscribe(listener)
+
+    def close(self) -> None:
+        holding, self._holding = self._holding, None
+        if holding is None:
+            return
+        holding.holders -= 1
+        if holding.holders == 0:
+            del _held[holding.key]
+            holding.device.close()
+
+
+def _parsers() -> Iterator[IVerbsDeviceStringParser]:
+    return iter(getPlugins(IVerbsDeviceStringParser))
+
+
+def _parse(description: str) -> tuple[list[str], dict[str, str]]:
+    """
+    Take a device string apart.
+
+    @raise ValueError: a key comes twice, or a backslash stands before nothing.
+    """
+    args: list[str] = []
+    kwargs: dict[str, str] = {}
+    for key, value in _fields(description):
+        if key is None:
+            args.append(value)
+        elif key in kwargs:
+            raise ValueError(f"device {description!r}: {key}={value} after {key}={kwargs[key]}")
+        else:
+            kwargs[key] = value
+    if not args:
+        raise ValueError(f"device {description!r} names no kind of device")
+    return args, kwargs
+
+
+def _fields(description: str) -> Iterator[tuple[str | None, str]]:
+    """The parts between colons: each a key, if it has one, and a value."""
+    key: str | None = None
+    value = ""
+    characters = iter(description)
+    for character in characters:
+        if character == ":":
+            yield key, value
+            key, value = None, ""
+        elif character == "=" and key is None:
+            key, value = value, ""
+        elif character == "\\":
+            following = next(characters, None)
+            if following is None:
+                raise ValueError(f"device {description!r}: there is nothing behind the last backslash")
+            value += following
+        else:
+            value += character
+    yield key, value
