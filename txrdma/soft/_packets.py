@@ -1,0 +1,156 @@
+"""
+Runs of packets: what the cores and the UDP port hand each other.
+
+Long messages are many packets of one size that differ in little, and Python pays per call, so both directions
+move them as runs. Sequence numbers inside the cores do not wrap: they are plain integers whose lower 24 bits
+are the PSN (InfiniBand Architecture vol. 1, 9.7.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from struct import Struct
+from typing import Final, NamedTuple, Union
+
+from txrdma.iba.verbs import AsyncEventKind, Completion
+
+PSN_MASK: Final = 0xFFFFFF
+ACKNOWLEDGE: Final = 0x80000000
+"""The bit beside the PSN that asks for an acknowledgement (IBA 9.2.10)."""
+
+BTH_LENGTH: Final = 12
+ICRC_LENGTH: Final = 4
+FRAME: Final = BTH_LENGTH + ICRC_LENGTH
+"""What surrounds extension headers and payload."""
+
+Bytes = Union[bytes, bytearray, memoryview]
+
+
+class Outgoing(NamedTuple):
+    """
+    Packets to send, one PSN after the other.
+
+    @ivar psn: of the first; not wrapped.
+    @ivar extension: the headers after the BTH; several packets have none.
+    @ivar payload: of all of them; C{size} bytes go into each, what remains into the last.
+    @ivar acknowledge: the last one asks for an acknowledgement.
+    """
+
+    opcode: int
+    psn: int
+    packets: int
+    extension: bytes
+    payload: Bytes
+    size: int
+    acknowledge: bool = False
+    solicited: bool = False
+
+
+class Incoming(NamedTuple):
+    """
+    Packets that arrived one behind the other, alike but for PSN and payload; their ICRC is right.
+
+    @ivar data: from the first one's BTH to the last one's ICRC.
+    @ivar stride: the length of each.
+    """
+
+    opcode: int
+    solicited: bool
+    pad: int
+    data: memoryview
+    stride: int
+    packets: int
+
+
+class Retired(NamedTuple):
+    """The oldest requests left the send queue."""
+
+    requests: int
+
+
+class Received(NamedTuple):
+    """A receive was filled, or failed."""
+
+    completion: Completion
+    solicited: bool
+
+
+class Failed(NamedTuple):
+    """The connection can't go on."""
+
+    kind: AsyncEventKind | None
+
+
+Event = Union[Completion, Retired, Received, Failed]
+"""What a core tells; a bare L{Completion} is one of the send queue."""
+
+
+def nearest(psn: int, reference: int) -> int:
+    """The sequence number with these lower 24 bits that is nearest to another."""
+    return reference + ((psn - reference + 0x800000) & PSN_MASK) - 0x800000
+
+
+@lru_cache(256)
+def _wordsOf(stride: int, count: int) -> Struct:
+    return Struct(">" + f"8xI{stride - 12}x" * count)
+
+
+def psnWords(run: Incoming) -> tuple[int, ...]:
+    """For each packet, PSN and acknowledge bit as they stand in the BTH."""
+    words: tuple[int, ...] = _wordsOf(run.stride, run.packets).unpack_from(run.data)
+    return words
+
+
+def gathered(pieces: Sequence[memoryview], start: int, length: int) -> Bytes:
+    """Bytes C{start} to C{start + length} of the pieces, as if they were one."""
+    if len(pieces) == 1:
+        return pieces[0][start : start + length]
+    parts = []
+    for piece in pieces:
+        if start < len(piece):
+            part = piece[start : start + length]
+            parts.append(part)
+            length -= len(part)
+            start = 0
+            if not length:
+                break
+        else:
+            start -= len(piece)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def scatter(pieces: Sequence[memoryview], start: int, payload: Bytes) -> None:
+    """Write the payload to where C{start} is, as if the pieces were one; they are long enough."""
+    done = 0
+    for piece in pieces:
+        size = len(piece)
+        if start < size:
+            count = min(size - start, len(payload) - done)
+            piece[start : start + count] = payload[done : done + count]
+            done += count
+            start = 0
+            if done == len(payload):
+                return
+        else:
+            start -= size
+
+
+def scatterRun(pieces: Sequence[memoryview], start: int, run: Incoming, first: int, count: int) -> None:
+    """
+    Write the payloads of a run's packets, those with no extension headers.
+
+    @param first: the number in the run of the first one to take.
+    """
+    data, stride = run.data, run.stride
+    size = stride - FRAME
+    source = first * stride + BTH_LENGTH
+    if len(pieces) == 1:
+        target = pieces[0]
+        for position in range(start, start + count * size, size):
+            target[position : position + size] = data[source : source + size]
+            source += stride
+    else:
+        for position in range(start, start + count * size, size):
+            scatter(pieces, position, data[source : source + size])
+            source += stride

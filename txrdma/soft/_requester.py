@@ -1,0 +1,582 @@
+"""
+The reliable requester: what a queue pair sends, sends again and gives up on.
+
+Follows InfiniBand Architecture vol. 1, 9.7 (reliable service) and 9.9.2 (requester's errors). Nothing here
+reads a clock or a socket; see L{txrdma.soft.roce} for that.
+
+Where the specification leaves a choice:
+
+  - Credits in acknowledgements are not looked at: a receiver that is not ready says so (RNR NAK).
+  - A long RDMA READ goes out as several requests of at most L{READ_CHUNK} bytes, on a grid that stays the
+    same when it is asked for again. The responder sees several READs; nobody has to swallow all in one burst.
+  - RC knows no congestion control. At most L{WINDOW} bytes are in the air, so that ordinary socket buffers
+    hold them; each loss halves that, each acknowledgement widens it a little.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final, TYPE_CHECKING
+
+from txrdma.error import ProtectionError
+from txrdma.iba.headers import ackTimeoutSeconds, NAKCode, Opcode, rnrTimerSeconds
+from txrdma.iba.types import QPN
+from txrdma.iba.verbs import (
+    Completion,
+    CompletionOpcode,
+    Operation,
+    Segment,
+    SendRequest,
+    Status,
+)
+from txrdma.soft._packets import (
+    BTH_LENGTH,
+    Bytes,
+    Event,
+    Failed,
+    FRAME,
+    gathered,
+    Incoming,
+    nearest,
+    Outgoing,
+    PSN_MASK,
+    psnWords,
+    Retired,
+    scatter,
+    scatterRun,
+)
+
+if TYPE_CHECKING:
+    from txrdma.soft.memory import Domain, KeyTable
+
+WINDOW: Final = 256 * 1024
+MOST_PACKETS: Final = 128
+FEWEST_PACKETS: Final = 4
+READ_CHUNK: Final = 64 * 1024
+LONGEST_MESSAGE: Final = 1 << 31
+
+SHORTEST_TIMEOUT: Final = 0.008
+"""A reactor answers in turns; a timer shorter than a turn would only send everything twice."""
+
+_SEND_FIRST: Final = int(Opcode.RC_SEND_FIRST)
+_WRITE_FIRST: Final = int(Opcode.RC_RDMA_WRITE_FIRST)
+_READ_REQUEST: Final = int(Opcode.RC_RDMA_READ_REQUEST)
+_RESPONSE_FIRST: Final = int(Opcode.RC_RDMA_READ_RESPONSE_FIRST)
+_RESPONSE_MIDDLE: Final = int(Opcode.RC_RDMA_READ_RESPONSE_MIDDLE)
+_RESPONSE_ONLY: Final = int(Opcode.RC_RDMA_READ_RESPONSE_ONLY)
+_ACKNOWLEDGE: Final = int(Opcode.RC_ACKNOWLEDGE)
+
+# What to add to the FIRST of a message.
+_MIDDLE: Final = 1
+_LAST: Final = 2
+_ONLY: Final = 4
+_WITH_IMMEDIATE: Final = 1
+
+_RETH: Final = Struct(">QII")
+_IMMEDIATE: Final = Struct(">I")
+_AETH_LENGTH: Final = 4
+
+_RNR_FOR_EVER: Final = 7
+
+_READ: Final = Operation.RDMA_READ
+
+_KINDS: Final = {
+    Operation.RDMA_WRITE: CompletionOpcode.RDMA_WRITE,
+    Operation.RDMA_WRITE_WITH_IMMEDIATE: CompletionOpcode.RDMA_WRITE,
+    Operation.SEND: CompletionOpcode.SEND,
+    Operation.SEND_WITH_IMMEDIATE: CompletionOpcode.SEND,
+    Operation.RDMA_READ: CompletionOpcode.RDMA_READ,
+    Operation.COMPARE_AND_SWAP: CompletionOpcode.COMPARE_AND_SWAP,
+    Operation.FETCH_AND_ADD: CompletionOpcode.FETCH_AND_ADD,
+}
+
+_REFUSALS: Final = {
+    NAKCode.INVALID_REQUEST: Status.REM_INV_REQ_ERR,
+    NAKCode.REMOTE_ACCESS_ERROR: Status.REM_ACCESS_ERR,
+    NAKCode.REMOTE_OPERATIONAL_ERROR: Status.REM_OP_ERR,
+    NAKCode.INVALID_RD_REQUEST: Status.REM_INV_RD_REQ_ERR,
+}
+
+
+class _Entry:
+    """
+    One request on its way: C{first} to C{end} are its sequence numbers.
+
+    @ivar error: why it can't be carried out; found out as soon as possible, told when its turn has come.
+    """
+
+    __slots__ = (
+        "end",
+        "error",
+        "fence",
+        "first",
+        "identifier",
+        "immediate",
+        "inline",
+        "kind",
+        "length",
+        "opcode",
+        "read",
+        "remoteAddress",
+        "rkey",
+        "segments",
+        "signaled",
+        "solicited",
+    )
+
+    def __init__(self, request: SendRequest, first: int, mtu: int) -> None:
+        operation = request.operation
+        self.identifier = request.identifier
+        self.kind = _KINDS[operation]
+        self.signaled = request.signaled
+        self.solicited = request.solicited
+        self.fence = request.fence
+        self.remoteAddress = request.remoteAddress
+        self.rkey = request.rkey
+        self.read = operation is _READ
+        self.opcode = _WRITE_FIRST if self.kind is CompletionOpcode.RDMA_WRITE else _SEND_FIRST
+        self.error: Status | None = None
+        self.immediate: bytes | None = None
+        if operation is Operation.SEND_WITH_IMMEDIATE or operation is Operation.RDMA_WRITE_WITH_IMMEDIATE:
+            self.immediate = _IMMEDIATE.pack(request.immediate & 0xFFFFFFFF)
+        self.inline: bytes | None = None
+        self.segments: Sequence[Segment] = ()
+        if request.inline:
+            self.inline = b"".join(request.inline)
+            self.length = len(self.inline)
+        else:
+            self.segments = tuple(request.segments)
+            self.length = sum([segment.length for segment in self.segments])
+        if self.length > LONGEST_MESSAGE:
+            self.error = Status.LOC_LEN_ERR
+        elif operation > _READ:
+            self.error = Status.LOC_QP_OP_ERR
+        self.first = first
+        self.end = first + (1 if self.error else max(1, -(-self.length // mtu)))
+
+
+class Requester:
+    """
+    The sending half of an RC queue pair.
+
+    @ivar sent: one above the highest sequence number that ever went out.
+    @ivar resent: how many packets went out again; for statistics.
+    """
+
+    def __init__(
+        self,
+        number: QPN,
+        keys: KeyTable,
+        domain: Domain,
+        *,
+        mtu: int,
+        psn: int,
+        timeout: int,
+        retryCount: int,
+        rnrRetry: int,
+        maxRDAtomic: int,
+        batch: int = 15,
+    ) -> None:
+        """
+        @param psn: of the first packet.
+        @param timeout: its code; C{retryCount}, C{rnrRetry}, C{maxRDAtomic} as in L{QPAttributes}.
+        @param batch: full packets that go out best in one system call.
+        """
+        self._number = number
+        self._keys = keys
+        self._domain = domain
+        self._mtu = mtu
+        self._batch = batch
+        self._chunk = max(1, READ_CHUNK // mtu)
+        self._widest = max(FEWEST_PACKETS, min(MOST_PACKETS, WINDOW // mtu))
+        self._window = self._widest
+        self._entries: deque[_Entry] = deque()
+        self._cursor = 0  # the entry that _next is in
+        self._oldest = self._next = self._end = self.sent = psn
+        self._asked = psn  # the latest that an acknowledgement was asked for
+        self._reads: deque[int] = deque()  # where each outstanding READ request ends
+        self._since = 0.0
+        self._pausedUntil: float | None = None
+        self._recovering = False
+        self._events: list[Event] = []
+        self._stopped = False
+        self.resent = 0
+        self.retune(timeout, retryCount, rnrRetry, maxRDAtomic)
+        self._retriesLeft, self._rnrLeft = self._retryCount, self._rnrRetry
+
+    def retune(self, timeout: int, retryCount: int, rnrRetry: int, maxRDAtomic: int) -> None:
+        """Take other attributes."""
+        self._timeout = max(ackTimeoutSeconds(timeout), SHORTEST_TIMEOUT)
+        self._retryCount, self._rnrRetry = retryCount, rnrRetry
+        self._maxRDAtomic = maxRDAtomic
+
+    # The verbs of a core.
+
+    def post(self, requests: Sequence[SendRequest], now: float) -> None:
+        """Carry these out after those before."""
+        entries, mtu, end = self._entries, self._mtu, self._end
+        if not entries:
+            self._since = now
+        for request in requests:
+            entry = _Entry(request, end, mtu)
+            if entry.read and self._maxRDAtomic == 0:
+                entry.error = Status.LOC_QP_OP_ERR
+            entries.append(entry)
+            end = entry.end
+        self._end = end
+
+    def received(self, run: Incoming, now: float) -> None:
+        """An acknowledgement, or answers to a READ."""
+        if self._stopped:
+            return
+        if run.opcode == _ACKNOWLEDGE:
+            self._acknowledgements(run, now)
+        elif _RESPONSE_FIRST <= run.opcode <= _RESPONSE_ONLY:
+            self._responses(run, now)
+        elif self._oldest < self.sent:  # nothing that we asked for
+            self._fail(Status.BAD_RESP_ERR)
+
+    def expired(self, now: float) -> None:
+        """The time of L{deadline} has come."""
+        deadline = self.deadline()
+        if deadline is None or now < deadline:
+            return
+        if self._pausedUntil is not None:
+            self._pausedUntil = None
+            self._since = now
+        elif self._retriesLeft == 0:
+            self._fail(Status.RETRY_EXC_ERR)
+        else:
+            self._retriesLeft -= 1
+            self._recovering = False
+            self._lost(now)
+
+    def deadline(self) -> float | None:
+        """When to call L{expired}."""
+        if self._pausedUntil is not None:
+            return self._pausedUntil
+        if self._oldest == self._next or self._timeout == math.inf:
+            return None
+        return self._since + self._timeout
+
+    def outgoing(self, now: float) -> list[Outgoing]:
+        """What to send; it must leave before anything else is asked of this core."""
+        runs: list[Outgoing] = []
+        if self._pausedUntil is not None or self._stopped:
+            return runs
+        entries = self._entries
+        if self._oldest == self._next:
+            self._since = now
+        while self._cursor < len(entries):
+            entry = entries[self._cursor]
+            if entry.error is not None:
+                if self._cursor == 0:
+                    self._fail(entry.error)
+                break
+            if entry.fence and self._next == entry.first and self._reads:
+                break
+            room = self._oldest + self._window - self._next
+            if entry.read:
+                if not self._ask(entry, room, runs):
+                    break
+            else:
+                if room <= 0:
+                    break
+                try:
+                    self._send(entry, room, runs)
+                except ProtectionError:
+                    entry.error = Status.LOC_PROT_ERR
+                    continue
+            if self._next == entry.end:
+                self._cursor += 1
+        if self._next > self.sent:
+            self.sent = self._next
+        return runs
+
+    def events(self) -> list[Event]:
+        """What has happened since the last time."""
+        events, self._events = self._events, []
+        return events
+
+    def flush(self) -> list[tuple[int, CompletionOpcode]]:
+        """Stop; what is not completed, oldest first."""
+        left = [(entry.identifier, entry.kind) for entry in self._entries]
+        self._stop()
+        self._entries.clear()
+        return left
+
+    # Sending.
+
+    def _send(self, entry: _Entry, room: int, runs: list[Outgoing]) -> None:
+        """Send what the window takes of a SEND or a WRITE, from C{_next} on."""
+        mtu = self._mtu
+        next = self._next
+        stop = min(entry.end, next + room)
+        offset = (next - entry.first) * mtu
+        length = min(entry.length, (stop - entry.first) * mtu) - offset
+        payload: Bytes
+        if entry.inline is not None:
+            payload = entry.inline[offset : offset + length] if entry.end - entry.first > 1 else entry.inline
+        else:
+            local, domain = self._keys.local, self._domain
+            segments = entry.segments
+            pieces = [local(domain, segment, False) for segment in segments]
+            payload = gathered(pieces, offset, length) if pieces else b""
+        if next < self.sent:
+            self.resent += min(stop, self.sent) - next
+        if entry.end - entry.first == 1:
+            self._asked = stop
+            runs.append(self._ending(entry, entry.opcode + _ONLY, next, self._reth(entry), payload))
+        else:
+            self._pieces(entry, next, stop, payload, runs)
+        self._next = stop
+
+    def _pieces(self, entry: _Entry, next: int, stop: int, payload: Bytes, runs: list[Outgoing]) -> None:
+        """The packets of a long message that have these sequence numbers."""
+        mtu, batch, opcode = self._mtu, self._batch, entry.opcode
+        full = self._oldest + self._window
+        interval = max(1, self._window // 4)
+        taken = 0
+        if next == entry.first:
+            runs.append(Outgoing(opcode, next, 1, self._reth(entry), payload[:mtu], mtu, next + 1 == full))
+            next += 1
+            taken = mtu
+        middles = min(stop, entry.end - 1)
+        while next < middles:
+            count = min(middles - next, batch)
+            end = next + count
+            ask = end - self._asked >= interval or end == full
+            if ask:
+                self._asked = end
+            part = payload[taken : taken + count * mtu]
+            runs.append(Outgoing(opcode + _MIDDLE, next, count, b"", part, mtu, ask))
+            next = end
+            taken += count * mtu
+        if next < stop:
+            self._asked = stop
+            runs.append(self._ending(entry, opcode + _LAST, next, b"", payload[taken:]))
+
+    def _ending(self, entry: _Entry, opcode: int, psn: int, extension: bytes, payload: Bytes) -> Outgoing:
+        """The packet that ends a message."""
+        if entry.immediate is not None:
+            opcode += _WITH_IMMEDIATE
+            extension += entry.immediate
+        return Outgoing(opcode, psn, 1, extension, payload, self._mtu, True, entry.solicited)
+
+    def _ask(self, entry: _Entry, room: int, runs: list[Outgoing]) -> bool:
+        """Send the READ request for the chunk that C{_next} is in, if it may go now."""
+        next = self._next
+        begin = next - (next - entry.first) % self._chunk
+        stop = min(begin + self._chunk, entry.end)
+        if len(self._reads) >= self._maxRDAtomic or (stop - next > room and self._next != self._oldest):
+            return False
+        offset = (next - entry.first) * self._mtu
+        length = min(entry.length, (stop - entry.first) * self._mtu) - offset
+        reth = _RETH.pack(entry.remoteAddress + offset & 0xFFFFFFFFFFFFFFFF, entry.rkey, length)
+        if next < self.sent:
+            self.resent += 1
+        runs.append(Outgoing(_READ_REQUEST, next, 1, reth, b"", self._mtu, True))
+        self._reads.append(stop)
+        self._next = self._asked = stop
+        return True
+
+    @staticmethod
+    def _reth(entry: _Entry) -> bytes:
+        if entry.opcode != _WRITE_FIRST:
+            return b""
+        return _RETH.pack(entry.remoteAddress & 0xFFFFFFFFFFFFFFFF, entry.rkey, entry.length)
+
+    # Answers.
+
+    def _acknowledgements(self, run: Incoming, now: float) -> None:
+        for number, word in enumerate(psnWords(run)):
+            if self._stopped:
+                return
+            psn = nearest(word & PSN_MASK, self._oldest)
+            if psn >= self.sent or run.stride != FRAME + _AETH_LENGTH:
+                continue  # a ghost: of a connection before this one
+            syndrome = run.data[number * run.stride + BTH_LENGTH]
+            kind, value = syndrome >> 5, syndrome & 31
+            if kind == 0:
+                if psn >= self._oldest and not self._advance(psn + 1, now):
+                    self._implied(now)
+            elif psn >= self._oldest:
+                if not self._advance(psn, now):
+                    self._implied(now)
+                elif kind == 1:
+                    self._notReady(value, now)
+                elif kind == 3:
+                    self._refused(value, now)
+
+    def _refused(self, code: int, now: float) -> None:
+        """A NAK for the oldest packet (IBA 9.7.5.2.8)."""
+        if code == NAKCode.PSN_SEQUENCE_ERROR:
+            self._implied(now)
+        else:
+            self._fail(_REFUSALS.get(NAKCode(code), Status.BAD_RESP_ERR))
+
+    def _notReady(self, timer: int, now: float) -> None:
+        """An RNR NAK for the oldest packet (IBA 9.7.5.2.8)."""
+        if self._pausedUntil is not None or self._oldest == self._next:
+            return  # it came twice
+        if self._rnrRetry != _RNR_FOR_EVER:
+            if self._rnrLeft == 0:
+                self._fail(Status.RNR_RETRY_EXC_ERR)
+                return
+            self._rnrLeft -= 1
+        self._pausedUntil = now + rnrTimerSeconds(timer)
+        self._rewind()
+
+    def _responses(self, run: Incoming, now: float) -> None:
+        """Answers to READs (IBA 9.7.5.1.3): they acknowledge what was before them, too."""
+        words = psnWords(run)
+        extension = 0 if run.opcode == _RESPONSE_MIDDLE else _AETH_LENGTH
+        length = run.stride - FRAME - extension - run.pad
+        number = 0
+        while number < run.packets and not self._stopped:
+            psn = nearest(words[number] & PSN_MASK, self._oldest)
+            if psn < self._oldest or psn >= self.sent:
+                number += 1  # a second answer, or a ghost
+                continue
+            if psn > self._oldest and not self._advance(psn, now):
+                self._implied(now)
+                return
+            entry = self._entries[0]
+            if not entry.read:
+                self._fail(Status.BAD_RESP_ERR)
+                return
+            count = 1
+            if extension == 0:
+                while (
+                    number + count < run.packets
+                    and psn + count < entry.end - 1
+                    and (words[number + count] - psn - count) & PSN_MASK == 0
+                ):
+                    count += 1
+            if not self._answer(entry, run, number, count, length, extension):
+                return
+            number += count
+            self._progress(psn + count, now)
+            if self._oldest == entry.end:
+                self._retire(1)
+
+    def _answer(
+        self, entry: _Entry, run: Incoming, number: int, count: int, length: int, extension: int
+    ) -> bool:
+        """Put the payloads of packets, which are the next ones, where they belong."""
+        offset = (self._oldest - entry.first) * self._mtu
+        if length != min(self._mtu, entry.length - offset):
+            self._fail(Status.BAD_RESP_ERR)
+            return False
+        try:
+            local, domain = self._keys.local, self._domain
+            pieces = [local(domain, segment, True) for segment in entry.segments]
+        except ProtectionError:
+            self._fail(Status.LOC_PROT_ERR)
+            return False
+        if extension == 0 and run.pad == 0:
+            scatterRun(pieces, offset, run, number, count)
+        elif length:
+            start = number * run.stride + BTH_LENGTH + extension
+            scatter(pieces, offset, run.data[start : start + length])
+        return True
+
+    # What is known of the peer.
+
+    def _advance(self, to: int, now: float) -> bool:
+        """
+        Everything before C{to} has arrived.
+
+        @return: False when a READ before it was not answered: the answer must have been lost.
+        """
+        entries = self._entries
+        oldest = self._oldest
+        whole = True
+        count = 0
+        while oldest < to:
+            entry = entries[count]
+            if entry.read:
+                whole = False
+                break
+            if entry.end > to:
+                oldest = to
+            else:
+                oldest = entry.end
+                count += 1
+        if oldest != self._oldest:
+            self._progress(oldest, now)
+        if count:
+            self._retire(count)
+        return whole
+
+    def _progress(self, oldest: int, now: float) -> None:
+        """The peer has more than before: all counters begin anew (IBA 9.9.2.1.1)."""
+        if self._window < self._widest:
+            self._window = min(self._widest, self._window + max(1, (oldest - self._oldest) // 4))
+        self._oldest = oldest
+        self._since = now
+        self._retriesLeft, self._rnrLeft = self._retryCount, self._rnrRetry
+        self._recovering = False
+        self._pausedUntil = None
+        reads = self._reads
+        while reads and reads[0] <= oldest:
+            reads.popleft()
+        if self._next < oldest:  # an answer to what we were about to send again
+            self._next = oldest
+            self._cursor = 0
+            while self._cursor < len(self._entries) and self._entries[self._cursor].end <= oldest:
+                self._cursor += 1
+
+    def _retire(self, count: int) -> None:
+        """The oldest entries are done."""
+        popleft = self._entries.popleft
+        events = self._events
+        for _ in range(count):
+            entry = popleft()
+            if entry.signaled:
+                events.append(
+                    Completion(entry.identifier, Status.SUCCESS, entry.kind, self._number, entry.length)
+                )
+        self._cursor -= count
+        events.append(Retired(count))
+
+    def _implied(self, now: float) -> None:
+        """Something was lost on the way: go back, once until something new arrives or the timer ends."""
+        if self._recovering or self._pausedUntil is not None:
+            return
+        if self._retriesLeft == 0:
+            self._fail(Status.RETRY_EXC_ERR)
+            return
+        self._retriesLeft -= 1
+        self._recovering = True
+        self._lost(now)
+
+    def _lost(self, now: float) -> None:
+        self._window = max(FEWEST_PACKETS, self._window // 2)
+        self._since = now
+        self._rewind()
+
+    def _rewind(self) -> None:
+        """Send again from the oldest that was not acknowledged."""
+        self._next = self._asked = self._oldest
+        self._cursor = 0
+        self._reads.clear()
+
+    def _fail(self, status: Status) -> None:
+        """The oldest request has failed, and with it the connection."""
+        if self._stopped:
+            return
+        entry = self._entries.popleft()
+        self._events.append(Completion(entry.identifier, status, entry.kind, self._number))
+        self._events.append(Retired(1))
+        self._events.append(Failed(None))
+        self._stop()
+
+    def _stop(self) -> None:
+        self._stopped = True
+        self._pausedUntil = None
+        self._cursor = 0
+        self._oldest = self._next
