@@ -2,8 +2,8 @@
 Tell the same user's tools what this process's connections are doing.
 
 Each process with live connections listens on an abstract UNIX socket, C{\\0txrdma/control/<uid>/<pid>}, and
-answers one line of JSON with one line of JSON. Both sides look at SO_PEERCRED: a name in that space can be taken
-by anybody. The sockets are found in C{/proc/net/unix}; there is no file that could outlive its process.
+answers one line of JSON with one line of JSON. Both sides look at SO_PEERCRED: a name in that space can be
+taken by anybody. The sockets are found in C{/proc/net/unix}; there is no file that could outlive its process.
 """
 
 from __future__ import annotations
@@ -106,6 +106,23 @@ class _AnsweringFactory(Factory):
 
     def buildProtocol(self, address: IAddress | None) -> Protocol:
         return _Answering(self._connections)
+
+
+def appear(reactor: object, connections: Callable[[], Iterable[ISMCStatus]]) -> None:
+    """
+    Answer for this process as long as this reactor runs; once is enough, more often is fine.
+
+    The port is one of the reactor's internal readers, like its own wakers: it keeps nothing running, and goes
+    when the reactor is torn down.
+    """
+    internal: set[object] | None = getattr(reactor, "_internalReaders", None)
+    if internal is None or any(
+        isinstance(getattr(reader, "factory", None), _AnsweringFactory) for reader in internal
+    ):
+        return
+    port = answer(reactor, connections)
+    if port is not None:
+        internal.add(port)
 
 
 def answer(reactor: object, connections: Callable[[], Iterable[ISMCStatus]]) -> IListeningPort | None:

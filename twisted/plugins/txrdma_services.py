@@ -1,0 +1,10 @@
+"""Services that C{twistd} can run."""
+
+from twisted.application.service import ServiceMaker
+
+smcProxy = ServiceMaker(
+    "txrdma.tap.proxy",
+    "txrdma.tap.proxy",
+    "Passes stream connections on, between SMC-R and anything else that has an endpoint string.",
+    "smc-proxy",
+)

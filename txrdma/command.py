@@ -1,0 +1,185 @@
+"""
+The C{txrdma} command: what this host has, and what its connections are doing.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import cast, TYPE_CHECKING
+
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater, react
+from twisted.python import usage
+
+from txrdma.smc.introspection import Answer, askAll, IReactor
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+
+class _Options(usage.Options):
+    def opt_version(self) -> None:
+        """Tell the version, then stop."""
+        print(f"txrdma {version('txrdma')}")
+        raise SystemExit(0)
+
+
+class _TellingOptions(_Options):
+    """Options of a command that tells something."""
+
+    optFlags = [["json", None, "JSON instead of a table."]]
+
+
+class ConnectionsOptions(_TellingOptions):
+    synopsis = "[options]"
+    longdesc = "Tell the live connections of smc: endpoints in all processes of this user on this host."
+    optFlags = [["watch", "w", "Tell again and again, until Ctrl-C."]]
+    optParameters = [["interval", "i", 1.0, "Seconds between two looks of --watch.", float]]
+
+    def postOptions(self) -> None:
+        if not 0.05 <= self["interval"] <= 86400:
+            raise usage.UsageError(f"--interval {self['interval']:g}: say from 0.05 to 86400 seconds")
+
+
+class DevicesOptions(_TellingOptions):
+    synopsis = "[options]"
+    longdesc = "Tell the RDMA devices that could be opened here, by the name to use in device=..."
+
+
+class Options(_Options):
+    synopsis = "Usage: txrdma [options] command [command's options]"
+    subCommands = [
+        ["connections", None, ConnectionsOptions, "Live SMC-R and fallback connections on this host."],
+        ["devices", None, DevicesOptions, "RDMA devices that could be used here."],
+    ]
+
+    def postOptions(self) -> None:
+        if self.subCommand is None:
+            raise usage.UsageError("which command? There are: connections, devices")
+
+
+def flat(answers: Sequence[Answer]) -> list[dict[str, object]]:
+    """One entry for each connection, or for a process that did not answer."""
+    entries: list[dict[str, object]] = []
+    for answer in answers:
+        if answer.error:
+            entries.append({"pid": answer.pid, "error": answer.error})
+        entries.extend(
+            {"pid": answer.pid, "command": answer.command, **connection} for connection in answer.connections
+        )
+    return entries
+
+
+def _table(*columns: str) -> Table:
+    try:
+        from rich.table import Table
+    except ImportError:
+        raise SystemExit("Tables need rich: pip install 'txrdma[cli]'. Or use --json.") from None
+    table = Table(*columns, header_style="bold", expand=False)
+    for column in table.columns:
+        column.overflow = "fold"
+    return table
+
+
+def _show(what: RenderableType) -> None:
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)  # a pipe has no width, and rows shall not be folded there
+    console.print(what)
+
+
+def _size(count: object) -> str:
+    """A number of bytes, for people."""
+    from rich.filesize import decimal
+
+    return decimal(count) if isinstance(count, int) else "?"
+
+
+def _lines(*lines: object) -> str:
+    """One cell of several lines; empty ones are left out."""
+    return "\n".join(str(line) for line in lines if line not in ("", None))
+
+
+def connectionsTable(entries: Sequence[dict[str, object]]) -> Table:
+    """What L{flat} gives, as a table."""
+    from rich.markup import escape
+
+    table = _table("process", "connection", "mode", "device", "buffers", "traffic")
+    for entry in entries:
+        if "error" in entry:
+            table.add_row(str(entry["pid"]), escape(str(entry["error"])))
+            continue
+        command = " ".join(cast("list[str]", entry["command"])[1:])
+        reason, diagnosis = entry.get("fallbackReason"), entry.get("peerDiagnosis")
+        buffers = entry.get("buffers")
+        table.add_row(
+            escape(_lines(entry["pid"], command[:40])),
+            escape(_lines(entry.get("role"), entry.get("local"), f"to {entry.get('peer')}")),
+            escape(
+                _lines(
+                    entry.get("mode"),
+                    entry.get("state") if entry.get("state") != entry.get("mode") else "",
+                    reason and f"because of {reason}",
+                    diagnosis and f"peer said {diagnosis}",
+                )
+            ),
+            escape(_lines(entry.get("device"), entry.get("route"), entry.get("linkGroup"))),
+            escape(_lines(*(f"{name} {value}" for name, value in buffers.items())))
+            if isinstance(buffers, dict)
+            else "",
+            _lines(
+                f"sent {_size(entry.get('bytesSent'))}",
+                f"received {_size(entry.get('bytesReceived'))}",
+                entry.get("mode") != "TCP" and f"{entry.get('writes')} RDMA writes" or "",
+                entry.get("mode") != "TCP"
+                and f"{entry.get('messagesSent')} CDC sent, {entry.get('messagesReceived')} received"
+                or "",
+            ),
+        )
+    return table
+
+
+async def connections(reactor: IReactor, options: usage.Options) -> None:
+    """C{txrdma connections}: once, or again and again."""
+    while True:
+        entries = flat(await askAll(reactor))
+        if options["json"]:
+            print(json.dumps(entries) if options["watch"] else json.dumps(entries, indent=2), flush=True)
+        elif entries:
+            _show(connectionsTable(entries))
+        else:
+            print("No process of yours has a connection of an smc: endpoint.", flush=True)
+        if not options["watch"]:
+            return
+        await deferLater(reactor, options["interval"])
+
+
+async def devices(reactor: IReactor, options: usage.Options) -> None:
+    """C{txrdma devices}."""
+    raise SystemExit("not yet")
+
+
+def run(reactor: IReactor, options: Options) -> Deferred[None]:
+    """Carry out the command of parsed options."""
+    command = devices if options.subCommand == "devices" else connections
+    return Deferred.fromCoroutine(command(reactor, options.subOptions))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console script."""
+    options = Options()  # type: ignore[no-untyped-call]  # of Twisted's
+    try:
+        options.parseOptions(sys.argv[1:] if arguments is None else arguments)  # type: ignore[no-untyped-call]
+    except usage.UsageError as error:
+        raise SystemExit(f"txrdma: {error}\nTry: txrdma --help") from None
+    react(run, (options,))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,313 @@
+"""
+C{twistd smc-proxy}: programs that know nothing of SMC-R get it by talking to a port of their own host.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from zope.interface import implementer
+
+from twisted.application.internet import StreamServerEndpointService
+from twisted.application.service import IService, MultiService
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import (
+    IAddress,
+    IConsumer,
+    IHalfCloseableProtocol,
+    IProtocol,
+    IPushProducer,
+    IReactorTime,
+    ISSLTransport,
+    IStreamClientEndpoint,
+    IStreamServerEndpoint,
+    ITCPTransport,
+)
+from twisted.internet.protocol import connectionDone, Factory, Protocol
+from twisted.logger import Logger
+from twisted.python import usage
+from twisted.python.failure import Failure
+
+_log = Logger()
+
+
+class IStreamTransport(ITCPTransport, IConsumer, IPushProducer):
+    """What transports of streams really offer."""
+
+
+@dataclass
+class Statistics:
+    """
+    What a proxy has done so far.
+
+    @ivar modes: ended connections to the other side and those from ours, by the mode that served them.
+    """
+
+    accepted: int = 0
+    failed: int = 0
+    forwards: int = 0
+    backwards: int = 0
+    modes: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        modes = ", ".join(f"{count} {mode}" for mode, count in sorted(self.modes.items()))
+        return (
+            f"{self.accepted} connections accepted, {self.failed} not passed on; "
+            f"{self.forwards} bytes forwards, {self.backwards} bytes back; {modes or 'nothing connected'}"
+        )
+
+
+def modeOf(transport: object) -> str:
+    """C{SMC-R}, C{TCP after fallback (NOSMCDEV)}, or C{plain} for a transport that is none of ours."""
+    status = getattr(transport, "smc", None)
+    if status is None:
+        return "plain"
+    reason = status.fallbackReason
+    return f"{status.mode} after fallback ({reason.name})" if reason is not None else str(status.mode)
+
+
+@implementer(IHalfCloseableProtocol)
+class Side(Protocol):
+    """
+    One of the two connections of a proxied one.
+
+    Each transport is the other's push producer, so a slow reader stops the writer at the far end.
+
+    @ivar ended: nothing more comes from here.
+    @ivar isOpen: there is a connection.
+    """
+
+    transport: IStreamTransport
+    other: Side | None = None
+    ended = False
+    isOpen = False
+
+    def __init__(self, pair: Pair) -> None:
+        self._pair = pair
+        self.received = 0
+
+    def connectionMade(self) -> None:
+        self.isOpen = True
+        self._pair.connected(self)
+
+    def dataReceived(self, data: bytes) -> None:
+        assert self.other is not None, "paused until there is another side"
+        self.received += len(data)
+        self.other.transport.write(data)
+
+    def readConnectionLost(self) -> None:
+        """Nothing more will come: say so on the other side, which may still answer."""
+        self.ended = True
+        other = self.other
+        if other is None or not other.isOpen:
+            self.transport.loseConnection()
+            return
+        other.transport.unregisterProducer()
+        if other.ended:
+            other.transport.loseConnection()
+            self.transport.loseConnection()
+        elif ISSLTransport.providedBy(other.transport):
+            other.transport.loseConnection()  # Twisted's TLS knows no half-closed connections
+        else:
+            other.transport.loseWriteConnection()
+
+    def writeConnectionLost(self) -> None:
+        """Our half-close is done; nothing follows from it."""
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self.isOpen = False
+        self._pair.lost(self)
+        other = self.other
+        if other is None or not other.isOpen:
+            return
+        other.transport.unregisterProducer()
+        if reason.check(ConnectionDone):
+            other.transport.loseConnection()
+        else:
+            other.transport.abortConnection()
+
+
+class Pair:
+    """An accepted connection, and the one that it is passed on by."""
+
+    def __init__(self, factory: ProxyFactory) -> None:
+        self._factory = factory
+        self.near = Side(self)
+        self.far = Side(self)
+        self._attempt: Deferred[IProtocol] | None = None
+        self.finished: Deferred[None] = Deferred()
+
+    def connected(self, side: Side) -> None:
+        """One of the sides has its transport."""
+        if side is self.near:
+            side.transport.pauseProducing()
+            self._factory.began(self)
+            self._attempt = self._factory.connect(self.far)
+            self._attempt.addCallbacks(self._joined, self._refused)
+
+    def _joined(self, _: object) -> None:
+        self._attempt = None
+        near, far = self.near, self.far
+        near.other, far.other = far, near
+        near.transport.registerProducer(far.transport, True)
+        far.transport.registerProducer(near.transport, True)
+        near.transport.resumeProducing()
+
+    def _refused(self, reason: Failure) -> None:
+        self._attempt = None
+        if self.near.isOpen:
+            self._factory.refused(self, reason)
+            self.near.transport.abortConnection()
+
+    def lost(self, side: Side) -> None:
+        """One of the sides has ended."""
+        self._factory.count(self, side)
+        if self._attempt is not None:
+            self._attempt.cancel()
+        if not self.near.isOpen and not self.far.isOpen:
+            self._factory.pairs.discard(self)
+            self.finished.callback(None)
+
+    def close(self) -> None:
+        """End both in good order: what has been received is still passed on."""
+        for side in (self.near, self.far):
+            if side.isOpen:
+                side.transport.unregisterProducer()
+                side.transport.loseConnection()
+
+    def abort(self) -> None:
+        """End both now."""
+        for side in (self.near, self.far):
+            if side.isOpen:
+                side.transport.abortConnection()
+
+
+class ProxyFactory(Factory):
+    """
+    Accepts connections, and passes each on to one endpoint.
+
+    @ivar pairs: what is alive.
+    """
+
+    noisy = False
+
+    def __init__(self, target: IStreamClientEndpoint, targetName: str) -> None:
+        self._target = target
+        self._targetName = targetName
+        self.pairs: set[Pair] = set()
+        self.statistics = Statistics()
+
+    def buildProtocol(self, address: IAddress | None) -> Protocol:
+        """A pair for each accepted connection."""
+        return Pair(self).near
+
+    def connect(self, far: Side) -> Deferred[IProtocol]:
+        """Begin a connection to the target."""
+        return self._target.connect(Factory.forProtocol(lambda: far))
+
+    def began(self, pair: Pair) -> None:
+        """A connection was accepted."""
+        self.pairs.add(pair)
+        self.statistics.accepted += 1
+
+    def refused(self, pair: Pair, reason: Failure) -> None:
+        """The target could not be reached."""
+        self.statistics.failed += 1
+        _log.warn(
+            "Connection from {peer} not passed on to {target}: {reason}",
+            peer=pair.near.transport.getPeer(),
+            target=self._targetName,
+            reason=reason.getErrorMessage(),
+        )
+
+    def count(self, pair: Pair, side: Side) -> None:
+        """One side of a pair has ended."""
+        self.statistics.modes[modeOf(side.transport)] += 1
+        if side is pair.near:
+            self.statistics.forwards += side.received
+        else:
+            self.statistics.backwards += side.received
+
+
+class ProxyService(MultiService):
+    """A listening proxy that tells at its end what it has done."""
+
+    GRACE_SECONDS = 5.0
+    """How long connections may take to end in good order at shutdown."""
+
+    def __init__(
+        self,
+        reactor: IReactorTime,
+        server: IStreamServerEndpoint,
+        target: IStreamClientEndpoint,
+        targetName: str,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
+        self._reactor = reactor
+        self.factory = ProxyFactory(target, targetName)
+        listening = StreamServerEndpointService(server, self.factory)
+        listening._raiseSynchronously = True  # a port that is taken ends twistd, as with strports.service
+        listening.setServiceParent(self)
+
+    def stopService(self) -> Deferred[None]:
+        """Stop listening, end the connections, tell the statistics."""
+        return Deferred.fromCoroutine(self._stop())
+
+    async def _stop(self) -> None:
+        await MultiService.stopService(self)
+        pairs = list(self.factory.pairs)
+        for pair in pairs:
+            pair.close()
+        ended = DeferredList([pair.finished for pair in pairs])
+        grace = self._reactor.callLater(self.GRACE_SECONDS, self._abort, pairs)
+        await ended
+        if grace.active():
+            grace.cancel()
+        _log.info("smc-proxy: {statistics}", statistics=self.factory.statistics)
+
+    def _abort(self, pairs: list[Pair]) -> None:
+        for pair in pairs:
+            pair.abort()
+
+
+class Options(usage.Options):
+    """The command line of C{twistd smc-proxy}."""
+
+    synopsis = "[options]"
+    longdesc = (
+        "Accepts connections at one endpoint and passes each on to another. With smc: on one of the sides, "
+        "a program that knows nothing of SMC-R gets it: "
+        "twistd smc-proxy --listen tcp:9000 --connect smc:host:9001"
+    )
+    optParameters = [
+        ["listen", "l", None, "Where to accept connections: a server endpoint string, as smc:9001."],
+        ["connect", "c", None, "Where to pass them on to: a client endpoint string, as tcp:localhost:80."],
+    ]
+
+    def postOptions(self) -> None:
+        """Make endpoints of the strings, so that mistakes show before anything runs."""
+        from twisted.internet import reactor
+
+        for key in ("listen", "connect"):
+            if not self[key]:
+                raise usage.UsageError(
+                    f"--{key} is missing: twistd smc-proxy --listen STRING --connect STRING"
+                )
+        self["server"] = self._endpoint("listen", lambda string: serverFromString(reactor, string))
+        self["target"] = self._endpoint("connect", lambda string: clientFromString(reactor, string))
+        self["reactor"] = reactor
+
+    def _endpoint(self, key: str, parse: Callable[[str], object]) -> object:
+        try:
+            return parse(self[key])
+        except Exception as error:  # parsers of endpoint strings raise whatever their arguments led to
+            raise usage.UsageError(f"--{key} {self[key]}: {error or type(error).__name__}") from error
+
+
+def makeService(options: Options) -> IService:
+    """What C{twistd} runs."""
+    return ProxyService(options["reactor"], options["server"], options["target"], options["connect"])
