@@ -1,0 +1,3 @@
+from txrdma.smc.strings import SMCClientParser, SMCServerParser
+
+smcClientParser, smcServerParser = SMCClientParser(), SMCServerParser()

@@ -1,0 +1,89 @@
+"""
+Put a protocol on a TCP connection that has been ours for a while: what falling back to TCP comes to.
+
+From then on nothing of ours is in the way of the bytes.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, cast
+
+from twisted.internet.interfaces import ILoggingContext, IProtocol, IReactorFDSet, IReactorTime
+from twisted.internet.tcp import Connection
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from txrdma.smc.status import markTCP
+
+_log = Logger()
+
+
+class _Reactor(IReactorFDSet, IReactorTime):
+    """What is asked of a transport's reactor here."""
+
+
+class _Leftover:
+    """
+    Bytes that were read before the protocol was there.
+
+    They are given to it by the first C{doRead}, so pausing, TLS and the order of things work as with any others; since
+    nothing may come from the socket any more, the first C{doRead} after reading is allowed is ours to call.
+    """
+
+    def __init__(self, transport: Connection, data: bytes) -> None:
+        self._transport = transport
+        self._data = data
+        self._startReading = transport.startReading
+        # mypy: methods are replaced on the instance, as Twisted's own clients and abortConnection do.
+        transport.doRead = self._doRead  # type: ignore[method-assign]
+        transport.startReading = self._started  # type: ignore[method-assign]
+
+    def _started(self) -> None:
+        self._startReading()
+        cast(_Reactor, self._transport.reactor).callLater(0, self.deliver)
+
+    def deliver(self) -> None:
+        """Call C{doRead} if the transport is reading and nobody did it before."""
+        transport = self._transport
+        reactor = cast(_Reactor, transport.reactor)
+        if transport.__dict__.get("doRead") != self._doRead or not transport.connected:
+            return
+        if transport not in reactor.getReaders():
+            return
+        try:
+            transport.doRead()
+        except BaseException:
+            _log.failure("the first bytes")
+            transport.connectionLost(Failure())
+
+    def _doRead(self) -> Exception | None:
+        transport = self._transport
+        del transport.doRead
+        del transport.startReading
+        return transport._dataReceived(self._data)
+
+
+def runOnTCP(
+    transport: Connection,
+    protocol: IProtocol,
+    role: str,
+    reason: Enum | None,
+    peerDiagnosis: Enum | int | None = None,
+    leftover: bytes = b"",
+) -> None:
+    """
+    Connect a protocol with a TCP transport that has been serving another one.
+
+    @param leftover: what the other one had received and did not want.
+    """
+    markTCP(transport, role, reason, peerDiagnosis)
+    prefix, comma, rest = transport.logstr.partition(",")
+    if comma:  # as the transport made it from the protocol that was there first
+        name = protocol.logPrefix() if ILoggingContext.providedBy(protocol) else type(protocol).__name__
+        transport.logstr = name + comma + rest
+    transport.protocol = protocol
+    waiting = _Leftover(transport, leftover) if leftover else None
+    protocol.makeConnection(cast(Any, transport))  # ITransport is what it is, IProtocol has no types for it
+    if waiting is not None:
+        waiting.deliver()

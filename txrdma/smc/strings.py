@@ -1,0 +1,142 @@
+"""
+The endpoint strings C{smc:...}: what stands in them, made into endpoints.
+
+Twisted loads this module whenever it looks for endpoint plugins, so it imports next to nothing; what it names is
+imported when a string is parsed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from zope.interface import implementer
+
+from twisted.internet.interfaces import (
+    IStreamClientEndpoint,
+    IStreamClientEndpointStringParserWithReactor,
+    IStreamServerEndpoint,
+    IStreamServerEndpointStringParser,
+)
+from twisted.plugin import IPlugin
+
+if TYPE_CHECKING:
+    from txrdma.smc.endpoints import Options
+
+
+def _number(key: str, value: str, highest: int) -> int:
+    """A whole number from 0 up."""
+    if value.isascii() and value.isdigit() and int(value) <= highest:
+        return int(value)
+    raise ValueError(f"smc: {key}={value} is not a number from 0 to {highest}")
+
+
+def _seconds(key: str, value: str) -> float:
+    """A time span that is neither nothing nor for ever."""
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = 0.0
+    if 0 < seconds < float("inf"):
+        return seconds
+    raise ValueError(f"smc: {key}={value} is not a number of seconds above 0")
+
+
+def _choice(key: str, value: str, choices: tuple[str, ...]) -> str:
+    """One of a few words."""
+    if value in choices:
+        return value
+    raise ValueError(f"smc: {key}={value} is none of {', '.join(choices)}")
+
+
+def _options(device: str, backend: str, peer: str, timeout: str | None, fallback: str) -> Options:
+    """What is the same for both sides."""
+    from txrdma.smc.endpoints import Options
+
+    if backend == "kernel":
+        raise ValueError("smc: backend=kernel is not here yet: the kernel's AF_SMC comes with a later version")
+    _choice("backend", backend, ("auto", "txrdma"))
+    if not device:
+        raise ValueError("smc: device= is empty; device=auto is the default")
+    return Options(
+        device=device,
+        agreed=_choice("peer", peer, ("auto", "smc")) == "smc",
+        timeout=None if timeout is None else _seconds("timeout", timeout),
+        fallback=_choice("fallback", fallback, ("yes", "no")) == "yes",
+    )
+
+
+def _unknown(kwargs: dict[str, str]) -> None:
+    """Complain about what nobody took."""
+    for key, value in kwargs.items():
+        raise ValueError(f"smc: {key}={value}: there is no such key")
+
+
+def _positional(names: tuple[str, ...], args: tuple[str, ...], kwargs: dict[str, str]) -> None:
+    """Sort positional values into the keywords."""
+    if len(args) > len(names):
+        raise ValueError(f"smc: {args[len(names)]} is one value too many")
+    for name, value in zip(names, args, strict=False):
+        if name in kwargs:
+            raise ValueError(f"smc: {name}={kwargs[name]}: {name} is {value} already")
+        kwargs[name] = value
+
+
+def _take(kwargs: dict[str, str], key: str, default: str) -> str:
+    return kwargs.pop(key, default)
+
+
+@implementer(IPlugin, IStreamClientEndpointStringParserWithReactor)
+class SMCClientParser:
+    """C{smc:host:port}, with C{device}, C{backend}, C{peer}, C{timeout} and C{fallback}."""
+
+    prefix = "smc"
+
+    def parseStreamClient(self, reactor: object, *args: str, **kwargs: str) -> IStreamClientEndpoint:
+        """See L{IStreamClientEndpointStringParserWithReactor}."""
+        from txrdma.smc.endpoints import SMCClientEndpoint
+
+        _positional(("host", "port"), args, kwargs)
+        for key in ("host", "port"):
+            if not kwargs.get(key):
+                raise ValueError(f"smc: {key} is missing: smc:host:port")
+        host = kwargs.pop("host")
+        port = _number("port", kwargs.pop("port"), 65535)
+        options = _options(
+            _take(kwargs, "device", "auto"),
+            _take(kwargs, "backend", "auto"),
+            _take(kwargs, "peer", "auto"),
+            kwargs.pop("timeout", None),
+            _take(kwargs, "fallback", "yes"),
+        )
+        _unknown(kwargs)
+        return SMCClientEndpoint(reactor, host, port, options)
+
+
+@implementer(IPlugin, IStreamServerEndpointStringParser)
+class SMCServerParser:
+    """
+    C{smc:port}, C{smc:address:port} or C{smc:port:interface=address}, with C{device}, C{backend}, C{peer},
+    C{timeout} (of a handshake), C{backlog} and C{fallback}.
+    """
+
+    prefix = "smc"
+
+    def parseStreamServer(self, reactor: object, *args: str, **kwargs: str) -> IStreamServerEndpoint:
+        """See L{IStreamServerEndpointStringParser}."""
+        from txrdma.smc.endpoints import SMCServerEndpoint
+
+        _positional(("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
+        if not kwargs.get("port"):
+            raise ValueError("smc: port is missing: smc:port, or smc:address:port")
+        port = _number("port", kwargs.pop("port"), 65535)
+        interface = _take(kwargs, "interface", "")
+        backlog = _number("backlog", _take(kwargs, "backlog", "50"), 2**31 - 1)
+        options = _options(
+            _take(kwargs, "device", "auto"),
+            _take(kwargs, "backend", "auto"),
+            _take(kwargs, "peer", "auto"),
+            kwargs.pop("timeout", None),
+            _take(kwargs, "fallback", "yes"),
+        )
+        _unknown(kwargs)
+        return SMCServerEndpoint(reactor, port, interface, backlog, options)
