@@ -1,8 +1,9 @@
 """
 Two rings, one in each direction: how much may be written, what has arrived, when to tell.
 
-Follows RFC 7609, 4.7 (data flow) and appendix A.4. A L{Ring} runs once per message, so it is integers only: totals
-since the connection began, from which wrap and count of a cursor follow, because sizes are powers of two.
+Follows RFC 7609, 4.7 (data flow) and appendix A.4. A L{Ring} runs once per message, so it is integers only:
+totals since the connection began, from which wrap and count of a cursor follow, because sizes are powers
+of two.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ UPDATE = 4
 """In what L{Ring.received} returns: tell the peer what we consumed, even without data to send."""
 
 _SMALLEST_LIMIT = 2304
-"""Consuming fewer bytes than that is never worth a message of its own (Linux: half of its least send buffer)."""
+"""Consuming fewer bytes than that is never worth a message of its own (Linux: half the least send buffer)."""
 
 _BLOCKED = int(ProducerFlags.WRITE_BLOCKED)
 _PRESENT = int(ProducerFlags.URGENT_PRESENT)
@@ -37,7 +38,7 @@ def cursor(total: int, size: int) -> tuple[int, int]:
 
 
 def spans(total: int, length: int, size: int) -> tuple[int, int, int]:
-    """Where C{length} bytes from C{total} on are in the ring: an offset, how many there, how many from 0 on."""
+    """Where C{length} bytes from C{total} on are in the ring: an offset, how many there, how many at 0."""
     offset = total & (size - 1)
     first = size - offset
     return (offset, length, 0) if length <= first else (offset, first, length - first)

@@ -1,0 +1,425 @@
+"""
+Link layer control: the messages by which two ends keep their links and the keys of their buffers.
+
+Follows RFC 7609, appendix A.3, for version 1, and for version 2 what Linux does.
+
+A version 2 header has the length in the two bytes where version 1 has a length and a reject reason. Linux
+writes it in its own byte order, so both orders are read, and C{Header.bigEndian} says which one to write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntFlag
+from typing import ClassVar, TypeVar, Union
+
+from txrdma.error import WireError
+from txrdma.iba.types import GID, MACAddress, QPN, RKey
+from txrdma.wire import array, bits, Code, data, Layout, nested, reserved, wire
+
+LLC_LENGTH = 44
+"""Bytes of every message of version 1, and at least of version 2."""
+
+MAX_LENGTH = 8192
+"""Bytes of the longest of version 2."""
+
+Buffer = Union[bytes, bytearray, memoryview]
+
+
+class LLCType(Code):
+    """What a message is (RFC 7609, A.3), without the version."""
+
+    CONFIRM_LINK = 1
+    ADD_LINK = 2
+    ADD_LINK_CONTINUATION = 3
+    DELETE_LINK = 4
+    REQUEST_ADD_LINK = 5
+    CONFIRM_RKEY = 6
+    TEST_LINK = 7
+    CONFIRM_RKEY_CONTINUATION = 8
+    DELETE_RKEY = 9
+
+
+class LLCFlags(IntFlag):
+    """What its flags mean depends on the type (RFC 7609, A.3)."""
+
+    RESPONSE = 0x80
+    REJECT = 0x40
+    """ADD LINK's."""
+    ALL_LINKS = 0x40
+    """DELETE LINK's."""
+    ORDERLY = 0x20
+    """DELETE LINK's."""
+    NEGATIVE = 0x20
+    """CONFIRM RKEY's and DELETE RKEY's."""
+    RETRY = 0x10
+    """CONFIRM RKEY's: not now, but later."""
+    NO_EYECATCHER = 0x03
+    """CONFIRM LINK's: neither side has eyecatchers in its buffers."""
+
+
+class RejectReason(Code):
+    """Why an ADD LINK is refused (RFC 7609, A.3.2)."""
+
+    NONE = 0
+    NO_ALTERNATE_PATH = 1
+    INVALID_MTU = 2
+
+
+class DeleteReason(Code):
+    """Why a link goes, or why DELETE LINK is refused (RFC 7609, A.3.4)."""
+
+    NONE = 0
+    LOST_PATH = 0x00010000
+    OPERATOR_COMMAND = 0x00020000
+    PROGRAM_ENDING = 0x00030000
+    PROTOCOL_VIOLATION = 0x00040000
+    ASYMMETRIC_LINK_NO_LONGER_NEEDED = 0x00050000
+    LINK_UNKNOWN = 0x00100000
+    GROUP_UNKNOWN = 0x00200000
+
+
+@wire(4)
+class _HeaderV1(Layout):
+    version: int = bits(4)
+    type: LLCType = bits(4)
+    length: int = bits(8)
+    reserved2: int = reserved(4)
+    rejectReason: RejectReason = bits(4)
+    flags: LLCFlags = bits(8)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """
+    What each message begins with.
+
+    @ivar version: 1 or 2; on the wire version 1 is 0.
+    @ivar rejectReason: version 1's; there is no room for it in version 2.
+    @ivar length: None: what the message has.
+    @ivar bigEndian: how a length of version 2 is written.
+    """
+
+    flags: LLCFlags = LLCFlags(0)
+    version: int = 1
+    rejectReason: RejectReason = RejectReason.NONE
+    bigEndian: bool = False
+
+    def encode(self, kind: LLCType, length: int) -> bytes:
+        """Four bytes."""
+        if self.version == 1:
+            return _HeaderV1(
+                type=kind, length=length, rejectReason=self.rejectReason, flags=self.flags
+            ).encode()
+        size = length.to_bytes(2, "big" if self.bigEndian else "little")
+        return bytes((self.version << 4 | kind, *size, self.flags))
+
+
+def readHeader(buffer: Buffer) -> tuple[LLCType, int, Header]:
+    """
+    The type, the length and the rest of a header.
+
+    @raise WireError: no message begins so; an unknown type is not an error here.
+    """
+    head = _HeaderV1.decode(buffer)
+    if not head.version:
+        if head.length != LLC_LENGTH:
+            raise WireError("LLC", 1, f"a length of {head.length}")
+        return head.type, LLC_LENGTH, Header(head.flags, 1, head.rejectReason)
+    if head.version != 2:
+        raise WireError("LLC", 0, f"version {head.version}")
+    for bigEndian in (False, True):
+        length = int.from_bytes(buffer[1:3], "big" if bigEndian else "little")
+        if LLC_LENGTH <= length <= MAX_LENGTH:
+            return head.type, length, Header(head.flags, 2, bigEndian=bigEndian)
+    raise WireError("LLC", 1, f"a length of {bytes(buffer[1:3]).hex()}")
+
+
+class Body(Layout):
+    """What follows the header; every message of version 1 has 40 bytes of it."""
+
+    __slots__ = ()
+
+    TYPE: ClassVar[LLCType]
+
+
+@wire(40)
+class ConfirmLink(Body):
+    """
+    CONFIRM LINK: a new link works (RFC 7609, A.3.1).
+
+    @ivar maxConnections: version 2.1's.
+    """
+
+    TYPE = LLCType.CONFIRM_LINK
+
+    mac: MACAddress = data(6)
+    gid: GID = data(16)
+    qpn: QPN = bits(24)
+    link: int = bits(8)
+    userID: bytes = data(4)
+    maxLinks: int = bits(8)
+    maxConnections: int = bits(8)
+    reserved36: bytes = reserved(64)
+
+
+@wire(40)
+class AddLink(Body):
+    """
+    ADD LINK: a second link (RFC 7609, A.3.2; the two bytes after the MAC address are not in its figure).
+
+    Version 2's is followed by L{AddLinkExtension}.
+    """
+
+    TYPE = LLCType.ADD_LINK
+
+    mac: MACAddress = data(6)
+    reserved10: int = reserved(16)
+    gid: GID = data(16)
+    qpn: QPN = bits(24)
+    link: int = bits(8)
+    reserved32: int = reserved(4)
+    mtu: int = bits(4)
+    psn: int = bits(24)
+    reserved36: bytes = reserved(64)
+
+
+@wire(16)
+class RKeyPair(Layout):
+    """The key of a buffer on the old link, and its key and address on the new one."""
+
+    known: RKey = bits(32)
+    new: RKey = bits(32)
+    address: int = bits(64)
+
+
+@wire(40)
+class AddLinkContinuation(Body):
+    """ADD LINK CONTINUATION: buffers' keys on the new link (RFC 7609, A.3.3)."""
+
+    TYPE = LLCType.ADD_LINK_CONTINUATION
+
+    link: int = bits(8)
+    remaining: int = bits(8)
+    reserved6: int = reserved(16)
+    pairs: tuple[RKeyPair, ...] = array(2, nested())
+    reserved40: int = reserved(32)
+
+
+@wire(40)
+class DeleteLink(Body):
+    """DELETE LINK: a link, or the group, goes (RFC 7609, A.3.4)."""
+
+    TYPE = LLCType.DELETE_LINK
+
+    link: int = bits(8)
+    reason: DeleteReason = bits(32)
+    reserved9: bytes = reserved(280)
+
+
+@wire(40)
+class RequestAddLink(Body):
+    """REQUEST ADD LINK: version 2's client asks for a link; GIDs may follow beyond the first."""
+
+    TYPE = LLCType.REQUEST_ADD_LINK
+
+    reserved4: bytes = reserved(160)
+    gidCount: int = bits(8)
+    reserved25: int = reserved(24)
+    gid: GID = data(16)
+
+
+@wire(13)
+class LinkRKey(Layout):
+    """A buffer's key and address on one link."""
+
+    link: int = bits(8)
+    rkey: RKey = bits(32)
+    address: int = bits(64)
+
+
+@wire(40)
+class ConfirmRKey(Body):
+    """
+    CONFIRM RKEY: a new buffer (RFC 7609, A.3.5).
+
+    @ivar others: how many other links there are, each with a key of its own for the buffer.
+    """
+
+    TYPE = LLCType.CONFIRM_RKEY
+
+    others: int = bits(8)
+    rkey: RKey = bits(32)
+    address: int = bits(64)
+    onLinks: tuple[LinkRKey, ...] = array(2, nested())
+    reserved43: int = reserved(8)
+
+
+@wire(40)
+class TestLink(Body):
+    """TEST LINK: is somebody there (RFC 7609, A.3.7)?"""
+
+    __test__ = False
+
+    TYPE = LLCType.TEST_LINK
+
+    userData: bytes = data(16)
+    reserved20: bytes = reserved(192)
+
+
+@wire(40)
+class ConfirmRKeyContinuation(Body):
+    """CONFIRM RKEY CONTINUATION: more links of the same buffer (RFC 7609, A.3.6)."""
+
+    TYPE = LLCType.CONFIRM_RKEY_CONTINUATION
+
+    remaining: int = bits(8)
+    onLinks: tuple[LinkRKey, ...] = array(3, nested())
+
+
+@wire(40)
+class DeleteRKey(Body):
+    """
+    DELETE RKEY: buffers go (RFC 7609, A.3.8).
+
+    @ivar errorMask: a response's: which of them are unknown, the first by its highest bit.
+    """
+
+    TYPE = LLCType.DELETE_RKEY
+
+    count: int = bits(8)
+    errorMask: int = bits(8)
+    reserved6: int = reserved(16)
+    rkeys: tuple[RKey, ...] = array(8, bits(32))
+    reserved40: int = reserved(32)
+
+
+@wire(28)
+class _AddLinkExtension(Layout):
+    direct: bool = bits(1)
+    reserved44: int = reserved(7)
+    reserved45: int = reserved(8)
+    gid: GID = data(16)
+    reserved62: bytes = reserved(64)
+    rkeyCount: bytes = data(2)
+
+
+@dataclass(frozen=True, slots=True)
+class AddLinkExtension:
+    """
+    What version 2's ADD LINK has in place of continuations.
+
+    @ivar gid: the client's GID that the new link is for.
+    """
+
+    gid: GID
+    direct: bool = True
+    pairs: tuple[RKeyPair, ...] = ()
+
+    def encode(self, bigEndian: bool) -> bytes:
+        """The count is in the same byte order as the length."""
+        count = len(self.pairs).to_bytes(2, "big" if bigEndian else "little")
+        head = _AddLinkExtension(direct=self.direct, gid=self.gid, rkeyCount=count)
+        return head.encode() + b"".join(pair.encode() for pair in self.pairs)
+
+
+@dataclass(frozen=True, slots=True)
+class LLC:
+    """
+    A message.
+
+    @ivar body: None for a type that we don't know.
+    @ivar extension: only version 2's ADD LINK has one.
+    @ivar more: bytes that follow the body and are not known.
+    """
+
+    type: LLCType
+    header: Header
+    body: Body | None
+    extension: AddLinkExtension | None = None
+    more: bytes = b""
+
+    @property
+    def deletedRKeys(self) -> tuple[RKey, ...]:
+        """
+        The keys in a DELETE RKEY: up to 8, in version 2 up to 255.
+
+        @raise WireError: there are fewer than it counts.
+        """
+        assert isinstance(self.body, DeleteRKey)
+        raw = self.body.encode()[4:] + self.more
+        count = self.body.count
+        if count * 4 > (len(raw) if self.header.version > 1 else 32):
+            raise WireError("DELETE RKEY", 4, f"{count} keys")
+        return tuple(RKey(int.from_bytes(raw[n * 4 : n * 4 + 4], "big")) for n in range(count))
+
+    @property
+    def isResponse(self) -> bool:
+        """Whether it answers one of ours."""
+        return bool(self.header.flags & LLCFlags.RESPONSE)
+
+    def encode(self) -> bytes:
+        """
+        The message.
+
+        @raise WireError: a value does not fit.
+        """
+        rest = self.body.encode() if self.body is not None else b""
+        if self.extension is not None:
+            rest += self.extension.encode(self.header.bigEndian)
+        rest += self.more
+        return self.header.encode(self.type, 4 + len(rest)) + rest
+
+
+_BODIES: dict[LLCType, type[Body]] = {
+    body.TYPE: body
+    for body in (
+        ConfirmLink,
+        AddLink,
+        AddLinkContinuation,
+        DeleteLink,
+        RequestAddLink,
+        ConfirmRKey,
+        TestLink,
+        ConfirmRKeyContinuation,
+        DeleteRKey,
+    )
+}
+
+AnyBody = TypeVar("AnyBody", bound=Body)
+
+
+def message(body: Body, header: Header = Header()) -> LLC:
+    """A message with that body."""
+    return LLC(body.TYPE, header, body)
+
+
+def decode(buffer: Buffer) -> LLC:
+    """
+    Read what one SEND brought.
+
+    @raise WireError: it is no LLC message. One of an unknown type is; its C{body} is None.
+    """
+    kind, length, header = readHeader(buffer)
+    if len(buffer) < length:
+        raise WireError("LLC", 1, f"it has {length} bytes, and {len(buffer)} are there")
+    raw = bytes(buffer[4:length])
+    layout = _BODIES.get(kind)
+    if layout is None:
+        return LLC(kind, header, None, None, raw)
+    body = layout.decode(raw)
+    rest = raw[layout.size :]
+    if layout is AddLink and header.version == 2 and rest:
+        extension, rest = _readExtension(rest, header.bigEndian)
+        return LLC(kind, header, body, extension, rest)
+    return LLC(kind, header, body, None, rest)
+
+
+def _readExtension(raw: bytes, bigEndian: bool) -> tuple[AddLinkExtension, bytes]:
+    head = _AddLinkExtension.decode(raw)
+    count = int.from_bytes(head.rkeyCount, "big" if bigEndian else "little")
+    end = head.size + count * RKeyPair.size
+    if end > len(raw):
+        raise WireError("ADD LINK", LLC_LENGTH + 26, f"{count} keys in {len(raw) - head.size} bytes")
+    pairs = tuple(RKeyPair.decode(raw, head.size + n * RKeyPair.size) for n in range(count))
+    return AddLinkExtension(head.gid, head.direct, pairs), raw[end:]
