@@ -416,12 +416,14 @@ def _decoder(groups: list[_Group], little: bool, scope: dict[str, Any]) -> list[
     return [
         "def decode(cls, buffer, offset=0):",
         "    try:",
+        "        if offset < 0:",
+        "            raise ValueError('the offset is negative')",
         f"        {target}_unpack(buffer, offset)",
         "        self = _new(cls)",
         *prepare,
         *assigned,
         "        return self",
-        "    except (_error, ValueError) as reason:",
+        "    except (_error, ValueError, OverflowError) as reason:",
         "        raise _badRead(cls, buffer, offset, reason) from None",
     ]
 

@@ -156,16 +156,18 @@ class GID:
 
     @classmethod
     def fromString(cls, text: str) -> GID:
-        """Read the text of an IPv6 address, C{"::ffff:10.0.0.1"} included."""
+        """Read the text of an IPv6 address, C{"::ffff:10.0.0.1"} included, without a zone."""
         try:
+            if "%" in text:
+                raise ValueError
             return cls(ipaddress.IPv6Address(text).packed)
         except ValueError:
             raise ValueError(f"{text!r} is no GID") from None
 
     @classmethod
     def fromIP(cls, text: str) -> GID:
-        """The GID that an IP address is on RoCE v2: IPv4 is mapped (annex A17.9)."""
-        address = ipaddress.ip_address(text)
+        """The GID that an IP address is on RoCE v2: IPv4 is mapped (annex A17.9), a zone is left out."""
+        address = ipaddress.ip_address(text.partition("%")[0])
         return cls(_MAPPED + address.packed if address.version == 4 else address.packed)
 
     @classmethod

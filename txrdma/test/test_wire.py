@@ -1,0 +1,317 @@
+"""
+Tests for L{txrdma.wire}: that what is declared is what is read and written.
+"""
+
+from __future__ import annotations
+
+import copy
+import enum
+import pickle
+import struct
+from typing import NewType
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import WireError
+from txrdma.iba.types import GID, MACAddress
+from txrdma.testing.strategies import layouts
+from txrdma.wire import array, bits, Code, data, Layout, nested, reserved, wire
+
+Token = NewType("Token", int)
+
+
+class Kind(Code):
+    """Codes of which more may come."""
+
+    FIRST = 1
+    SECOND = 2
+
+
+class Closed(enum.IntEnum):
+    """Codes of which no more will come."""
+
+    NO = 0
+    YES = 1
+
+
+class Marks(enum.IntFlag):
+    """Bits."""
+
+    LOW = 1
+    HIGH = 8
+
+
+@wire(4)
+class Inner(Layout):
+    """A layout inside others."""
+
+    token: Token = bits(24)
+    marks: Marks = bits(4)
+    rest: int = bits(4)
+
+
+@wire(68)
+class Everything(Layout):
+    """Each kind of field once."""
+
+    kind: Kind = bits(8)
+    yes: bool = bits(1)
+    closed: Closed = bits(7)
+    odd: int = bits(24)
+    little: int = bits(16, little=True)
+    gid: GID = data(16)
+    raw: bytes = data(3)
+    hidden: int = reserved(8)
+    inner: Inner = nested()
+    numbers: tuple[int, ...] = array(3, bits(16))
+    nibbles: tuple[int, ...] = array(4, bits(4))
+    many: tuple[Inner, ...] = array(2)
+    macs: tuple[MACAddress, ...] = array(2, data(6))
+    wide: int = bits(72)
+
+
+@wire(9, little=True)
+class Backwards(Layout):
+    """Least significant first."""
+
+    low: int = bits(3)
+    high: int = bits(5)
+    word: int = bits(32)
+    three: int = bits(24)
+    last: Kind = bits(8)
+
+
+@wire(44)
+class Cursors(Layout):
+    """As large and as mixed as a CDC message."""
+
+    type: int = bits(8)
+    length: int = bits(8)
+    sequence: int = bits(16)
+    token: int = bits(32)
+    reserved1: int = bits(16)
+    wrap: int = bits(16)
+    cursor: int = bits(32)
+    tail: bytes = data(28)
+
+
+class LayoutTests(SynchronousTestCase):
+    """What a layout does."""
+
+    example = bytes.fromhex(
+        "02 81 abcdef 3412 fe8000000000000000000000000000aa 616263 00 01020385 000100020003 1234"
+        "0000011000000220 020000000001020000000002 0102030405060708ff"
+    )
+
+    def test_decode(self) -> None:
+        """Every field is read from its place, in its type."""
+        it = Everything.decode(self.example)
+        self.assertIs(it.kind, Kind.SECOND)
+        self.assertIs(it.yes, True)
+        self.assertIs(it.closed, Closed.YES)
+        self.assertEqual(it.odd, 0xABCDEF)
+        self.assertEqual(it.little, 0x1234)
+        self.assertEqual(it.gid, GID.fromString("fe80::aa"))
+        self.assertEqual(it.raw, b"abc")
+        self.assertEqual(it.inner, Inner(token=Token(0x010203), marks=Marks.HIGH, rest=5))
+        self.assertIsInstance(it.inner.marks, Marks)
+        self.assertEqual(it.numbers, (1, 2, 3))
+        self.assertEqual(it.nibbles, (1, 2, 3, 4))
+        self.assertEqual([(one.token, one.marks) for one in it.many], [(1, Marks.LOW), (2, 2)])
+        self.assertEqual(it.macs[1], MACAddress.fromString("02:00:00:00:00:02"))
+        self.assertEqual(it.wide, 0x0102030405060708FF)
+
+    def test_encode(self) -> None:
+        """What was read is written again."""
+        self.assertEqual(Everything.decode(self.example).encode(), self.example)
+
+    def test_encodeInto(self) -> None:
+        """A layout can be written into the middle of a buffer, and nothing else changes."""
+        buffer = bytearray(b"\xaa" * 80)
+        Everything.decode(self.example).encodeInto(buffer, 5)
+        self.assertEqual(buffer, b"\xaa" * 5 + self.example + b"\xaa" * 7)
+        room = memoryview(bytearray(4))
+        Inner(token=Token(1)).encodeInto(room)
+        self.assertEqual(room, b"\0\0\1\0")
+
+    def test_offset(self) -> None:
+        """Decoding begins where it is told to, in any buffer, and takes no notice of what follows."""
+        padded = b"xx" + self.example + b"yyy"
+        for buffer in (padded, bytearray(padded), memoryview(padded)):
+            self.assertEqual(Everything.decode(buffer, 2).encode(), self.example)
+
+    def test_little(self) -> None:
+        """A little-endian layout agrees with struct, and takes shared bytes from the low end."""
+        it = Backwards(low=5, high=0b10001, word=0x12345678, three=0xABCDEF, last=Kind.SECOND)
+        expected = bytes((0b10001_101,)) + struct.pack("<I", 0x12345678) + b"\xef\xcd\xab\x02"
+        self.assertEqual(it.encode(), expected)
+        self.assertEqual(Backwards.decode(expected), it)
+
+    def test_againstStruct(self) -> None:
+        """A big-endian layout agrees with struct."""
+        it = Cursors(type=0xFE, length=44, sequence=7, token=9, wrap=3, cursor=0x01020304, tail=b"t" * 28)
+        self.assertEqual(it.encode(), struct.pack(">BBHIHHI28s", 0xFE, 44, 7, 9, 0, 3, 0x01020304, b"t" * 28))
+
+    def test_short(self) -> None:
+        """Each buffer that is too short raises WireError, with layout and offset."""
+        for length in range(len(self.example)):
+            with self.assertRaises(WireError) as caught:
+                Everything.decode(b"zz" + self.example[:length], 2)
+            self.assertEqual((caught.exception.layout, caught.exception.offset), ("Everything", 2))
+        self.assertRaises(WireError, Everything.decode, self.example, 1 << 70)
+        self.assertRaises(WireError, Everything.decode, self.example * 2, -68)
+
+    def test_unknownCode(self) -> None:
+        """A code that we don't know keeps its number, has a name, and survives a copy."""
+        it = Everything.decode(b"\x99" + self.example[1:])
+        self.assertEqual(it.kind, 0x99)
+        self.assertIsInstance(it.kind, Kind)
+        self.assertEqual((it.kind.name, it.kind.known, Kind.FIRST.known), ("UNKNOWN_0x99", False, True))
+        self.assertIn("Kind.UNKNOWN_0x99", repr(it))
+        self.assertEqual(it.encode()[0], 0x99)
+        self.assertEqual(pickle.loads(pickle.dumps(it)), it)
+        self.assertEqual(copy.copy(it), it)
+        self.assertRaises(ValueError, Kind, "nothing")
+        self.assertRaises(ValueError, Kind, -1)
+
+    def test_unknownCodesAreNotKept(self) -> None:
+        """A peer that sends many codes does not fill our memory."""
+        before = len(Kind._value2member_map_)
+        for number in range(200):
+            Kind(1000 + number)
+        self.assertEqual(len(Kind._value2member_map_), before)
+
+    def test_closedEnumeration(self) -> None:
+        """An enumeration without room for unknown codes refuses them."""
+        with self.assertRaises(WireError) as caught:
+            Everything.decode(self.example[:1] + b"\x02" + self.example[2:])
+        self.assertIn("2 is not a valid Closed", str(caught.exception))
+
+    def test_tooLarge(self) -> None:
+        """A value that does not fit is refused, by name, instead of spilling into its neighbours."""
+        fine = Everything.decode(self.example)
+        wrong: dict[str, object] = {
+            "kind": 256,
+            "odd": 1 << 24,
+            "little": -1,
+            "raw": b"ab",
+            "wide": 1 << 72,
+            "numbers": (1, 2),
+            "nibbles": (1, 2, 16, 4),
+            "inner": Inner(marks=Marks(16)),
+        }
+        for name, value in wrong.items():
+            changed = fine.replace(**{name: value})
+            with self.assertRaises(WireError) as caught:
+                changed.encode()
+            self.assertIn("marks" if name == "inner" else name, str(caught.exception))
+            self.assertRaises(WireError, changed.encodeInto, bytearray(100))
+
+    def test_noRoom(self) -> None:
+        """A buffer without room is refused."""
+        self.assertRaises(WireError, Inner().encodeInto, bytearray(3))
+        self.assertRaises(WireError, Everything().encodeInto, bytearray(80), 13)
+
+    def test_defaults(self) -> None:
+        """What is not given is zero."""
+        self.assertEqual(Everything().encode(), bytes(68))
+        self.assertEqual(Everything().gid, GID(bytes(16)))
+        self.assertEqual(Everything().many, (Inner(), Inner()))
+
+    def test_value(self) -> None:
+        """Layouts are equal by their fields, can be keys, and replace makes another."""
+        one, other = Inner(token=Token(1)), Inner(token=Token(1))
+        self.assertEqual(one, other)
+        self.assertEqual(len({one, other}), 1)
+        self.assertNotEqual(one, other.replace(rest=1))
+        self.assertNotEqual(one, (1, 0, 0))
+        self.assertEqual(other.rest, 0)
+        self.assertRaises(TypeError, one.replace, nothing=1)
+
+    def test_repr(self) -> None:
+        """All that means something is shown; reserved bits only when set."""
+        self.assertEqual(
+            repr(Backwards(last=Kind.FIRST)), "Backwards(low=0, high=0, word=0, three=0, last=Kind.FIRST)"
+        )
+        self.assertNotIn("hidden", repr(Everything()))
+        self.assertIn("hidden=3", repr(Everything(hidden=3)))
+
+    def test_slots(self) -> None:
+        """There is no room for attributes that were not declared."""
+        self.assertFalse(hasattr(Inner(), "__dict__"))
+
+    @given(layouts(Everything))
+    def test_roundTrip(self, it: Everything) -> None:
+        """What is written is read again."""
+        self.assertEqual(Everything.decode(it.encode()), it)
+
+    @given(layouts(Backwards))
+    def test_roundTripLittle(self, it: Backwards) -> None:
+        """The same, least significant first."""
+        self.assertEqual(Backwards.decode(it.encode()), it)
+
+    @given(st.binary(min_size=60, max_size=80))
+    def test_anyBytes(self, raw: bytes) -> None:
+        """Any bytes are a value that is written as it came, or a WireError."""
+        try:
+            it = Everything.decode(raw)
+        except WireError:
+            return
+        self.assertEqual(it.encode(), raw[: Everything.size])
+
+
+class DeclarationTests(SynchronousTestCase):
+    """Mistakes in a declaration are found when it is made."""
+
+    def test_size(self) -> None:
+        """Fields that don't add up."""
+        with self.assertRaisesRegex(TypeError, "declares 8 bits, not 2 bytes"):
+
+            @wire(2)
+            class Wrong(Layout):
+                field: int = bits(8)
+
+    def test_type(self) -> None:
+        """A type that nobody knows how to read."""
+        with self.assertRaisesRegex(TypeError, "Wrong.field: don't know how to read"):
+
+            @wire(1)
+            class Wrong(Layout):
+                field: str = bits(8)
+
+    def test_bytesInBits(self) -> None:
+        """Bytes that don't begin at a byte."""
+        with self.assertRaisesRegex(TypeError, "whole bytes"):
+
+            @wire(2)
+            class Wrong(Layout):
+                half: int = bits(4)
+                field: bytes = data(1)
+                rest: int = bits(4)
+
+    def test_name(self) -> None:
+        """A name that every layout has."""
+        with self.assertRaisesRegex(TypeError, "this name"):
+
+            @wire(1)
+            class Wrong(Layout):
+                replace: int = bits(8)  # type: ignore[assignment]  # that is the mistake
+
+    def test_boolean(self) -> None:
+        """A bool of several bits."""
+        with self.assertRaisesRegex(TypeError, "one bit"):
+
+            @wire(1)
+            class Wrong(Layout):
+                field: bool = bits(8)
+
+    def test_wideFlags(self) -> None:
+        """Flags of which enum would remember too many combinations."""
+        with self.assertRaisesRegex(TypeError, "every combination"):
+
+            @wire(4)
+            class Wrong(Layout):
+                field: Marks = bits(32)
