@@ -1,0 +1,329 @@
+"""
+The data path of two reliable queue pairs on one host.
+
+Keeps the promises of InfiniBand Architecture vol. 1, 9.7 (reliable connections) without packets: a SEND is a
+record in a ring that its receiver consumes into a posted receive; an RDMA WRITE is one copy into the peer's
+mapped memory. L{txrdma.soft._box} tells how that memory looks. Nothing here makes a system call; see
+L{txrdma.soft.sharedmemory} for the rest.
+
+Whatever is read from the peer's box is the peer's word: lengths and positions are checked, and one that can't
+be ends this queue pair, nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txrdma.error import ProtectionError
+from txrdma.iba.verbs import AsyncEventKind, Completion, CompletionOpcode, ReceiveRequest, Status
+from txrdma.soft._box import (
+    acquire,
+    barrier,
+    COMPLETION_OF,
+    CONSUMED,
+    CONTINUED,
+    FIRST,
+    HEADER_BYTES,
+    KIND,
+    Kind,
+    LENGTH,
+    LINE,
+    MORE,
+    ORDERED,
+    PADDING,
+    PLAIN,
+    PLAIN_SOLICITED,
+    release,
+    ringBytes,
+    SOLICITED,
+    STALLED,
+    Surroundings,
+    WAKE,
+    Wake,
+)
+from txrdma.soft._route import Owner
+from txrdma.soft._sending import Sending, spread
+
+_SUCCESS: Final = Status.SUCCESS
+_RECEIVE: Final = CompletionOpcode.RECEIVE
+_BUDGET: Final = 64
+_PATIENCE: Final = 16
+_new = tuple.__new__
+
+
+class Lane(Sending):
+    """Both directions of one queue pair over shared memory: a L{Route <txrdma.soft._route.Route>}."""
+
+    __slots__ = (
+        "__weakref__",
+        "_at",
+        "_consumed",
+        "_filled",
+        "_inBytes",
+        "_inEnd",
+        "_rungSends",
+        "_stalled",
+        "_targets",
+    )
+
+    name = "shared-memory"
+    polled = True
+
+    def __init__(self, owner: Owner, surroundings: Surroundings, box: memoryview) -> None:
+        super().__init__(owner, surroundings, box)
+        self._detach()
+        self._consumed = 0
+        self._targets: list[memoryview] | None = None
+        self._filled = 0
+        self._stalled = False
+        self._rungSends = 0
+
+    def attach(self, box: memoryview) -> None:
+        """
+        The peer's box has come: begin.
+
+        @raise ValueError: this is none.
+        """
+        ringBytes(len(box))
+        self._read(box)
+        self._linked = True
+        self.attributesChanged()
+        self._resume()
+
+    def _read(self, box: memoryview) -> None:
+        self._inBytes = box
+        self._inWords = box.cast("Q")
+        self._inEnd = len(box) // 8
+        self._at = FIRST
+
+    def _detach(self) -> None:
+        """Read in a box in which nothing happens."""
+        self._read(memoryview(bytes(HEADER_BYTES + LINE)))
+
+    # Receiving
+
+    def _take(self) -> None:
+        """Consume records into posted receives."""
+        owner, words, data = self._owner, self._inWords, self._inBytes
+        receives, end = owner.receives, self._inEnd
+        consumed = self._consumed
+        for _ in range(_BUDGET):
+            at = self._at
+            header = words[at]
+            if not header:
+                break
+            if not ORDERED:
+                barrier()
+            control = header >> 24
+            if (control == PLAIN or control == PLAIN_SOLICITED) and receives and self._targets is None:
+                length = header & LENGTH
+                after = at + ((length + 71 & -LINE) >> 3)
+                request = receives[0]
+                segments = request.segments
+                if after > end or len(segments) != 1 or length > segments[0][1]:
+                    if not self._special(header):
+                        break
+                    continue
+                address, _, lkey = segments[0]
+                start = (at << 3) + 8
+                try:
+                    owner.keys.local(owner.domain, (address, length, lkey), True)[:] = data[  # type: ignore[arg-type]
+                        start : start + length
+                    ]
+                except ProtectionError:
+                    self._unfit(request, Status.LOC_PROT_ERR, Status.REM_OP_ERR)
+                    return
+                receives.popleft()
+                self._at = after if after != end else FIRST
+                self._consumed += (after - at) << 3
+                owner.receiveCompleted(
+                    _new(
+                        Completion,
+                        (request.identifier, _SUCCESS, _RECEIVE, owner.number, length, None, 0, False),
+                    ),
+                    control == PLAIN_SOLICITED,
+                )
+            elif not self._special(header):
+                break
+            if self._dead:
+                return
+        if consumed != self._consumed and not self._dead:
+            self._tellConsumed()
+
+    def _tellConsumed(self) -> None:
+        """Say how far we are; wake the peer's sender, when it sleeps and wants to be."""
+        if not ORDERED:
+            barrier()
+        self._outWords[CONSUMED] = self._consumed
+        acquire()
+        release()
+        if not ORDERED:
+            barrier()
+        wake = self._inWords[WAKE]
+        if wake & 12 and wake != self._rungSends:
+            self._rungSends = wake
+            if wake & Wake.SENDS:
+                self._surroundings.ringSends()
+            if wake & Wake.ROOM:
+                self._surroundings.nudge()
+
+    def _special(self, header: int) -> bool:
+        """Consume a record of any kind; False when there is nothing more to consume at present."""
+        at = self._at
+        control = header >> 24 & 0xFF
+        length = header & LENGTH
+        size = (length + 71) & -LINE
+        after = at + (size >> 3)
+        kind = control & KIND
+        if after > self._inEnd or not 1 <= kind <= PADDING or control > 63:
+            self._invalid(Status.REM_INV_REQ_ERR, AsyncEventKind.QP_REQUEST_ERROR)
+            return False
+        if kind == Kind.FAULT:
+            self._invalid(Status.REM_ACCESS_ERR, AsyncEventKind.QP_ACCESS_ERROR)
+            return False
+        if kind != PADDING:
+            if not self._owner.receives:
+                if not self._stalled:
+                    self._stalled = True
+                    timer = self._owner.attributes.minRNRTimer or 0
+                    self._outWords[STALLED] = (self._consumed + 1) << 8 | timer & 31
+                return False
+            start = (at << 3) + 8
+            if not self._receive(control, header >> 32, self._inBytes[start : start + length]):
+                return False
+        self._at = after if after != self._inEnd else FIRST
+        self._consumed += size
+        return True
+
+    def _receive(self, control: int, immediate: int, data: memoryview) -> bool:
+        """Put a record, or the next part of a message, into the oldest receive."""
+        owner = self._owner
+        request = owner.receives[0]
+        kind = control & KIND
+        first = not control & CONTINUED
+        if first != (self._targets is None) or (kind == Kind.WRITE_WITH_IMMEDIATE and len(data) != 8):
+            self._invalid(Status.REM_INV_REQ_ERR, AsyncEventKind.QP_REQUEST_ERROR)
+            return False
+        opcode, length = _RECEIVE, 0
+        if kind == Kind.WRITE_WITH_IMMEDIATE:
+            opcode = CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE
+            length = int.from_bytes(data, "little")
+        else:
+            if sum(segment.length for segment in request.segments) < self._filled + len(data):
+                self._unfit(request, Status.LOC_LEN_ERR, Status.REM_INV_REQ_ERR)
+                return False
+            try:
+                if self._targets is None:
+                    local, domain = owner.keys.local, owner.domain
+                    self._targets = [local(domain, segment, True) for segment in request.segments]
+            except ProtectionError:
+                self._unfit(request, Status.LOC_PROT_ERR, Status.REM_OP_ERR)
+                return False
+            spread(self._targets, self._filled, data)
+            self._filled += len(data)
+            length = self._filled
+        if control & MORE:
+            return True
+        self._targets = None
+        self._filled = 0
+        owner.receives.popleft()
+        told = None if kind == Kind.SEND else immediate
+        owner.receiveCompleted(
+            Completion(request.identifier, _SUCCESS, opcode, owner.number, length, told),
+            bool(control & SOLICITED),
+        )
+        return not self._dead
+
+    def receivesPosted(self) -> None:
+        """The receive queue has grown."""
+        if self._stalled and not self._dead:
+            self._stalled = False
+            self._outWords[STALLED] = 0
+            self._take()
+
+    def _unfit(self, request: ReceiveRequest, ours: Status, theirs: Status) -> None:
+        """A posted receive can't take what came: it fails, and the sender's request does."""
+        owner = self._owner
+        self._tellFault(theirs)
+        if owner.receives and owner.receives[0] is request:
+            owner.receives.popleft()
+        owner.receiveCompleted(Completion(request.identifier, ours, _RECEIVE, owner.number), True)
+        if not self._dead:
+            owner.failed(None)
+
+    def _invalid(self, status: Status, event: AsyncEventKind) -> None:
+        """The peer sent what it must not."""
+        self._tellFault(status)
+        self._owner.failed(event)
+
+    def _tellFault(self, status: Status) -> None:
+        """The peer's oldest request ends like this; our receiving ends with it."""
+        self._outWords[CONSUMED] = status << 56 | self._consumed
+
+    # Waking and ending
+
+    def poll(self) -> None:
+        """Look for what has arrived, and for what the peer has consumed."""
+        if self._inWords[self._at]:
+            self._take()
+            if len(self._outstanding) < _PATIENCE:
+                return  # what was sent is looked at when nothing arrives
+        if self._outstanding:
+            consumed = self._inWords[CONSUMED]
+            if consumed >= self._outstanding[0][0] or self._held:
+                self._settle(consumed)
+        elif self._held and self._linked:
+            self._settle(self._inWords[CONSUMED])
+
+    def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
+        """Be woken for these from now on; look once more after this."""
+        if self._dead:
+            return
+        self._armed = (Wake.SENDS if sends else 0) | (
+            (Wake.SOLICITED if solicitedOnly else Wake.RECEIVES) if receives else 0
+        )
+        self._sayWake()
+        if sends and self._outstanding and self._inWords[WAKE] & 3 == Wake.SOLICITED:
+            self._surroundings.nudge()  # it would not look at what is not solicited
+
+    def peerGone(self, event: AsyncEventKind | None) -> None:
+        """
+        The peer's queue pair, or its whole process, is no more.
+
+        @param event: fail at once, and tell this, even when nothing is outstanding.
+        """
+        before = -1
+        while not self._dead and before != self._consumed:
+            before = self._consumed
+            self._take()
+        if not self._dead and self._linked:
+            self._settle(self._inWords[CONSUMED])
+        if self._dead:
+            return
+        self._gone = self._held = True
+        self._detach()
+        self._linked = False
+        if self._outstanding or self._waiting or event is not None:
+            self._fail(Status.RETRY_EXC_ERR, event)
+
+    def flush(self) -> list[tuple[int, CompletionOpcode]]:
+        """Stop; what is not completed, oldest first."""
+        left = [(identifier, opcode) for _, identifier, opcode, _, _ in self._outstanding]
+        left += [(request.identifier, COMPLETION_OF[request.operation]) for request in self._waiting]
+        self.close()
+        return left
+
+    def close(self) -> None:
+        """Let go of all memory. Twice is fine."""
+        if self._dead:
+            return
+        self._dead = self._held = True
+        self._linked = False
+        self._outstanding.clear()
+        self._waiting.clear()
+        self._targets = None
+        self._outWords[WAKE] = 0
+        self._detach()
+        self.regions.clear()
+        self._outBytes = self._outWords = memoryview(b"")
+        self._surroundings.left()

@@ -1,0 +1,518 @@
+"""
+The sending half of a lane: requests into records, and RDMA by a copy.
+
+Keeps the promises of InfiniBand Architecture vol. 1, 9.7 and 10.8.3 to whoever posts: requests are carried
+out in order, and complete in order, when the peer has consumed them into receives.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from txrdma.error import ProtectionError
+from txrdma.iba.headers import ackTimeoutSeconds, rnrTimerSeconds
+from txrdma.iba.types import RKey
+from txrdma.iba.verbs import (
+    AsyncEventKind,
+    Completion,
+    CompletionOpcode,
+    Operation,
+    SendRequest,
+    Status,
+)
+from txrdma.soft._box import (
+    acquire,
+    barrier,
+    COMPLETION_OF,
+    CONSUMED,
+    CONTINUED,
+    FIRST,
+    Kind,
+    LINE,
+    MORE,
+    ORDERED,
+    PADDING,
+    PLAIN,
+    POSITION,
+    release,
+    RemoteRegion,
+    ringBytes,
+    SOLICITED,
+    STALLED,
+    Surroundings,
+    WAKE,
+    Wake,
+)
+from txrdma.soft._route import Owner
+
+_SEND: Final = Operation.SEND
+_SUCCESS: Final = Status.SUCCESS
+_SEND_DONE: Final = CompletionOpcode.SEND
+_RDMA: Final = frozenset({Operation.RDMA_WRITE, Operation.RDMA_WRITE_WITH_IMMEDIATE, Operation.RDMA_READ})
+_REMOTE_WRITE: Final = 2
+_REMOTE_READ: Final = 4
+_FOR_EVER: Final = 7
+_LOOK_AGAIN: Final = 0.01
+
+# What a receiver may say of our oldest request.
+_FAULTS: Final = frozenset({Status.REM_INV_REQ_ERR, Status.REM_ACCESS_ERR, Status.REM_OP_ERR})
+
+_new = tuple.__new__
+
+_Entry = tuple[int, int, CompletionOpcode, bool, Status]
+"""The position that must be consumed, identifier, kind, whether signaled, and what becomes of it then."""
+
+
+class Sending:
+    """
+    The sending half.
+
+    @ivar regions: the peer's memory as far as it is known; None for a key that was refused.
+    """
+
+    __slots__ = (
+        "_acknowledged",
+        "_armed",
+        "_asked",
+        "_dead",
+        "_epoch",
+        "_failing",
+        "_gone",
+        "_held",
+        "_heldAt",
+        "_impatient",
+        "_inWords",
+        "_linked",
+        "_offset",
+        "_out",
+        "_outBytes",
+        "_outEnd",
+        "_outWords",
+        "_outstanding",
+        "_owner",
+        "_produced",
+        "_ring",
+        "_room",
+        "_rungReceives",
+        "_since",
+        "_surroundings",
+        "_waiting",
+        "regions",
+    )
+
+    def __init__(self, owner: Owner, surroundings: Surroundings, box: memoryview) -> None:
+        self._owner = owner
+        self._surroundings = surroundings
+        self.regions: dict[int, RemoteRegion | None] = {}
+        # Where we write.
+        self._outBytes = box
+        self._outWords = box.cast("Q")
+        self._ring = ringBytes(len(box))
+        self._out = FIRST
+        self._outEnd = len(box) // 8
+        self._produced = 0
+        self._acknowledged = 0
+        self._outstanding: deque[_Entry] = deque()
+        # What can't be carried out yet.
+        self._waiting: deque[SendRequest] = deque()
+        self._held = True  # new requests wait: to be attached, for room, for an answer, behind a failure
+        self._heldAt = 0  # how far the peer was then
+        self._linked = False
+        self._failing = False  # the newest outstanding entry is one that fails
+        self._asked: RKey | None = None  # an answer of the peer's process is awaited
+        self._offset = 0  # so much of the first waiting request is done; -1: all but its notice
+        # Who is woken.
+        self._armed = 0
+        self._room = 0
+        self._epoch = 0
+        self._rungReceives = 0
+        # How long the peer may take, and how it ends.
+        self._inWords: memoryview  # where the peer writes
+        self._impatient = True
+        self._since: tuple[int, float] | None = None
+        self._gone = False
+        self._dead = False
+
+    def attributesChanged(self) -> None:
+        """Timers and counters are others now."""
+        retries = self._owner.attributes.rnrRetry
+        self._impatient = not self._linked or (retries is not None and retries != _FOR_EVER)
+
+    def post(self, requests: Sequence[SendRequest]) -> None:
+        """Carry these out, in order."""
+        if self._held:
+            self._waiting.extend(map(_kept, requests))
+            if self._gone:
+                self._fail(Status.RETRY_EXC_ERR, None)
+            elif self._linked:
+                self._resume()
+            else:
+                self._surroundings.watch()
+            return
+        solicited = False
+        for index, request in enumerate(requests):
+            if self._held or not self._carryOut(request):
+                self._waiting.extend(map(_kept, requests[index:]))
+                self._hold()
+                break
+            if request.solicited:
+                solicited = True
+        self._announce(solicited)
+
+    def _announce(self, solicited: bool) -> None:
+        """After something was posted: wake the peer, when it sleeps and wants to be."""
+        acquire()
+        release()
+        if not ORDERED:
+            barrier()
+        wake = self._inWords[WAKE]
+        if wake and wake != self._rungReceives and wake & (3 if solicited else 1):
+            self._rungReceives = wake
+            self._surroundings.ringReceives()
+        if self._outstanding and self._outstanding[0][0] <= self._acknowledged:
+            self._retire()
+        if self._impatient and not self._dead:
+            self._surroundings.watch()
+
+    def _carryOut(self, request: SendRequest) -> bool:
+        """Do it, or tell that it has to wait."""
+        operation = request.operation
+        try:
+            pieces = self._gather(request)
+        except ProtectionError:
+            self._spoil(request, Status.LOC_PROT_ERR)
+            return True
+        length = len(pieces[0]) if len(pieces) == 1 else sum(map(len, pieces))
+        if operation is _SEND:
+            control = PLAIN
+        elif operation is Operation.SEND_WITH_IMMEDIATE:
+            control = int(Kind.SEND_WITH_IMMEDIATE)
+        elif operation in _RDMA:
+            return self._reach(request, pieces, length)
+        else:
+            self._spoil(request, Status.LOC_QP_OP_ERR)
+            return True
+        if request.solicited:
+            control |= SOLICITED
+        if length > self._ring >> 2:
+            if not self._recordParts(control, request.immediate, pieces, length):
+                return False
+        elif not self._record(control, request.immediate, pieces, length):
+            return False
+        self._outstanding.append((self._produced, request.identifier, _SEND_DONE, request.signaled, _SUCCESS))
+        return True
+
+    def _gather(self, request: SendRequest) -> list[memoryview]:
+        """The memory that a request names."""
+        if request.inline:
+            return [memoryview(piece).cast("B") for piece in request.inline]
+        local, domain = self._owner.keys.local, self._owner.domain
+        write = request.operation is Operation.RDMA_READ
+        return [local(domain, segment, write) for segment in request.segments]
+
+    def _record(self, control: int, immediate: int, pieces: Sequence[memoryview], length: int) -> bool:
+        """Append one record to the ring, or tell that there is no room."""
+        size = (length + 71) & -LINE
+        out = self._out
+        tail = (self._outEnd - out) << 3
+        needed = size if size <= tail else size + tail
+        if self._produced + needed + LINE - self._acknowledged > self._ring and not self._roomFor(needed):
+            return False
+        words = self._outWords
+        if size > tail:
+            words[FIRST] = 0
+            if not ORDERED:
+                barrier()
+            words[out] = PADDING << 24 | tail - 8
+            self._produced += tail
+            out = FIRST
+        data = self._outBytes
+        start = (out << 3) + 8
+        for piece in pieces:
+            end = start + len(piece)
+            data[start:end] = piece
+            start = end
+        after = out + (size >> 3)
+        if after == self._outEnd:
+            after = FIRST
+        words[after] = 0
+        if not ORDERED:
+            barrier()
+        words[out] = immediate << 32 | control << 24 | length
+        self._out = after
+        self._produced += size
+        return True
+
+    def _roomFor(self, needed: int) -> bool:
+        self._refresh()
+        return self._produced + needed + LINE - self._acknowledged <= self._ring
+
+    def _refresh(self) -> None:
+        """Look how far the peer is; completions and faults are left to C{poll}."""
+        consumed = self._inWords[CONSUMED]
+        if self._acknowledged < consumed <= self._produced:
+            self._acknowledged = consumed
+
+    def _recordParts(self, control: int, immediate: int, pieces: list[memoryview], length: int) -> bool:
+        """Send a message in several records; C{self._offset} of it are in the ring already."""
+        whole = self._ring >> 2
+        while self._offset < length:
+            offset = self._offset
+            size = min(whole, length - offset)
+            flags = (CONTINUED if offset else 0) | (MORE if offset + size < length else 0)
+            if not self._record(control | flags, immediate, part(pieces, offset, size), size):
+                return False
+            self._offset += size
+        self._offset = 0
+        return True
+
+    def _reach(self, request: SendRequest, pieces: list[memoryview], length: int) -> bool:
+        """RDMA: copy into or out of the peer's memory."""
+        if length and self._offset == 0:
+            rkey = request.rkey
+            if rkey not in self.regions:
+                if self._asked is None:
+                    self._asked = rkey
+                    self._surroundings.wantRegion(rkey)
+                return False
+            region = self.regions[rkey]
+            reading = request.operation is Operation.RDMA_READ
+            need = _REMOTE_READ if reading else _REMOTE_WRITE
+            if region is None or not region.valid[0] or not region.rights & need:
+                return self._violate(request)
+            offset = request.remoteAddress - region.address
+            if offset < 0 or offset + length > region.length:
+                return self._violate(request)
+            view = region.view
+            if view is None:
+                self._reachByMessages(request, pieces)
+                return False
+            for piece in pieces:
+                end = offset + len(piece)
+                if reading:
+                    piece[:] = view[offset:end]
+                else:
+                    view[offset:end] = piece
+                offset = end
+        return self._reached(request, length)
+
+    def _reached(self, request: SendRequest, length: int) -> bool:
+        """The bytes are where they belong: tell of them, where that was asked."""
+        if request.operation is Operation.RDMA_WRITE_WITH_IMMEDIATE:
+            control = int(Kind.WRITE_WITH_IMMEDIATE) | (SOLICITED if request.solicited else 0)
+            told = (memoryview(length.to_bytes(8, "little")),)
+            if not self._record(control, request.immediate, told, 8):
+                self._offset = -1
+                return False
+        self._offset = 0
+        opcode = COMPLETION_OF[request.operation]
+        self._outstanding.append((self._produced, request.identifier, opcode, request.signaled, _SUCCESS))
+        return True
+
+    def _reachByMessages(self, request: SendRequest, pieces: list[memoryview]) -> None:
+        """What went before has to be consumed first; then one request at a time."""
+        if self._asked is None:
+            self._refresh()
+            if self._produced == self._acknowledged:
+                self._asked = request.rkey
+                self._surroundings.access(request, pieces)
+
+    def accessed(self, allowed: bool) -> None:
+        """The answer to C{Surroundings.access}: the first waiting request's bytes are moved, or refused."""
+        if self._dead or self._asked is None:
+            return
+        if allowed:
+            self._offset = -1
+        else:
+            self.regions[self._asked] = None
+        self._asked = None
+        self._resume()
+
+    def regionKnown(self, rkey: RKey, region: RemoteRegion | None) -> None:
+        """The answer to C{Surroundings.wantRegion}."""
+        if not self._dead and self._asked == rkey:
+            self._asked = None
+            self.regions[rkey] = region
+            self._resume()
+
+    def _violate(self, request: SendRequest) -> bool:
+        """The peer would refuse it: both ends fail, in the order of requests."""
+        if not self._record(int(Kind.FAULT), int(Status.REM_ACCESS_ERR), (), 0):
+            return False
+        self._spoil(request, Status.REM_ACCESS_ERR)
+        return True
+
+    def _spoil(self, request: SendRequest, status: Status) -> None:
+        """It fails, as soon as those before it have succeeded; nothing after it is begun."""
+        self._offset = 0
+        self._held = self._failing = True
+        done = self._outstanding[-1][0] if self._outstanding else self._acknowledged
+        self._outstanding.append((done, request.identifier, COMPLETION_OF[request.operation], True, status))
+
+    def _hold(self) -> None:
+        """Requests wait from now on: hear when the peer has consumed something."""
+        self._held = True
+        self._room = Wake.ROOM
+        self._heldAt = self._acknowledged
+        self._sayWake()
+        self._refresh()
+        if self._acknowledged != self._heldAt:
+            self._resume()  # it just has
+
+    def _resume(self) -> None:
+        """Carry out what waits, as far as it goes."""
+        if self._dead or not self._linked or self._asked is not None:
+            return
+        if self._failing:
+            self._announce(False)
+            return
+        solicited = False
+        waiting = self._waiting
+        self._held = False
+        while waiting and not self._held:
+            if not self._carryOut(waiting[0]):
+                self._held = True
+                break
+            solicited |= waiting.popleft().solicited
+        if self._held:
+            self._hold()
+        elif self._room:
+            self._room = 0
+            self._sayWake()
+        if not self._dead:
+            self._announce(solicited)
+
+    def _sayWake(self) -> None:
+        flags = self._armed | self._room
+        self._epoch += 1
+        self._outWords[WAKE] = self._epoch << 8 | flags if flags else 0
+        barrier()
+
+    def _settle(self, consumed: int) -> None:
+        """The peer has consumed up to there, or says that it can't go on."""
+        if self._dead:
+            return
+        fault = consumed >> 56
+        consumed &= POSITION
+        if not self._acknowledged <= consumed <= self._produced or (fault and fault not in _FAULTS):
+            self._distrust()
+            return
+        self._acknowledged = consumed
+        self._retire()
+        if self._dead:
+            return
+        if fault:
+            self._fail(Status(fault), None)
+        elif self._held and consumed != self._heldAt:
+            self._resume()
+
+    def _retire(self) -> None:
+        """Complete what is consumed; what then fails, fails."""
+        owner, outstanding, done = self._owner, self._outstanding, self._acknowledged
+        count = 0
+        failed = _SUCCESS
+        while outstanding and outstanding[0][0] <= done:
+            _, identifier, opcode, signaled, failed = outstanding[0]
+            if failed:
+                break
+            outstanding.popleft()
+            count += 1
+            if signaled:
+                owner.sendCompleted(
+                    _new(Completion, (identifier, _SUCCESS, opcode, owner.number, 0, None, 0, False))
+                )
+        if count:
+            owner.retired(count)
+        if failed:
+            self._fail(failed, None)
+
+    def _fail(self, status: Status, event: AsyncEventKind | None) -> None:
+        """The oldest request ends like this, and the queue pair with it."""
+        owner = self._owner
+        if self._outstanding:
+            _, identifier, opcode, _, _ = self._outstanding.popleft()
+        elif self._waiting:
+            request = self._waiting.popleft()
+            identifier, opcode = request.identifier, COMPLETION_OF[request.operation]
+        else:
+            owner.failed(event)
+            return
+        owner.retired(1)
+        owner.sendCompleted(Completion(identifier, status, opcode, owner.number))
+        owner.failed(event)
+
+    def _distrust(self) -> None:
+        """The peer's words can't be true."""
+        self._fail(Status.BAD_RESP_ERR, AsyncEventKind.QP_FATAL)
+
+    # Waiting
+
+    def expired(self, now: float) -> float | None:
+        """
+        See whether the peer takes too long: to come (IBA 9.7.6.1.3), or to post a receive (9.7.5.2.8).
+
+        @return: in how many seconds to look again; None when there is nothing to wait for.
+        """
+        if self._dead or not (self._outstanding or self._waiting):
+            self._since = None
+            return None
+        if self._linked:
+            return self._notReady(now)
+        attributes = self._owner.attributes
+        timeout = ackTimeoutSeconds(attributes.timeout or 0)
+        if not timeout:
+            return None
+        return self._patience(0, now, timeout * ((attributes.retryCount or 0) + 1), Status.RETRY_EXC_ERR)
+
+    def _notReady(self, now: float) -> float | None:
+        retries = self._owner.attributes.rnrRetry
+        if retries is None or retries == _FOR_EVER:
+            return None
+        self._refresh()
+        stalled = self._inWords[STALLED]
+        if not stalled or (stalled >> 8) - 1 != self._acknowledged:
+            self._since = None
+            return _LOOK_AGAIN
+        return self._patience(
+            stalled >> 8, now, retries * rnrTimerSeconds(stalled & 31), Status.RNR_RETRY_EXC_ERR
+        )
+
+    def _patience(self, what: int, now: float, seconds: float, status: Status) -> float | None:
+        if self._since is None or self._since[0] != what:
+            self._since = (what, now)
+        left = self._since[1] + seconds - now
+        if left > 0:
+            return left
+        self._retire()
+        if not self._dead:
+            self._fail(status, None)
+        return None
+
+
+def _kept(request: SendRequest) -> SendRequest:
+    """A copy that its owner may not change any more."""
+    inline = tuple(bytes(piece) for piece in request.inline)
+    return replace(request, inline=inline, segments=tuple(request.segments))
+
+
+def part(pieces: list[memoryview], offset: int, length: int) -> list[memoryview]:
+    """The bytes from C{offset} on, of several pieces."""
+    part = []
+    for piece in pieces:
+        if offset < len(piece):
+            part.append(piece[offset : offset + length])
+            length -= len(part[-1])
+            if not length:
+                break
+        offset = max(0, offset - len(piece))
+    return part
+
+
+def spread(targets: list[memoryview], offset: int, data: memoryview) -> None:
+    """Put bytes from C{offset} on, into several pieces that have room for them."""
+    for target in part(targets, offset, len(data)):
+        target[:] = data[: len(target)]
+        data = data[len(target) :]
