@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, Union
 
 from txrdma.error import WireError
 from txrdma.iba.internet import (
@@ -23,9 +23,11 @@ from txrdma.iba.internet import (
     PROTOCOL_UDP,
     UDP,
 )
-from txrdma.iba.roce import Flow
+from txrdma.iba.roce import Flow, ROCE_PORT
 from txrdma.iba.types import MACAddress
 from txrdma.wire import bits, Code, Layout, wire
+
+Buffer = Union[bytes, bytearray, memoryview]
 
 
 class LinkType(Code):
@@ -179,35 +181,42 @@ class Datagram:
 
 
 class RoCECapture:
-    """Record RoCE v2 packets, whatever they really went through, so that Wireshark takes them apart."""
+    """
+    Record RoCE v2 packets, whatever they really went through, so that Wireshark takes them apart.
+
+    @param file: open for binary writing; its owner closes it.
+    """
 
     _FLOWS = 1024
 
     def __init__(self, file: BinaryIO) -> None:
         self._writer = PcapWriter(file)
-        self._flows: dict[tuple[str, int, str, int], Flow] = {}
+        self._flows: dict[tuple[str, int, str], Flow] = {}
 
     def packet(
         self,
         source: tuple[str, int, MACAddress],
         destination: tuple[str, int, MACAddress],
-        bthToPayload: bytes,
+        bthToPayload: Buffer,
         when: float,
     ) -> None:
         """
-        Record one packet: a L{Place} from and a L{Place} to.
+        Record one packet, from a L{Place} to a L{Place}.
 
-        @param bthToPayload: from BTH to pad; the ICRC is made here.
+        The ICRC is made here. The destination's port is recorded as 4791, by which RoCE v2 is known.
+
+        @param bthToPayload: from BTH to pad.
+        @param when: seconds since 1970.
         """
-        key = (source[0], source[1], destination[0], destination[1])
+        key = (source[0], source[1], destination[0])
         flow = self._flows.get(key)
         if flow is None:
             if len(self._flows) >= self._FLOWS:
                 self._flows.clear()
-            flow = self._flows[key] = Flow(*key)
+            flow = self._flows[key] = Flow(*key, ROCE_PORT)
         datagram = flow.seal(bthToPayload)
         here, there = packedIP(source[0]), packedIP(destination[0])
-        ip, udp = ipHeaders(here, there, (source[1], destination[1]), len(datagram))
+        ip, udp = ipHeaders(here, there, (source[1], ROCE_PORT), len(datagram))
         kind = ETHERTYPE_IPV4 if isinstance(ip, IPv4) else ETHERTYPE_IPV6
         ethernet = Ethernet(destination=destination[2], source=source[2], type=kind)
         self._writer.write(ethernet.encode() + checksummed(ip, udp, datagram), when)

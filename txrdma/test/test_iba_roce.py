@@ -203,7 +203,7 @@ class PacketTests(SynchronousTestCase):
 
     @given(st.binary(max_size=100))
     def test_anyBytes(self, raw: bytes) -> None:
-        """Any bytes are a packet that is written as it came, but for what its padding held, or a WireError."""
+        """Any bytes are a packet that is written as it came, but for its padding, or a WireError."""
         try:
             packet = RoCEPacket.decode(raw)
         except WireError:
