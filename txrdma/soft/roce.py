@@ -1,0 +1,448 @@
+"""
+RoCE v2: queue pairs of this process on one UDP port.
+
+Follows annex A17 of the InfiniBand Architecture vol. 1. Makes datagrams of what the cores want to send, and
+runs of packets of the datagrams that come, checks the ICRC, and keeps the one timer that all cores share.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from txrdma.error import DeviceUnavailable
+from txrdma.iba.internet import checksummed, ipHeaders, packedIP, UDP
+from txrdma.iba.pcap import RoCECapture
+from txrdma.iba.roce import crc32, Flow, IDENTIFICATION_CHANGES, LARGEST, RESIDUE
+from txrdma.iba.types import DEFAULT_PKEY, MTU, QPN
+from txrdma.iba.verbs import AddressVector, QPKind
+from txrdma.soft._datagram import GRH_LENGTH
+from txrdma.soft._netdev import softMAC, udpPort
+from txrdma.soft._packets import ACKNOWLEDGE, BTH_LENGTH, FRAME, ICRC_LENGTH, Incoming, Outgoing, PSN_MASK
+from txrdma.soft._route import Owner, Route
+from txrdma.soft.roceroutes import DatagramRoute, PortRoute, RoCERoute
+from txrdma.soft.udp import Carrier, ipAndPort, RawAddress
+
+_BTH: Final = Struct(">BBHII")
+_HEAD: Final = Struct(">Q")
+_ICRC: Final = Struct("<I")
+_PADDING: Final = tuple(bytes(count) for count in range(4))
+_MEMBER: Final = int(DEFAULT_PKEY) & 0x7FFF
+_IDENTIFICATIONS: Final = len(IDENTIFICATION_CHANGES)
+_NO_CHANGES: Final = (0,) * _IDENTIFICATIONS
+_PEERS: Final = 4096
+
+
+@dataclass
+class RoCECounters:
+    """
+    What a port has seen.
+
+    @ivar datagramsSent: RoCE packets; C{writes} counts what went to the system in one piece.
+    @ivar wrongICRC: dropped: spoilt, or for somebody else's checksum.
+    @ivar malformed: dropped: too short, of a version or partition that we don't know.
+    @ivar strays: dropped: for a queue pair that there is not, or from a host that is not its peer.
+    """
+
+    packetsSent: int = 0
+    bytesSent: int = 0
+    writes: int = 0
+    packetsReceived: int = 0
+    bytesReceived: int = 0
+    reads: int = 0
+    wrongICRC: int = 0
+    malformed: int = 0
+    strays: int = 0
+
+
+class Peer:
+    """
+    Somebody that we exchange datagrams with: an address and a UDP port.
+
+    @ivar guess: the IPv4 identification that the next datagram may have, where we can't see it.
+    """
+
+    __slots__ = ("changes", "guess", "inbound", "ip", "port", "raw", "sending", "taking")
+
+    def __init__(self, raw: RawAddress, ip: str, port: int, here: str, herePort: int) -> None:
+        self.raw = raw
+        self.ip = ip
+        self.port = port
+        self.inbound = Flow(ip, port, here, herePort)
+        self.taking = self.inbound.states
+        self.sending = Flow(here, herePort, ip, port).states
+        self.changes = _NO_CHANGES if ":" in ip else IDENTIFICATION_CHANGES
+        self.guess = 0
+
+
+class RoCEPort:
+    """
+    Where RoCE routes of one device begin: one UDP port.
+
+    @ivar counters: what came and went.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        carrier: Carrier,
+        capture: RoCECapture | None = None,
+        mtu: MTU = MTU.MTU_4096,
+    ) -> None:
+        """
+        @param carrier: is the port's from now on, and closed with it.
+        @param capture: gets every packet; its owner closes its file.
+        @param mtu: of the port; connections say their own.
+        """
+        self.counters = RoCECounters()
+        self.address, self.port = carrier.address, carrier.port
+        self._clock = clock
+        self._carrier = carrier
+        self._capture = capture
+        self._mtu = mtu
+        self._routes: dict[QPN, PortRoute] = {}
+        self._peers: dict[RawAddress, Peer] = {}
+        self._touched: dict[PortRoute, None] = {}
+        self._inTurn = False
+        # What waits for room in the carrier.
+        self._unsent: deque[tuple[bytes, int, RawAddress]] = deque()
+        # The frame: datagrams that go out in one piece.
+        self._buffer = bytearray(LARGEST)
+        self._view = memoryview(self._buffer)
+        self._fill = self._segment = self._inFrame = 0
+        self._framePeer: Peer | None = None
+        # Deadlines, and routes that have more to send.
+        self._deadlines: dict[PortRoute, float] = {}
+        self._timer: IDelayedCall | None = None
+        self._timerAt = 0.0
+        self._more: dict[PortRoute, None] = {}
+        self._moreCall: IDelayedCall | None = None
+        self._closed = False
+        carrier.start(self)
+
+    def __repr__(self) -> str:
+        return f"<RoCEPort {self.address} port {self.port}>"
+
+    # RoutePort
+
+    def connect(self, owner: Owner) -> Route | None:
+        """The route for a queue pair that goes to RTR; None to a destination of the other IP family."""
+        if self._closed:
+            raise DeviceUnavailable(f"{self!r} is closed")
+        if owner.kind is QPKind.UD:
+            return DatagramRoute(self, owner)
+        address = owner.attributes.address
+        peer = None if address is None else self.peerAt(address)
+        return None if peer is None else RoCERoute(self, owner, peer)
+
+    def close(self) -> None:
+        """Close the socket."""
+        if self._closed:
+            return
+        self._closed = True
+        for call in (self._timer, self._moreCall):
+            if call is not None and call.active():
+                call.cancel()
+        self._timer = self._moreCall = None
+        self._routes.clear()
+        self._deadlines.clear()
+        self._more.clear()
+        self._unsent.clear()
+        self._carrier.close()
+
+    # For routes.
+
+    @property
+    def batch(self) -> int:
+        """About how many full packets go out in one piece."""
+        return min(self._carrier.segments, LARGEST // (MTU.MTU_4096.bytes + FRAME))
+
+    @property
+    def mtu(self) -> int:
+        """The longest payload of a datagram."""
+        return self._mtu.bytes
+
+    def seconds(self) -> float:
+        """What time it is."""
+        return self._clock.seconds()
+
+    def register(self, route: PortRoute) -> None:
+        """Packets for its number are its, now."""
+        self._routes[route.number] = route
+
+    def forget(self, route: PortRoute) -> None:
+        """It is closed."""
+        if self._routes.get(route.number) is route:
+            del self._routes[route.number]
+        self._deadlines.pop(route, None)
+        self._more.pop(route, None)
+        self._touched.pop(route, None)
+
+    def peerAt(self, address: AddressVector) -> Peer | None:
+        """The peer at the end of that way, if there is one for us."""
+        ip = address.dgid.ip
+        raw = None if ip is None else self._carrier.rawAddress(ip, udpPort(address))
+        return None if raw is None else self._peer(raw)
+
+    def turn(self, route: PortRoute) -> None:
+        """
+        Send what it has to send, tell its queue pair what has happened, look after its deadline.
+
+        While packets come in this is put off, so that all get one answer.
+        """
+        if self._inTurn:
+            self._touched[route] = None
+        elif not self._closed:
+            self._turn(route, self._clock.seconds())
+
+    def _turn(self, route: PortRoute, now: float) -> None:
+        if not self._unsent:
+            if route.transmit(now):
+                self._later(route)
+            if self._fill:
+                self._flush()
+        else:
+            self._more[route] = None
+        route.deliver()
+        deadline = route.deadline()
+        if deadline is None:
+            self._deadlines.pop(route, None)
+        elif not self._closed:
+            self._deadlines[route] = deadline
+            if self._timer is None or deadline < self._timerAt:
+                self._schedule(deadline, now)
+
+    def _later(self, route: PortRoute) -> None:
+        self._more[route] = None
+        if self._moreCall is None:
+            self._moreCall = self._clock.callLater(0, self._goOn)
+
+    def _goOn(self) -> None:
+        """Another turn for those that had more to send than one turn allows."""
+        self._moreCall = None
+        self._continue()
+
+    def _continue(self) -> None:
+        more, self._more = self._more, {}
+        now = self._clock.seconds()
+        for route in more:
+            self._turn(route, now)
+
+    # Time.
+
+    def _schedule(self, deadline: float, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timerAt = deadline
+        self._timer = self._clock.callLater(max(0.0, deadline - now), self._expired)
+
+    def _expired(self) -> None:
+        self._timer = None
+        now = self._clock.seconds()
+        for route, deadline in list(self._deadlines.items()):
+            if deadline <= now and route in self._deadlines:
+                route.expired(now)
+                self._turn(route, now)
+        if self._deadlines and self._timer is None:
+            self._schedule(min(self._deadlines.values()), now)
+
+    # Out.
+
+    def emit(self, peer: Peer, destination: QPN, run: Outgoing) -> None:
+        """Put packets into the frame, and send it whenever it is full."""
+        if run.packets > 1:
+            self._emitRun(peer, destination, run)
+            return
+        opcode, psn, _packets, extension, payload, _size, acknowledge, solicited = run
+        length = len(payload)
+        pad = -length & 3
+        behind = BTH_LENGTH + len(extension)
+        total = behind + length + pad + ICRC_LENGTH
+        if (
+            peer is not self._framePeer
+            or total > self._segment
+            or self._inFrame >= self._carrier.segments
+            or self._fill + total > LARGEST
+        ):
+            if self._fill:
+                self._flush()
+            self._framePeer, self._segment = peer, total
+        start = self._fill
+        buffer, view = self._buffer, self._view
+        flags = (solicited << 7) | 0x40 | pad << 4
+        word = psn & PSN_MASK | (ACKNOWLEDGE if acknowledge else 0)
+        _BTH.pack_into(buffer, start, opcode, flags, DEFAULT_PKEY, destination, word)
+        if extension:
+            view[start + BTH_LENGTH : start + behind] = extension
+        if length:
+            view[start + behind : start + behind + length] = payload
+        end = start + total - ICRC_LENGTH
+        if pad:
+            view[end - pad : end] = _PADDING[pad]
+        state = peer.sending[total] ^ peer.changes[self._inFrame]
+        _ICRC.pack_into(buffer, end, crc32(view[start:end], state))
+        self._fill = start + total
+        self._inFrame += 1
+        if total < self._segment:
+            self._flush()  # a shorter one must be the last
+
+    def _emitRun(self, peer: Peer, destination: QPN, run: Outgoing) -> None:
+        """The hot loop of sending: full packets without extension headers, four a microsecond."""
+        opcode, psn, packets, _extension, payload, size, acknowledge, _solicited = run
+        total = size + FRAME
+        buffer, view = self._buffer, self._view
+        state, changes = peer.sending[total], peer.changes
+        pack, seal = _BTH.pack_into, _ICRC.pack_into
+        most = min(self._carrier.segments, LARGEST // total)
+        last = psn + packets - 1
+        source = 0
+        while psn <= last:
+            if peer is not self._framePeer or total != self._segment or self._inFrame >= most:
+                if self._fill:
+                    self._flush()
+                self._framePeer, self._segment = peer, total
+            index, start = self._inFrame, self._fill
+            count = min(last - psn + 1, most - index)
+            for number in range(index, index + count):
+                word = psn & PSN_MASK
+                if acknowledge and psn == last:
+                    word |= ACKNOWLEDGE
+                pack(buffer, start, opcode, 0x40, DEFAULT_PKEY, destination, word)
+                end = start + total - ICRC_LENGTH
+                view[start + BTH_LENGTH : end] = payload[source : source + size]
+                seal(buffer, end, crc32(view[start:end], state ^ changes[number]))
+                psn += 1
+                source += size
+                start += total
+            self._fill = start
+            self._inFrame = index + count
+
+    def _flush(self) -> None:
+        """Send the frame."""
+        peer = self._framePeer
+        assert peer is not None
+        data, segment = self._view[: self._fill], self._segment
+        counters = self.counters
+        counters.packetsSent += self._inFrame
+        counters.bytesSent += self._fill
+        counters.writes += 1
+        if self._capture is not None:
+            self._record(data, segment, peer, True)
+        if self._unsent or not self._carrier.send(data, segment, peer.raw):
+            self._unsent.append((bytes(data), segment, peer.raw))
+        self._fill = self._inFrame = self._segment = 0
+        self._framePeer = None
+
+    def writable(self) -> None:
+        """The carrier has room again."""
+        unsent = self._unsent
+        while unsent:
+            data, segment, raw = unsent[0]
+            if not self._carrier.send(memoryview(data), segment, raw):
+                return
+            unsent.popleft()
+        self._continue()
+
+    # In.
+
+    def received(self, data: memoryview, segment: int, source: RawAddress) -> None:
+        """Datagrams from the carrier."""
+        peer = self._peers.get(source) or self._peer(source)
+        if self._capture is not None:
+            self._record(data, segment, peer, False)
+        now = self._clock.seconds()
+        self._inTurn = True
+        states, changes = peer.taking, peer.changes
+        unpack = _HEAD.unpack_from
+        counters = self.counters
+        counters.reads += 1
+        index = peer.guess if segment >= len(data) else 0
+        head = begin = stride = count = 0
+        for offset in range(0, len(data), segment):
+            datagram = data[offset : offset + segment]
+            length = len(datagram)
+            if length < FRAME or length & 3:
+                counters.malformed += 1
+                right = False
+            elif crc32(datagram, states[length] ^ changes[index]) == RESIDUE:
+                right = True
+            else:
+                identification = peer.inbound.identification(datagram)
+                right = identification is not None
+                counters.wrongICRC += not right
+                index = identification or 0
+            index = index + 1 if index < _IDENTIFICATIONS - 1 else 0
+            if right:
+                (this,) = unpack(datagram)
+                if this == head and length == stride and count:
+                    count += 1
+                    continue
+            if count:
+                self._dispatch(head, data[begin : begin + count * stride], stride, count, peer, now)
+            if right:
+                head, begin, stride, count = this, offset, length, 1
+            else:
+                count = 0
+        if count:
+            self._dispatch(head, data[begin : begin + count * stride], stride, count, peer, now)
+        if not self._carrier.merges:
+            peer.guess = index
+
+    def _dispatch(self, head: int, data: memoryview, stride: int, count: int, peer: Peer, now: float) -> None:
+        """A run of packets whose BTHs begin with the same eight bytes."""
+        counters = self.counters
+        flags = head >> 48
+        pad = flags >> 4 & 3
+        if flags & 0xF or head >> 32 & 0x7FFF != _MEMBER or stride < FRAME + pad:
+            counters.malformed += count
+            return
+        route = self._routes.get(QPN(head & 0xFFFFFF))
+        run = Incoming(head >> 56, bool(flags & 0x80), pad, data, stride, count)
+        if route is None or not route.received(run, peer, now):
+            counters.strays += count
+            return
+        counters.packetsReceived += count
+        counters.bytesReceived += len(data)
+        self._touched[route] = None
+
+    def turnEnded(self) -> None:
+        """Everything that came together is here: answer."""
+        self._inTurn = False
+        if self._touched:
+            touched, self._touched = self._touched, {}
+            now = self._clock.seconds()
+            for route in touched:
+                if route.number in self._routes:
+                    self._turn(route, now)
+
+    # Peers.
+
+    def _peer(self, raw: RawAddress) -> Peer:
+        peer = self._peers.get(raw)
+        if peer is None:
+            if len(self._peers) >= _PEERS:
+                self._peers.clear()  # routes keep theirs
+            ip, port = ipAndPort(raw)
+            peer = self._peers[raw] = Peer(raw, ip, port, self.address, self.port)
+        return peer
+
+    def grhFor(self, peer: Peer, length: int) -> bytes:
+        """The 40 bytes before a datagram of so many bytes; IPv4's header is the latter half (annex A17)."""
+        ip, _udp = ipHeaders(packedIP(peer.ip), packedIP(self.address), (peer.port, self.port), length)
+        raw = checksummed(ip, UDP(), b"")[: ip.size]
+        return raw.rjust(GRH_LENGTH, b"\0")
+
+    def _record(self, data: memoryview, segment: int, peer: Peer, ours: bool) -> None:
+        capture = self._capture
+        assert capture is not None
+        here = self.address, self.port, softMAC(self.address, self.port)
+        there = peer.ip, peer.port, softMAC(peer.ip, peer.port)
+        now = self._clock.seconds()
+        for offset in range(0, len(data), segment):
+            packet = bytes(data[offset : offset + segment][:-ICRC_LENGTH])
+            if len(packet) >= BTH_LENGTH:
+                capture.packet(*((here, there) if ours else (there, here)), packet, now)

@@ -1,0 +1,295 @@
+"""
+A UDP socket on a reactor that moves many datagrams in one system call.
+
+Linux takes a run of equal datagrams for one destination at once (UDP_SEGMENT), and hands over what came
+together (UDP_GRO); udp(7). Where it does neither, each datagram goes alone.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import sys
+from typing import Final, Protocol, Union
+
+from zope.interface import implementer
+
+from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor, IWriteDescriptor
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from txrdma.error import DeviceUnavailable
+from txrdma.iba.roce import ROCE_PORT
+
+_log = Logger()
+
+RawAddress = Union[tuple[str, int], tuple[str, int, int, int]]
+"""An address as the socket module has it."""
+
+_UDP_SEGMENT: Final = 103
+_UDP_GRO: Final = 104
+_MOST_SEGMENTS: Final = 64
+_IP_MTU_DISCOVER: Final = 10
+_IPV6_MTU_DISCOVER: Final = 23
+_PMTUDISC_DO: Final = 2
+_SO_SNDBUFFORCE: Final = 32
+_SO_RCVBUFFORCE: Final = 33
+
+_BUFFER: Final = 8 << 20
+_AT_ONCE: Final = 32
+"""Reads in one turn of the reactor: others want theirs."""
+
+
+class Receiver(Protocol):
+    """Who gets what a L{Carrier} brings."""
+
+    def received(self, data: memoryview, segment: int, source: RawAddress) -> None:
+        """
+        Datagrams of one sender, C{segment} bytes each; the last may be shorter.
+
+        C{data} is the carrier's again when this returns.
+        """
+
+    def turnEnded(self) -> None:
+        """No more has come for now."""
+
+    def writable(self) -> None:
+        """L{Carrier.send} can go on."""
+
+
+class Carrier(Protocol):
+    """
+    What carries datagrams: a UDP socket, or a simulated network.
+
+    @ivar address: our IP address.
+    @ivar port: our UDP port.
+    @ivar segments: how many datagrams L{send} takes at once.
+    @ivar merges: whether what was sent at once arrives at once, too.
+    """
+
+    address: str
+    port: int
+    segments: int
+    merges: bool
+
+    def start(self, receiver: Receiver) -> None:
+        """Bring datagrams from now on."""
+
+    def send(self, data: memoryview, segment: int, destination: RawAddress) -> bool:
+        """
+        Send datagrams of C{segment} bytes each; the last may be shorter.
+
+        The i-th has i as its IPv4 identification, which the ICRC must know.
+
+        @return: False when there is no room; C{writable} will tell.
+        """
+
+    def rawAddress(self, ip: str, port: int) -> RawAddress | None:
+        """How to call a peer in L{send}; None when it can't be reached from here."""
+
+    def close(self) -> None:
+        """Stop. Twice is fine."""
+
+
+def ipAndPort(address: RawAddress) -> tuple[str, int]:
+    """The two things that name a peer."""
+    return address[0].partition("%")[0], address[1]
+
+
+@implementer(IReadDescriptor, IWriteDescriptor)
+class UDPCarrier:
+    """
+    A UDP socket with Don't Fragment, whose datagrams have the IPv4 identification 0 and on.
+
+    @ivar dropped: datagrams that the system would not send.
+    """
+
+    def __init__(
+        self, reactor: IReactorFDSet, address: str, port: int | None = None, offload: bool = True
+    ) -> None:
+        """
+        @param port: without it the port of RoCE v2, or any other when that one is taken.
+        @param offload: use UDP_SEGMENT and UDP_GRO where the system has them.
+        @raise DeviceUnavailable: there is no such address, or the port is taken.
+        """
+        self._reactor = reactor
+        self._receiver: Receiver | None = None
+        self._writing = False
+        self._socket: socket.socket | None = None
+        self.dropped = 0
+        self._told: set[int] = set()
+        try:
+            self._socket = self._bound(address, port)
+        except OSError as error:
+            raise DeviceUnavailable(f"no UDP socket at {address}: {error}") from error
+        self._setBuffers(self._socket)
+        name: RawAddress = self._socket.getsockname()
+        self.address, self.port = ipAndPort(name)
+        self._scope: tuple[int, ...] = tuple(name[2:])
+        self.segments = _MOST_SEGMENTS if offload and _canSegment(self._socket) else 1
+        self.merges = offload and _canMerge(self._socket)
+        self._data = memoryview(bytearray(65536))
+        self._buffers = [self._data]
+        self._ancillary = socket.CMSG_SPACE(4) if self.merges else 0
+
+    def __repr__(self) -> str:
+        return f"<UDPCarrier {self.address} port {self.port}>"
+
+    @staticmethod
+    def _bound(address: str, port: int | None) -> socket.socket:
+        family, kind, protocol, _name, target = socket.getaddrinfo(
+            address, ROCE_PORT if port is None else port, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST
+        )[0]
+        bound = socket.socket(family, kind | getattr(socket, "SOCK_CLOEXEC", 0), protocol)
+        try:
+            bound.setblocking(False)
+            if family == socket.AF_INET6:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            if sys.platform == "linux":  # with it, and only while not connected, the identification is 0
+                if family == socket.AF_INET6:
+                    bound.setsockopt(socket.IPPROTO_IPV6, _IPV6_MTU_DISCOVER, _PMTUDISC_DO)
+                else:
+                    bound.setsockopt(socket.IPPROTO_IP, _IP_MTU_DISCOVER, _PMTUDISC_DO)
+            try:
+                bound.bind(target)
+            except OSError as error:
+                if port is not None or error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                    raise
+                bound.bind((target[0], 0, *target[2:]))
+        except BaseException:
+            bound.close()
+            raise
+        return bound
+
+    @staticmethod
+    def _setBuffers(bound: socket.socket) -> None:
+        """As large as we may."""
+        for plain, force in ((socket.SO_RCVBUF, _SO_RCVBUFFORCE), (socket.SO_SNDBUF, _SO_SNDBUFFORCE)):
+            try:
+                if sys.platform != "linux":
+                    raise PermissionError
+                bound.setsockopt(socket.SOL_SOCKET, force, _BUFFER)
+            except OSError:
+                for size in (_BUFFER, 1 << 20, 1 << 18):
+                    try:
+                        bound.setsockopt(socket.SOL_SOCKET, plain, size)
+                    except OSError:
+                        continue
+                    break
+
+    # Carrier
+
+    def start(self, receiver: Receiver) -> None:
+        """Bring datagrams from now on."""
+        self._receiver = receiver
+        self._reactor.addReader(self)
+
+    def rawAddress(self, ip: str, port: int) -> RawAddress | None:
+        """How to call a peer in L{send}; None when it is of the other family."""
+        if (":" in ip) != (":" in self.address):
+            return None
+        if ":" not in ip:
+            return ip, port
+        linkLocal = ip.lower().startswith("fe80:")
+        return ip, port, 0, self._scope[1] if linkLocal and self._scope else 0
+
+    def send(self, data: memoryview, segment: int, destination: RawAddress) -> bool:
+        """Send datagrams of C{segment} bytes each; the last may be shorter."""
+        if self._socket is None:
+            return True
+        try:
+            if len(data) > segment:
+                size = segment.to_bytes(2, sys.byteorder)
+                self._socket.sendmsg((data,), ((socket.IPPROTO_UDP, _UDP_SEGMENT, size),), 0, destination)
+            else:
+                self._socket.sendto(data, destination)
+        except BlockingIOError:
+            if not self._writing:
+                self._writing = True
+                self._reactor.addWriter(self)
+            return False
+        except OSError as error:
+            self._lost(error, len(data) > segment)
+        return True
+
+    def close(self) -> None:
+        """Leave the reactor, then close."""
+        if self._socket is None:
+            return
+        if self._receiver is not None:
+            self._reactor.removeReader(self)
+        if self._writing:
+            self._reactor.removeWriter(self)
+        self._socket.close()
+        self._socket = self._receiver = None
+
+    def _lost(self, error: OSError, segmented: bool) -> None:
+        """A network loses datagrams, and this is no different to those above; but say it, once."""
+        self.dropped += 1
+        number = error.errno or 0
+        if segmented and number in (errno.EIO, errno.EINVAL, errno.EOPNOTSUPP):
+            self.segments = 1  # this interface can't
+        elif number not in self._told:
+            self._told.add(number)
+            _log.warn("{carrier} can't send: {error}", carrier=self, error=error)
+
+    # IReadDescriptor, IWriteDescriptor
+
+    def fileno(self) -> int:
+        """-1 when closed."""
+        return -1 if self._socket is None else self._socket.fileno()
+
+    def logPrefix(self) -> str:
+        """For the reactor."""
+        return "RoCE"
+
+    def doRead(self) -> None:
+        """Take what has come, but not for ever."""
+        receiver = self._receiver
+        buffers, data, ancillarySize = self._buffers, self._data, self._ancillary
+        for _ in range(_AT_ONCE):
+            if self._socket is None or receiver is None:
+                return
+            try:
+                size, ancillary, flags, source = self._socket.recvmsg_into(buffers, ancillarySize)
+            except OSError as error:
+                if not isinstance(error, BlockingIOError):
+                    _log.debug("{carrier} can't receive: {error}", carrier=self, error=error)
+                break
+            if 0 < size and not flags & socket.MSG_TRUNC:
+                segment = size
+                for level, kind, value in ancillary:
+                    if level == socket.IPPROTO_UDP and kind == _UDP_GRO:
+                        segment = int.from_bytes(value[:4], sys.byteorder) or size
+                receiver.received(data[:size], segment, source)
+        if receiver is not None:
+            receiver.turnEnded()
+
+    def doWrite(self) -> None:
+        """There is room again."""
+        self._reactor.removeWriter(self)
+        self._writing = False
+        if self._receiver is not None:
+            self._receiver.writable()
+
+    def connectionLost(self, reason: Failure) -> None:
+        """The reactor stops, or found something wrong with the descriptor."""
+        self.close()
+
+
+def _canSegment(bound: socket.socket) -> bool:
+    try:
+        bound.getsockopt(socket.IPPROTO_UDP, _UDP_SEGMENT)
+    except OSError:
+        return False
+    return sys.platform == "linux"
+
+
+def _canMerge(bound: socket.socket) -> bool:
+    if sys.platform != "linux":
+        return False
+    try:
+        bound.setsockopt(socket.IPPROTO_UDP, _UDP_GRO, 1)
+    except OSError:
+        return False
+    return True
