@@ -7,14 +7,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.metadata import version
-from typing import cast, TYPE_CHECKING
+from typing import Any, cast, TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater, react
 from twisted.python import usage
 
+from txrdma.error import RDMAError
 from txrdma.smc.introspection import Answer, askAll, IReactor
+from txrdma.verbs.devices import availableDevices, openDevice
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -160,9 +163,58 @@ async def connections(reactor: IReactor, options: usage.Options) -> None:
         await deferLater(reactor, options["interval"])
 
 
+def describeDevice(reactor: object, name: str) -> dict[str, object]:
+    """What a device of that name has, or why it can't be opened."""
+    try:
+        device = openDevice(reactor, name)
+    except (RDMAError, ValueError, OSError) as error:
+        return {"device": name, "error": str(error)}
+    try:
+        ports = []
+        for number in range(1, device.portCount + 1):
+            port = device.portAttributes(number)
+            ports.append(
+                {
+                    "port": number,
+                    "state": port.state.name,
+                    "netdev": port.netdev,
+                    "mac": None if port.mac is None else str(port.mac),
+                    "maxMTU": port.maxMTU.bytes,
+                    "activeMTU": port.activeMTU.bytes,
+                    "rate": port.rate,
+                    "gids": [str(gid) for gid in device.gids(number)],
+                }
+            )
+        return {"device": name, "ports": ports, "limits": asdict(device.limits)}
+    finally:
+        device.close()
+
+
+def devicesTable(entries: Sequence[dict[str, Any]]) -> Table:
+    """What L{describeDevice} gives, as a table."""
+    from rich.markup import escape
+
+    table = _table("device", "port", "state", "interface", "MAC", "MTU", "GIDs")
+    for entry in entries:
+        name = escape(entry["device"])
+        if "error" in entry:
+            table.add_row(name, "", escape(entry["error"]))
+            continue
+        for port in entry["ports"]:
+            table.add_row(
+                *(name, str(port["port"]), port["state"], escape(port["netdev"]), port["mac"] or ""),
+                *(str(port["activeMTU"]), _lines(*port["gids"])),
+            )
+    return table
+
+
 async def devices(reactor: IReactor, options: usage.Options) -> None:
     """C{txrdma devices}."""
-    raise SystemExit("not yet")
+    entries = [describeDevice(reactor, name) for name in availableDevices()]
+    if options["json"]:
+        print(json.dumps(entries, indent=2))
+    else:
+        _show(devicesTable(entries))
 
 
 def run(reactor: IReactor, options: Options) -> Deferred[None]:

@@ -21,16 +21,6 @@ import txrdma
 CHECKOUT = Path(txrdma.__file__).parent.parent
 
 LEFT_OUT = (".git", ".venv*", "_trial_temp*", "build", "dist", "*.egg-info", "_build", ".*_cache", ".hyp*")
-    ".git",
-    ".venv*",
-    "_trial_temp*",
-    "build",
-    "dist",
-    "*.egg-info",
-    "_build",
-    ".*_cache",
-    ".hypothesis",
-)
 
 RESOLVES = """
     from twisted.internet import reactor

@@ -1,0 +1,116 @@
+"""
+The two processes of the demonstration: a web server, and one that downloads.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+_LISTENING = re.compile(r"Site starting on (\d+)")
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+Told = dict[str, Any]
+"""What came out of JSON; who reads it knows its form."""
+
+
+class ProcessFailed(Exception):
+    """One of the processes ended, or said something else than it should."""
+
+
+@contextmanager
+def running(command: list[str], **kwargs: Any) -> Iterator[subprocess.Popen[str]]:  # as Popen has them
+    """A process that does not outlive the block, however that ends."""
+    process = subprocess.Popen(command, text=True, **kwargs)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+class Server:
+    """A C{twistd web} that runs."""
+
+    def __init__(self, process: subprocess.Popen[str], port: int) -> None:
+        self._process = process
+        self.pid = process.pid
+        self.port = port
+
+    def cpuSeconds(self) -> float:
+        """CPU time of the process so far, in user and in kernel mode."""
+        # proc(5): fields 14 and 15, counted behind the command's name, which may contain anything
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+    def connections(self) -> list[Told]:
+        """What C{txrdma connections} says of it."""
+        command = [sys.executable, "-m", "txrdma.command", "connections", "--json"]
+        said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+        return [told for told in json.loads(said.stdout) if told["pid"] == self.pid]
+
+
+@contextmanager
+def serving(folder: Path, log: Path, listen: str, reactor: str | None = None) -> Iterator[Server]:
+    """C{twistd web} over a folder, at an endpoint string with port 0."""
+    command = [str(Path(sys.executable).with_name("twistd"))]
+    command += ["--reactor", reactor] if reactor else []
+    command += ["--nodaemon", "--pidfile=", "web", "--path", str(folder), "--listen", listen]
+    with log.open("a") as out, running(command, stdout=out, stderr=out, cwd=log.parent) as process:
+        yield Server(process, _port(process, log))
+
+
+def _port(process: subprocess.Popen[str], log: Path) -> int:
+    """Wait until the server says where it listens."""
+    while process.poll() is None:
+        found = _LISTENING.search(log.read_text())
+        if found:
+            return int(found[1])
+        try:
+            process.wait(0.02)
+        except subprocess.TimeoutExpired:
+            continue
+    raise ProcessFailed(f"twistd web ended with {process.returncode}:\n{log.read_text()}")
+
+
+def download(
+    orders: Told, reactor: str | None, tell: Callable[[int, int], None], look: Callable[[], None]
+) -> tuple[Told, dict[str, str]]:
+    """
+    Fetch everything in a process of its own.
+
+    @param tell: is called with the bytes and the files so far.
+    @param look: is called when all is there, while the connections still are, too.
+    @return: the result, and the hashes.
+    """
+    command = [sys.executable, "-m", "txrdma.demo.download", *([reactor] if reactor else [])]
+    with running(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        print(json.dumps(orders), file=process.stdin, flush=True)
+        result: Told | None = None
+        for line in process.stdout:
+            said = json.loads(line)
+            if "result" in said:
+                result = said["result"]
+                look()
+                print(file=process.stdin, flush=True)
+            elif "hashes" in said and result is not None:
+                process.wait(10)
+                return result, said["hashes"]
+            else:
+                tell(said["bytes"], said["files"])
+        raise ProcessFailed(f"the download ended with {process.wait()}")

@@ -1,0 +1,103 @@
+"""
+What the demonstration found: figures, complaints, and the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import quantiles
+from typing import TYPE_CHECKING
+
+from txrdma.demo.processes import Told
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Run:
+    """
+    One download of everything.
+
+    @ivar expected: SHA-256 of each file by name; C{hashes}: of what arrived.
+    @ivar near: the downloader's connections; C{far}: the server's.
+    """
+
+    kind: str
+    expected: dict[str, str]
+    hashes: dict[str, str]
+    files: int
+    bytes: int
+    seconds: float
+    largeBytes: int
+    largeSeconds: float
+    cpuSeconds: float
+    latencies: Sequence[float]
+    near: Sequence[Told]
+    far: Sequence[Told]
+
+    def total(self, key: str) -> int:
+        """The sum over the connections of both processes."""
+        return sum(told[key] for told in (*self.near, *self.far))
+
+    def values(self, key: str) -> str:
+        """What the downloader's connections say; several, if they differ."""
+        return ", ".join(sorted({str(told[key]) for told in self.near if told[key]})) or "-"
+
+    def latency(self, percent: int) -> float:
+        """A percentile of the requests' latency, in seconds."""
+        return quantiles(self.latencies, n=100, method="inclusive")[percent - 1]
+
+    def complaints(self) -> list[str]:
+        """Why this run proves nothing, or the opposite of what it should."""
+        wrong = []
+        different = [name for name, digest in self.expected.items() if self.hashes.get(name) != digest]
+        if different:
+            wrong.append(
+                f"{self.kind}: {len(different)} of {len(self.expected)} files have another SHA-256, "
+                f"the first is {different[0]}"
+            )
+        if self.kind != "smc":
+            return wrong
+        for end, connections in (("downloading", self.near), ("serving", self.far)):
+            plain = [told for told in connections if told["mode"] != "SMC-R"]
+            if not connections:
+                wrong.append(f"smc: the {end} process has no connection of an smc: endpoint")
+            elif plain:
+                reasons = {str(told["fallbackReason"]) for told in plain}
+                wrong.append(
+                    f"smc: {len(plain)} of {len(connections)} connections of the {end} process "
+                    f"are not SMC-R: {', '.join(sorted(reasons))}"
+                )
+        if not wrong and sum(told["bytesReceived"] for told in self.near) < self.bytes:
+            wrong.append("smc: not all bytes came over the connections that are SMC-R")
+        return wrong
+
+
+def table(runs: Sequence[Run]) -> Table:
+    """The runs side by side."""
+    from rich.table import Table
+
+    table = Table("", *(f"{run.kind}:" for run in runs), title="The same files, over both")
+    for column in table.columns[1:]:
+        column.justify = "right"
+
+    def row(name: str, *values: str) -> None:
+        table.add_row(name, *values)
+
+    row("mode", *(run.values("mode") if run.near else "TCP" for run in runs))
+    row("device", *(run.values("device") for run in runs))
+    row("route", *(run.values("route") for run in runs))
+    row("link group", *(run.values("linkGroup") for run in runs))
+    row("connections", *(str(len(run.near)) if run.near else "-" for run in runs))
+    row("files, each with the right SHA-256", *(f"{run.files:,}" for run in runs))
+    row("bytes", *(f"{run.bytes:,}" for run in runs))
+    row("RDMA writes", *(f"{run.total('writes'):,}" for run in runs))
+    row("CDC messages", *(f"{run.total('messagesSent'):,}" for run in runs))
+    row("MB/s", *(f"{run.bytes / run.seconds / 1e6:,.0f}" for run in runs))
+    row("MB/s, the large file alone", *(f"{run.largeBytes / run.largeSeconds / 1e6:,.0f}" for run in runs))
+    row("request latency p50, ms", *(f"{run.latency(50) * 1e3:.2f}" for run in runs))
+    row("request latency p99, ms", *(f"{run.latency(99) * 1e3:.2f}" for run in runs))
+    row("CPU seconds per GB, both processes", *(f"{run.cpuSeconds / run.bytes * 1e9:.2f}" for run in runs))
+    return table
