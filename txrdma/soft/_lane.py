@@ -302,6 +302,8 @@ class Lane(Sending):
             return
         self._gone = self._held = True
         self._detach()
+        self._targets = None
+        self.regions.clear()
         self._linked = False
         if self._outstanding or self._waiting or event is not None:
             self._fail(Status.RETRY_EXC_ERR, event)

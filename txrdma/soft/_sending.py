@@ -401,16 +401,15 @@ class Sending:
             self._distrust()
             return
         self._acknowledged = consumed
-        self._retire()
-        if self._dead:
+        if not self._retire():
             return
         if fault:
             self._fail(Status(fault), None)
         elif self._held and consumed != self._heldAt:
             self._resume()
 
-    def _retire(self) -> None:
-        """Complete what is consumed; what then fails, fails."""
+    def _retire(self) -> bool:
+        """Complete what is consumed; what then fails, fails, and the lane with it."""
         owner, outstanding, done = self._owner, self._outstanding, self._acknowledged
         count = 0
         failed = _SUCCESS
@@ -428,6 +427,7 @@ class Sending:
             owner.retired(count)
         if failed:
             self._fail(failed, None)
+        return not failed
 
     def _fail(self, status: Status, event: AsyncEventKind | None) -> None:
         """The oldest request ends like this, and the queue pair with it."""
@@ -486,8 +486,7 @@ class Sending:
         left = self._since[1] + seconds - now
         if left > 0:
             return left
-        self._retire()
-        if not self._dead:
+        if self._retire():
             self._fail(status, None)
         return None
 

@@ -1,0 +1,555 @@
+"""
+The way to queue pairs of other processes on the same host: by memory that both have mapped.
+
+Two processes of one user find each other at an abstract UNIX socket (L{rendezvousName}); over the connection
+they pass boxes, doorbells and memory regions to each other (L{txrdma.soft._rendezvous}). Its end is the end of
+the peer: the kernel tells at once, however that process died.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import sys
+from collections.abc import Callable
+from typing import cast, Final, Protocol, TYPE_CHECKING
+
+from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTime
+from twisted.logger import Logger
+
+from txrdma.error import DeviceUnavailable, ProtectionError, ResourceExhausted, WireError
+from txrdma.iba.types import GID, QPN, RKey
+from txrdma.iba.verbs import AsyncEventKind, Operation, QPKind, SendRequest
+from txrdma.soft._box import RemoteRegion, RING_BYTES, Surroundings
+from txrdma.soft._lane import Lane
+from txrdma.soft._netdev import udpPort
+from txrdma.soft._rendezvous import (
+    Access,
+    Answer,
+    checkDoorbell,
+    decode,
+    Hello,
+    Join,
+    LONGEST,
+    MAGIC,
+    makeBox,
+    mapBox,
+    mapRegion,
+    MessageKind,
+    MOST_DATA,
+    Note,
+    Reach,
+    Region,
+    REMOTE_READ,
+    REMOTE_WRITE,
+    rendezvousName,
+    shareable,
+    VERSION,
+    Want,
+)
+from txrdma.soft._route import Owner, Route
+from txrdma.soft._sending import part, spread
+from txrdma.soft.unixpackets import PacketListener, PacketSocket, packetSocket, userOf
+
+if TYPE_CHECKING:
+    from txrdma.soft.completion import SoftCompletionQueue
+
+_log = Logger()
+
+_MOST_WAITING: Final = 256
+_RING: Final = (1).to_bytes(8, sys.byteorder)
+_REMOTE: Final = REMOTE_WRITE | REMOTE_READ
+_ALWAYS: Final = memoryview((1).to_bytes(8, sys.byteorder)).cast("Q")
+
+
+class SharingReactor(IReactorFDSet, IReactorTime):
+    """What we need of a reactor."""
+
+
+class LocalOwner(Owner, Protocol):
+    """The queue pair, with what of it a peer may ring."""
+
+    sendQueue: SoftCompletionQueue
+    receiveQueue: SoftCompletionQueue
+
+
+class _Joint:
+    """
+    Where one queue pair of ours meets one of a peer: its lane, and all that the lane keeps open.
+
+    @ivar lane: the data path.
+    """
+
+    def __init__(
+        self, port: SharedMemoryPort, peer: _Peer, owner: LocalOwner, destination: QPN, ring: int
+    ) -> None:
+        self.owner = owner
+        self.number = owner.number
+        self.destination = destination
+        self._port = port
+        self._peer = peer
+        self._timer: IDelayedCall | None = None
+        self._moving: tuple[SendRequest, list[memoryview], int, int] | None = None
+        try:
+            self._box, mapping = makeBox(ring)
+        except OSError as error:
+            raise ResourceExhausted(f"no shared memory for a queue pair: {error}") from error
+        self._own = mapping
+        self._mappings: list[mmap.mmap] = []
+        self._doorbells: list[int] = []
+        self.joined = False
+        self.lane: Lane = port.makeLane(owner, self, memoryview(mapping))
+
+    def invite(self) -> None:
+        """Tell the peer's queue pair that ours is there."""
+        sends, receives = self.owner.sendQueue.channel, self.owner.receiveQueue.channel
+        message = Join(
+            kind=MessageKind.JOIN,
+            source=self.number,
+            destination=self.destination,
+            firstPSN=self.owner.attributes.rqPSN or 0,
+        )
+        self._peer.send(message.encode(), (self._box, receives.doorbell, sends.doorbell))
+
+    def join(self, box: mmap.mmap, doorbells: list[int]) -> None:
+        """The peer's queue pair is there."""
+        self.joined = True
+        self._mappings.append(box)
+        self._doorbells = doorbells
+        self.lane.attach(memoryview(box))
+
+    # What the lane asks for: txrdma.soft._box.Surroundings.
+
+    def ringReceives(self) -> None:
+        self._ring(0)
+
+    def ringSends(self) -> None:
+        self._ring(1)
+
+    def _ring(self, which: int) -> None:
+        try:
+            os.write(self._doorbells[which], _RING)
+        except (OSError, IndexError):
+            pass  # it rings already, or nobody is there to hear it
+
+    def nudge(self) -> None:
+        self._note(MessageKind.NUDGE)
+
+    def _note(self, kind: MessageKind) -> None:
+        self._peer.send(Note(kind=kind, source=self.number, destination=self.destination).encode())
+
+    def wantRegion(self, rkey: RKey) -> None:
+        message = Want(kind=MessageKind.WANT, source=self.number, destination=self.destination, rkey=rkey)
+        self._peer.send(message.encode())
+
+    def access(self, request: SendRequest, pieces: list[memoryview]) -> None:
+        self._moving = (request, pieces, 0, sum(map(len, pieces)))
+        self._move()
+
+    def watch(self) -> None:
+        if self._timer is None:
+            self._timer = self._port.reactor.callLater(0, self._expired)
+
+    def _expired(self) -> None:
+        self._timer = None
+        again = self.lane.expired(self._port.reactor.seconds())
+        if again is not None and self._timer is None:
+            self._timer = self._port.reactor.callLater(again, self._expired)
+
+    def left(self) -> None:
+        self._note(MessageKind.LEAVE)
+        self._peer.joints.pop(self.number, None)
+        self._release()
+        _close(self._own)
+        os.close(self._box)
+
+    def _release(self) -> None:
+        """Let go of what came from the peer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._moving = None
+        doorbells, self._doorbells = self._doorbells, []
+        for doorbell in doorbells:
+            os.close(doorbell)
+        mappings, self._mappings = self._mappings, []
+        for mapping in mappings:
+            _close(mapping)
+
+    # What the peer says.
+
+    def peerGone(self, event: AsyncEventKind | None) -> None:
+        """Its queue pair is no more; with an event, neither is its process."""
+        self.lane.peerGone(event)
+        self._release()
+
+    def regionTold(self, told: Region, descriptors: list[int]) -> None:
+        """The answer to C{wantRegion}."""
+        region: RemoteRegion | None = None
+        if told.reach is Reach.MAPPED:
+            if len(descriptors) != 1:
+                raise ValueError("a mapped region comes with one descriptor")
+            mapping, region = mapRegion(told, descriptors[0])
+            self._mappings.append(mapping)
+        elif told.reach is Reach.BY_MESSAGES:
+            region = RemoteRegion(told.address, told.length, told.rights, None, _ALWAYS)
+        self.lane.regionKnown(told.rkey, region)
+
+    def _move(self) -> None:
+        """Ask for the next part of an access by messages."""
+        if self._moving is None:
+            return
+        request, pieces, done, length = self._moving
+        if done == length:
+            self._moving = None
+            self.lane.accessed(True)
+            return
+        writing = request.operation is not Operation.RDMA_READ
+        size = min(MOST_DATA, length - done)
+        message = Access(
+            kind=MessageKind.ACCESS,
+            source=self.number,
+            destination=self.destination,
+            writing=writing,
+            rkey=request.rkey,
+            address=request.remoteAddress + done,
+            length=size,
+        )
+        what = b"".join(part(pieces, done, size)) if writing else b""
+        self._peer.send(message.encode() + what)
+
+    def moved(self, answer: Answer, content: memoryview) -> None:
+        """The answer to what C{_move} asked."""
+        if self._moving is None:
+            raise ValueError("an answer to nothing")
+        request, pieces, done, length = self._moving
+        if not answer.allowed:
+            self._moving = None
+            self.lane.accessed(False)
+            return
+        size = min(MOST_DATA, length - done)
+        if request.operation is Operation.RDMA_READ:
+            if len(content) != size:
+                raise ValueError("an answer of another length")
+            spread(pieces, done, content)
+        self._moving = (request, pieces, done + size, length)
+        self._move()
+
+
+class _Peer:
+    """
+    Another process, or another device of our own.
+
+    @ivar joints: by our queue pairs' numbers.
+    """
+
+    def __init__(self, port: SharedMemoryPort, name: tuple[str, int]) -> None:
+        self.name = name
+        self.joints: dict[QPN, _Joint] = {}
+        self.links: list[_Link] = []
+        self._port = port
+        self._invitations: dict[tuple[QPN, QPN], tuple[mmap.mmap, list[int]]] = {}
+
+    def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
+        """To it, over whichever connection there is."""
+        if self.links:
+            self.links[0].socket.send(message, descriptors)
+
+    def add(self, joint: _Joint) -> None:
+        """A queue pair of ours is ready to receive."""
+        self.joints[joint.number] = joint
+        joint.invite()
+        invitation = self._invitations.pop((joint.destination, joint.number), None)
+        if invitation is not None:
+            joint.join(*invitation)
+
+    def lost(self, reason: str) -> None:
+        """It is no more, or does not deserve to be."""
+        links, self.links = self.links, []
+        for link in links:
+            link.socket.close()
+        self._port.forget(self)
+        for invitation in self._invitations.values():
+            _discard(*invitation)
+        self._invitations.clear()
+        joints = list(self.joints.values())
+        if joints:
+            _log.info(
+                "{peer} is gone with {count} queue pairs: {reason}",
+                peer=self.name,
+                count=len(joints),
+                reason=reason,
+            )
+        for joint in joints:
+            joint.peerGone(AsyncEventKind.QP_FATAL)
+
+    # What it says. Descriptors that are kept are taken out of the list.
+
+    def joined(self, told: Join, descriptors: list[int]) -> None:
+        if len(descriptors) != 3:
+            raise ValueError(f"an invitation comes with three descriptors, not {len(descriptors)}")
+        checkDoorbell(descriptors[1])
+        checkDoorbell(descriptors[2])
+        key = (told.source, told.destination)
+        if key in self._invitations or len(self._invitations) >= _MOST_WAITING:
+            raise ValueError("too many invitations")
+        joint = self.joints.get(told.destination)
+        if joint is not None and (joint.destination != told.source or joint.joined):
+            refusal = Note(kind=MessageKind.LEAVE, source=told.destination, destination=told.source)
+            self.send(refusal.encode())
+            return
+        box = mapBox(descriptors[0])
+        doorbells = descriptors[1:]
+        del descriptors[1:]
+        if joint is None:
+            self._invitations[key] = (box, doorbells)  # its queue pair is not ready to receive yet
+        else:
+            joint.join(box, doorbells)
+
+    def left(self, told: Note) -> None:
+        invitation = self._invitations.pop((told.source, told.destination), None)
+        if invitation is not None:
+            _discard(*invitation)
+        joint = self.joint(told.source, told.destination)
+        if joint is not None:
+            joint.peerGone(None)
+
+    def joint(self, source: QPN, destination: QPN) -> _Joint | None:
+        """Ours, when it is the one that is meant."""
+        joint = self.joints.get(destination)
+        return joint if joint is not None and joint.destination == source else None
+
+    def wanted(self, told: Want, answer: Callable[[bytes, tuple[int, ...]], None]) -> None:
+        joint = self.joint(told.source, told.destination)
+        if joint is None:
+            return  # it has just left, and the peer will hear it
+        owner = joint.owner
+        region = owner.keys.find(owner.domain, told.rkey)
+        rights = 0 if region is None else region.rights & int(owner.attributes.access or 0) & _REMOTE
+        reply = Region(
+            kind=MessageKind.REGION, source=told.destination, destination=told.source, rkey=told.rkey
+        )
+        if region is None or not rights:
+            answer(reply.encode(), ())
+            return
+        reply = reply.replace(rights=rights, address=region.address, length=region.length)
+        if region.descriptor is not None:
+            try:
+                descriptor = shareable(region.descriptor, rights)
+            except OSError:
+                pass
+            else:
+                reply = reply.replace(reach=Reach.MAPPED, validOffset=region.validOffset)
+                answer(reply.encode(), (descriptor,))
+                os.close(descriptor)
+                return
+        answer(reply.replace(reach=Reach.BY_MESSAGES).encode(), ())
+
+    def accessed(
+        self, told: Access, content: memoryview, answer: Callable[[bytes, tuple[int, ...]], None]
+    ) -> None:
+        joint = self.joint(told.source, told.destination)
+        if joint is None:
+            return
+        owner = joint.owner
+        need = REMOTE_WRITE if told.writing else REMOTE_READ
+        reply = Answer(kind=MessageKind.ANSWER, source=told.destination, destination=told.source)
+        try:
+            if not int(owner.attributes.access or 0) & need:
+                raise ProtectionError("the queue pair does not allow it")
+            memory = owner.keys.remote(owner.domain, told.rkey, told.address, told.length, need)
+        except ProtectionError:
+            answer(reply.encode(), ())
+            return
+        if told.writing:
+            memory[:] = content
+            answer(reply.replace(allowed=True).encode(), ())
+        else:
+            answer(reply.replace(allowed=True, length=told.length).encode() + memory, ())
+
+
+class _Link:
+    """
+    One connection to a peer.
+
+    @ivar peer: None until it has said who it is.
+    """
+
+    def __init__(self, port: SharedMemoryPort, sock: socket.socket, peer: _Peer | None) -> None:
+        self._port = port
+        self.peer = peer
+        self._greeted = False
+        self.socket = PacketSocket(port.reactor, sock, LONGEST, self)
+        hello = Hello(
+            kind=MessageKind.HELLO,
+            magic=MAGIC,
+            version=VERSION,
+            port=port.port,
+            address=GID.fromIP(port.address),
+        )
+        self.socket.send(hello.encode())
+
+    def heard(self, message: bytes, descriptors: list[int]) -> None:
+        """One message: whatever is wrong with it costs this peer its connection, and nobody else."""
+        try:
+            self._dispatch(message, descriptors)
+        except (WireError, ValueError, OSError) as error:
+            _log.warn("{peer} breaks the rules of shared memory: {error}", peer=self._name, error=error)
+            self.socket.close(str(error))
+
+    @property
+    def _name(self) -> object:
+        return "somebody" if self.peer is None else self.peer.name
+
+    def _dispatch(self, message: bytes, descriptors: list[int]) -> None:
+        told, content = decode(message)
+        if isinstance(told, Hello):
+            self._hello(told)
+            return
+        peer = self.peer
+        if peer is None or not self._greeted:
+            raise ValueError("it does not say who it is")
+        if isinstance(told, Join):
+            peer.joined(told, descriptors)
+        elif isinstance(told, Want):
+            peer.wanted(told, self.socket.send)
+        elif isinstance(told, Access):
+            peer.accessed(told, content, self.socket.send)
+        elif isinstance(told, Note) and told.kind is MessageKind.LEAVE:
+            peer.left(told)
+        elif isinstance(told, (Note, Region, Answer)):
+            joint = peer.joint(told.source, told.destination)
+            if joint is None:
+                return
+            if isinstance(told, Region):
+                joint.regionTold(told, descriptors)
+            elif isinstance(told, Answer):
+                joint.moved(told, content)
+            else:
+                joint.lane.poll()
+
+    def _hello(self, told: Hello) -> None:
+        name = (told.address.ip or "", told.port)
+        if told.magic != MAGIC or told.version != VERSION or self._greeted:
+            raise ValueError(f"this is version {VERSION}, not {told.version}")
+        if self.peer is None:
+            self.peer = self._port.peer(name)
+            self.peer.links.append(self)
+        elif self.peer.name != name:
+            raise ValueError(f"asked for {self.peer.name}, and {name} answers")
+        self._greeted = True
+
+    def ended(self, reason: str) -> None:
+        """The connection is closed: so is all that belonged to it."""
+        self._port.unlink(self)
+        if self.peer is not None:
+            self.peer.lost(reason)
+
+
+class SharedMemoryPort:
+    """
+    Where routes through shared memory begin: a L{RoutePort <txrdma.soft._route.RoutePort>}.
+
+    @ivar address: our device's IP address, and C{port} its UDP port: by these we are found.
+    """
+
+    def __init__(
+        self,
+        reactor: SharingReactor,
+        address: str,
+        port: int,
+        ring: int = RING_BYTES,
+        makeLane: Callable[[Owner, Surroundings, memoryview], Lane] = Lane,
+    ) -> None:
+        """
+        @raise DeviceUnavailable: our name is taken.
+        """
+        self.reactor = reactor
+        self.address = address
+        self.port = port
+        self.makeLane = makeLane
+        self._ring = ring
+        self._peers: dict[tuple[str, int], _Peer] = {}
+        self._links: dict[_Link, None] = {}
+        try:
+            self._listener = PacketListener(reactor, rendezvousName(address, port), self._accepted)
+        except OSError as error:
+            raise DeviceUnavailable(
+                f"no rendezvous for shared memory at {address} port {port}: {error}"
+            ) from error
+
+    def connect(self, owner: Owner) -> Route | None:
+        """The route to a queue pair of a process on this host, when such a process is there."""
+        attributes = owner.attributes
+        if owner.kind is not QPKind.RC or attributes.address is None or attributes.destinationQPN is None:
+            return None
+        address = attributes.address.dgid.ip
+        if address is None:
+            return None
+        peer = self._reach((address, udpPort(attributes.address)))
+        if peer is None:
+            return None
+        joint = _Joint(self, peer, cast(LocalOwner, owner), attributes.destinationQPN, self._ring)
+        peer.add(joint)
+        return joint.lane
+
+    def _reach(self, name: tuple[str, int]) -> _Peer | None:
+        peer = self._peers.get(name)
+        if peer is not None and peer.links:
+            return peer
+        sock = packetSocket()
+        try:
+            sock.connect(rendezvousName(*name))
+            foreign = userOf(sock)[1] != os.getuid()
+        except OSError:
+            sock.close()
+            return None
+        if foreign:
+            sock.close()
+            return None
+        peer = self.peer(name)
+        link = _Link(self, sock, peer)
+        self._links[link] = None
+        peer.links.append(link)
+        return peer
+
+    def peer(self, name: tuple[str, int]) -> _Peer:
+        """The one with that name, which may be new to us."""
+        if name not in self._peers:
+            self._peers[name] = _Peer(self, name)
+        return self._peers[name]
+
+    def _accepted(self, sock: socket.socket) -> None:
+        self._links[_Link(self, sock, None)] = None
+
+    def unlink(self, link: _Link) -> None:
+        """It is closed."""
+        self._links.pop(link, None)
+
+    def forget(self, peer: _Peer) -> None:
+        """It is gone."""
+        if self._peers.get(peer.name) is peer:
+            del self._peers[peer.name]
+
+    def close(self) -> None:
+        """Close the rendezvous, and all connections. Twice is fine."""
+        self._listener.close()
+        for peer in list(self._peers.values()):
+            peer.lost("we close")
+        for link in list(self._links):
+            link.socket.close()
+        self._links.clear()
+
+
+def _close(mapping: mmap.mmap) -> None:
+    try:
+        mapping.close()
+    except BufferError:
+        pass  # somebody still looks at it: it goes with the last view
+
+
+def _discard(box: mmap.mmap, doorbells: list[int]) -> None:
+    box.close()
+    for doorbell in doorbells:
+        os.close(doorbell)
