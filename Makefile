@@ -17,7 +17,7 @@ BENCH ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
-SOURCES := txrdma tools docs/conf.py docs/_extensions benchmarks examples setup.py
+SOURCES := txrdma fuzz tools docs/conf.py docs/_extensions benchmarks examples setup.py
 
 .PHONY: demo test check lint format types docs bench simulate fuzz clean
 .DELETE_ON_ERROR:
@@ -50,8 +50,8 @@ bench: $(VENV)/.has-bench
 simulate: $(VENV)/.has-test
 	@$(BIN)/python -m txrdma.test.simulate --seeds $(SEEDS) --first $(FIRST)
 
-fuzz: $(VENV)/.has-fuzz
-	@$(BIN)/python -m txrdma.test.fuzz --seconds $(SECONDS)
+fuzz: $(VENV)/.has-test
+	@$(BIN)/python fuzz/run.py --install --seconds $(SECONDS)
 
 clean:
 	rm -rf $(VENV) build dist docs/_build _trial_temp* *.egg-info

@@ -120,6 +120,8 @@ class PcapReader:
             header = RecordHeader.decode(raw)
             if header.length > _SNAP_LENGTH:
                 raise WireError("RecordHeader", 8, f"{header.length} bytes are more than we read")
+            if header.fraction >= self._units:
+                raise WireError("RecordHeader", 4, "a fraction of a second that is more than one")
             data = self._file.read(header.length)
             if len(data) < header.length:
                 raise WireError(

@@ -18,7 +18,7 @@ from txrdma.error import WireError
 from txrdma.iba.headers import AETH, BTH, ImmDt, Opcode, RETH
 from txrdma.iba.pcap import Datagram, LinkType, PcapReader, PcapWriter, Place, RoCECapture
 from txrdma.iba.roce import RoCEPacket
-from txrdma.iba.types import DEFAULT_PKEY, MACAddress, QPN, RKey
+from txrdma.iba.types import MACAddress, QPN, RKey
 from txrdma.test.test_iba_roce import rocePackets, scapyRoCE
 from txrdma.testing.captures import messages, names, packets, raw, records, segments, streams
 
@@ -193,12 +193,7 @@ class RoCECaptureTests(SynchronousTestCase):
     def test_tshark(self) -> None:
         """Tshark takes our packets apart, finds what we put there, and complains of nothing."""
         write = RoCEPacket(
-            BTH(
-                opcode=Opcode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE,
-                destination=QPN(0x123456),
-                psn=7,
-                pkey=DEFAULT_PKEY,
-            ),
+            BTH(opcode=Opcode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE, destination=QPN(0x123456), psn=7),
             (RETH(address=0xABCDEF0123456789, rkey=RKey(0x11223344), length=5), ImmDt(immediate=0xFEEDBEEF)),
             b"hello",
         )
