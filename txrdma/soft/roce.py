@@ -64,9 +64,11 @@ class Peer:
     Somebody that we exchange datagrams with: an address and a UDP port.
 
     @ivar guess: the IPv4 identification that the next datagram may have, where we can't see it.
+    @ivar most: identifications below this are believed. Ours are small; those of strangers are anything, which
+        leaves 16 bits of the check.
     """
 
-    __slots__ = ("changes", "guess", "inbound", "ip", "port", "raw", "sending", "taking")
+    __slots__ = ("changes", "guess", "inbound", "ip", "most", "port", "raw", "sending", "taking")
 
     def __init__(self, raw: RawAddress, ip: str, port: int, here: str, herePort: int) -> None:
         self.raw = raw
@@ -77,6 +79,7 @@ class Peer:
         self.sending = Flow(here, herePort, ip, port).states
         self.changes = _NO_CHANGES if ":" in ip else IDENTIFICATION_CHANGES
         self.guess = 0
+        self.most = 65536
 
 
 class RoCEPort:
@@ -185,8 +188,16 @@ class RoCEPort:
     def peerAt(self, address: AddressVector) -> Peer | None:
         """The peer at the end of that way, if there is one for us."""
         ip = address.dgid.ip
-        raw = None if ip is None else self._carrier.rawAddress(ip, udpPort(address))
-        return None if raw is None else self._peer(raw)
+        if ip is None:
+            return None
+        port = udpPort(address)
+        raw = self._carrier.rawAddress(ip, port)
+        if raw is None:
+            return None
+        peer = self._peer(raw)
+        if address.dmac == softMAC(ip, port):
+            peer.most = _IDENTIFICATIONS
+        return peer
 
     def turn(self, route: PortRoute) -> None:
         """
@@ -372,7 +383,7 @@ class RoCEPort:
                 right = True
             else:
                 identification = peer.inbound.identification(datagram)
-                right = identification is not None
+                right = identification is not None and identification < peer.most
                 counters.wrongICRC += not right
                 index = identification or 0
             index = index + 1 if index < _IDENTIFICATIONS - 1 else 0

@@ -36,6 +36,7 @@ _SO_SNDBUFFORCE: Final = 32
 _SO_RCVBUFFORCE: Final = 33
 
 _BUFFER: Final = 8 << 20
+_TRUNCATED: Final = int(socket.MSG_TRUNC)
 _AT_ONCE: Final = 32
 """Reads in one turn of the reactor: others want theirs."""
 
@@ -256,7 +257,7 @@ class UDPCarrier:
                 if not isinstance(error, BlockingIOError):
                     _log.debug("{carrier} can't receive: {error}", carrier=self, error=error)
                 break
-            if 0 < size and not flags & socket.MSG_TRUNC:
+            if 0 < size and not flags & _TRUNCATED:
                 segment = size
                 for level, kind, value in ancillary:
                     if level == socket.IPPROTO_UDP and kind == _UDP_GRO:

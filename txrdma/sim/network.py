@@ -1,0 +1,236 @@
+"""
+A network between software devices that loses, doubles, delays, reorders and spoils, by a seed, on a clock.
+
+It takes the place of UDP sockets, so everything above them is the real thing:
+
+    clock = task.Clock()
+    network = SimulatedNetwork(clock, seed=1, faults=Faults(loss=0.1))
+    alice, bob = network.device("10.0.0.1"), network.device("10.0.0.2")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from twisted.internet.interfaces import IReactorTime
+
+from txrdma.iba.pcap import RoCECapture
+from txrdma.iba.roce import ROCE_PORT, RoCEPacket
+from txrdma.iba.types import MTU
+from txrdma.soft.device import SoftDevice
+from txrdma.soft.roce import RoCEPort
+from txrdma.soft.udp import RawAddress, Receiver
+
+_SEGMENTS: Final = 16
+
+
+@dataclass(frozen=True)
+class Faults:
+    """
+    How bad the network is; probabilities are for one datagram.
+
+    @ivar delaySeconds: how long a datagram takes, at least.
+    @ivar jitterSeconds: what may be added to that. More than between two datagrams, and they change places.
+    @ivar corruption: of a datagram that is changed so that UDP's checksum does not tell.
+    @ivar late: the probability of a datagram that takes C{lateSeconds} more, long after it was sent again.
+    @ivar merging: of datagrams that were sent at once arriving at once.
+    @ivar congestion: of the sender having to wait before the next send.
+    """
+
+    loss: float = 0.0
+    duplication: float = 0.0
+    corruption: float = 0.0
+    late: float = 0.0
+    delaySeconds: float = 10e-6
+    jitterSeconds: float = 0.0
+    lateSeconds: float = 0.3
+    merging: float = 1.0
+    congestion: float = 0.0
+
+
+FAIR: Final = Faults()
+
+
+class _Filter:
+    """Datagrams to lose on purpose."""
+
+    def __init__(self, matches: Callable[[RoCEPacket], bool], times: int) -> None:
+        self.matches = matches
+        self.times = times
+
+
+class SimulatedNetwork:
+    """
+    What connects L{SimulatedCarrier}s.
+
+    @ivar faults: may be changed at any time.
+    @ivar dropped: datagrams that did not arrive; C{sent} counts all.
+    """
+
+    def __init__(self, clock: IReactorTime, seed: int = 0, faults: Faults = FAIR) -> None:
+        self.clock = clock
+        self.random = Random(seed)
+        self.faults = faults
+        self.sent = self.dropped = 0
+        self._carriers: dict[tuple[str, int], SimulatedCarrier] = {}
+        self._cut: set[frozenset[str]] = set()
+        self._filters: list[_Filter] = []
+
+    def carrier(self, address: str, port: int | None = None, segments: int = _SEGMENTS) -> SimulatedCarrier:
+        """A socket of a host of that address; on the next free port, beginning with RoCE's."""
+        if port is None:
+            port = ROCE_PORT
+            while (address, port) in self._carriers:
+                port += 1
+        if (address, port) in self._carriers:
+            raise ValueError(f"{address} port {port} is taken")
+        carrier = self._carriers[address, port] = SimulatedCarrier(self, address, port, segments)
+        return carrier
+
+    def device(
+        self,
+        address: str,
+        *,
+        mtu: MTU | None = None,
+        capture: RoCECapture | None = None,
+        segments: int = _SEGMENTS,
+    ) -> SoftDevice:
+        """A software device of a host of that address."""
+        carrier = self.carrier(address, segments=segments)
+        port = RoCEPort(self.clock, carrier, capture, mtu or MTU.MTU_1024)
+        return SoftDevice(self.clock, address, carrier.port, [port], name=f"sim:{address}", mtu=mtu)
+
+    def partition(self, one: str, other: str) -> None:
+        """Nothing passes between these two addresses any more."""
+        self._cut.add(frozenset((one, other)))
+
+    def heal(self) -> None:
+        """All partitions end."""
+        self._cut.clear()
+
+    def drop(self, matches: Callable[[RoCEPacket], bool], times: int = 1) -> None:
+        """Lose the next packets for which C{matches} is true, that many."""
+        self._filters.append(_Filter(matches, times))
+
+    # For carriers.
+
+    def carry(self, data: bytes, segment: int, source: SimulatedCarrier, destination: RawAddress) -> None:
+        """Take datagrams on their way."""
+        ip, port = destination[0], destination[1]
+        faults, random = self.faults, self.random
+        pieces = [data[at : at + segment] for at in range(0, len(data), segment)]
+        self.sent += len(pieces)
+        if frozenset((source.address, ip)) in self._cut:
+            self.dropped += len(pieces)
+            return
+        arriving: list[bytes] = []
+        for piece in pieces:
+            if self._filtered(piece) or random.random() < faults.loss:
+                self.dropped += 1
+                continue
+            if random.random() < faults.corruption:
+                piece = self._spoilt(piece)
+            if random.random() < faults.late:
+                self._deliver(piece, segment, source, (ip, port), faults.lateSeconds * random.random())
+            else:
+                arriving.append(piece)
+            if random.random() < faults.duplication:
+                self._deliver(piece, segment, source, (ip, port), faults.jitterSeconds * random.random())
+        # Datagrams merge only when nothing is missing between them: so do not those of a real system, either.
+        if len(arriving) == len(pieces) and random.random() < faults.merging:
+            self._deliver(b"".join(arriving), segment, source, (ip, port))
+        else:
+            for piece in arriving:
+                self._deliver(piece, segment, source, (ip, port))
+
+    def forget(self, carrier: SimulatedCarrier) -> None:
+        """It is closed."""
+        self._carriers.pop((carrier.address, carrier.port), None)
+
+    def _spoilt(self, piece: bytes) -> bytes:
+        """Exchange two words: UDP's checksum would not see it, so the ICRC must."""
+        words = [piece[at : at + 2] for at in range(0, len(piece), 2)]
+        one, other = self.random.sample(range(len(words)), 2)
+        words[one], words[other] = words[other], words[one]
+        return b"".join(words)
+
+    def _filtered(self, piece: bytes) -> bool:
+        for filter_ in self._filters:
+            if filter_.matches(RoCEPacket.decode(piece)):
+                filter_.times -= 1
+                if filter_.times == 0:
+                    self._filters.remove(filter_)
+                return True
+        return False
+
+    def _deliver(
+        self,
+        data: bytes,
+        segment: int,
+        source: SimulatedCarrier,
+        destination: tuple[str, int],
+        moreSeconds: float = 0.0,
+    ) -> None:
+        faults = self.faults
+        delay = faults.delaySeconds + faults.jitterSeconds * self.random.random() + moreSeconds
+
+        def arrive() -> None:
+            carrier = self._carriers.get(destination)
+            if carrier is not None:
+                carrier.arrived(data, segment, (source.address, source.port))
+
+        self.clock.callLater(delay, arrive)
+
+
+class SimulatedCarrier:
+    """A UDP socket of a L{SimulatedNetwork}: see L{txrdma.soft.udp.Carrier}."""
+
+    merges = False
+
+    def __init__(self, network: SimulatedNetwork, address: str, port: int, segments: int) -> None:
+        self.address = address
+        self.port = port
+        self.segments = segments
+        self._network = network
+        self._receiver: Receiver | None = None
+        self._waiting = False
+
+    def start(self, receiver: Receiver) -> None:
+        """Bring datagrams from now on."""
+        self._receiver = receiver
+
+    def send(self, data: memoryview, segment: int, destination: RawAddress) -> bool:
+        """Send datagrams of C{segment} bytes each; the last may be shorter."""
+        network = self._network
+        if self._waiting:
+            return False
+        if network.faults.congestion and network.random.random() < network.faults.congestion:
+            self._waiting = True
+            network.clock.callLater(network.faults.delaySeconds, self._ready)
+            return False
+        network.carry(bytes(data), segment, self, destination)
+        return True
+
+    def rawAddress(self, ip: str, port: int) -> RawAddress | None:
+        """How to call a peer in L{send}."""
+        return None if (":" in ip) != (":" in self.address) else (ip, port)
+
+    def close(self) -> None:
+        """Stop."""
+        self._receiver = None
+        self._network.forget(self)
+
+    def arrived(self, data: bytes, segment: int, source: tuple[str, int]) -> None:
+        """The network brings something."""
+        if self._receiver is not None:
+            self._receiver.received(memoryview(data), segment, source)
+        if self._receiver is not None:
+            self._receiver.turnEnded()
+
+    def _ready(self) -> None:
+        self._waiting = False
+        if self._receiver is not None:
+            self._receiver.writable()
