@@ -1,31 +1,45 @@
 """
 The CLC handshake of both ends, on a TCP connection that will carry the application's data if it fails.
 
-Follows RFC 7609, 3.5 and 4.2 to 4.4. Nothing here reads a clock or a socket.
+Follows RFC 7609, 3.5 and 4.2 to 4.4; times are Linux's. Nothing here reads a clock or a socket.
 
-Both cores have C{received(data, now)}, C{expired(now)}, C{deadline()}, C{outgoing()}, C{events()}, and C{done}: once
-it is true, what TCP brings is none of their business. Server::
+Both cores have C{received(data, now)}, C{expired(now)}, C{deadline()}, C{outgoing()}, C{events()} and
+C{done}: once it is true, what TCP brings is none of their business. Server::
 
-    bytes -> Proposed -> accept(message, now) -> Confirmed -> established()       SMC-R it is
-                      -> decline(diagnosis, now) -> FellBack                      anywhere before established()
+    bytes -> Proposed -> accept(message, now) -> Confirmed -> established()     it is SMC-R
+                      -> decline(diagnosis, now) -> FellBack                    anywhere before established()
 
-Client: proposal goes out at once -> Accepted -> confirm(message, now) -> established(). Either side gets FellBack when
-the peer declines, and Failed when the connection is of no use.
+The client's Proposal goes out at once -> Accepted -> confirm(message, now) -> established(). Either side gets
+FellBack when the peer declines, and Failed when the connection is of no use.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Union
+from typing import Protocol, Union
 
-from txrdma.error import RDMAError
-from txrdma.smc.clc import Accept, Confirm, Diagnosis, Proposal
+from automat import TypeMachineBuilder
+
+from txrdma.error import RDMAError, WireError
+from txrdma.iba.types import MTU
+from txrdma.smc.clc import (
+    Accept,
+    Confirm,
+    Decline,
+    decode,
+    Diagnosis,
+    Message,
+    needed,
+    Path,
+    Proposal,
+)
 
 CLC_TIMEOUT = 6.0
-"""Seconds to wait for a CLC message (Linux)."""
+"""Seconds to wait for a CLC message."""
 
 LATE_DECLINE_TIMEOUT = 1.0
-"""Seconds in which a crossing Decline may still come (Linux)."""
+"""Seconds in which the peer's CLC may still cross our Decline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +71,18 @@ class FellBack:
     @ivar reason: ours; C{PEERDECL} when the peer declined.
     @ivar peerDiagnosis: the peer's, when it declined.
     @ivar data: the first bytes for the application.
+    @ivar outOfSync: the peer does not know the group that we meant: it is dead.
     """
 
     reason: Diagnosis
     peerDiagnosis: Diagnosis | None
     data: bytes
+    outOfSync: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationData:
-    """Bytes for the application that came after L{FellBack}, while the core is not yet C{done}."""
+    """Bytes for the application that came after L{FellBack}."""
 
     data: bytes
 
@@ -83,17 +99,379 @@ Event = Union[Proposed, Accepted, Confirmed, FellBack, ApplicationData, Failed]
 
 @dataclass(frozen=True, slots=True)
 class Subnets:
-    """Where our end of the TCP connection lives: (network, prefix length) each, for the version 1 check."""
+    """
+    Where our end of the TCP connection lives, for the check that version 1 makes (RFC 7609, 4.3.1).
+
+    @ivar ipv4: the network and the length of its prefix.
+    @ivar ipv6: prefixes, of 16 bytes, and their lengths.
+    """
 
     ipv4: tuple[int, int] | None = None
     ipv6: tuple[tuple[bytes, int], ...] = ()
 
     def shares(self, proposal: Proposal) -> bool:
-        """Whether the client is in a subnet of ours (RFC 7609, 4.3.1)."""
+        """Whether the client is in a subnet of ours."""
+        if proposal.ipv6Prefixes:
+            return any(
+                _samePrefix(each.prefix, each.length, prefix, length)
+                for each in proposal.ipv6Prefixes
+                for prefix, length in self.ipv6
+            )
+        if self.ipv4 is None:
+            return False
+        network, length = self.ipv4
+        if length != proposal.prefixLength or length > 32:
+            return False
+        return not (network ^ proposal.subnet) >> (32 - length)
+
+
+def _samePrefix(theirs: bytes, theirLength: int, ours: bytes, ourLength: int) -> bool:
+    if theirLength != ourLength or not 0 < ourLength <= 128:
+        return False
+    if theirs[0] == 0xFE and theirs[1] & 0xC0 == 0x80:
+        return False  # everybody is in the link-local subnet
+    return not (int.from_bytes(theirs, "big") ^ int.from_bytes(ours, "big")) >> (128 - ourLength)
+
+
+def _lie(answer: Accept | Confirm) -> Diagnosis | None:
+    """What is wrong with the peer's end of a connection, if anything is."""
+    if answer.version != 1:
+        return Diagnosis.VERSMISMAT
+    end = answer.address + answer.size * answer.index
+    if (
+        not answer.index
+        or not answer.token
+        or not answer.qpn
+        or answer.mtu not in MTU.__members__.values()
+        or end > 1 << 64
+    ):
+        return Diagnosis.CNFERR
+    return None
+
+
+class _Inputs(Protocol):
+    """What can happen to a handshake."""
+
+    def proposal(self) -> None:
+        """A Proposal came."""
+
+    def reply(self) -> None:
+        """The message came that is waited for: Accept, or Confirm."""
+
+    def declined(self, decline: Decline) -> None:
+        """A Decline came."""
+
+    def stray(self, error: WireError) -> None:
+        """A message came that has no place here, or bytes that are none."""
+
+    def answer(self, message: Accept | Confirm, now: float) -> None:
+        """We agree."""
+
+    def decline(self, decline: Decline, now: float) -> None:
+        """We don't."""
+
+    def established(self) -> None:
+        """The link carries it."""
+
+    def expired(self, now: float) -> None:
+        """The deadline is over."""
+
+
+class _Core:
+    """
+    What transitions act on.
+
+    @ivar buffer: bytes of TCP, from the message on that is being dealt with.
+    @ivar whole: how long that message is.
+    @ivar listening: bytes are read as CLC; otherwise they wait for a decision.
+    @ivar announced: the peer speaks SMC, somebody said.
+    """
+
+    def __init__(self, announced: bool) -> None:
+        self.announced = announced
+        self.buffer = bytearray()
+        self.whole = 0
+        self.output = bytearray()
+        self.pending: list[Event] = []
+        self.deadline: float | None = None
+        self.listening = True
+        self.fellBack = False
+        self.done = False
+
+    def wait(self, until: float | None) -> None:
+        self.listening = True
+        self.deadline = until
+
+    def pause(self) -> None:
+        """Somebody else decides."""
+        self.listening = False
+        self.deadline = None
+
+    def finish(self) -> None:
+        self.pause()
+        self.done = True
+
+    def consume(self) -> None:
+        """The message has been dealt with."""
+        del self.buffer[: self.whole]
+        self.whole = 0
+
+    def rest(self) -> bytes:
+        data = bytes(self.buffer)
+        self.buffer.clear()
+        return data
+
+    def send(self, message: Message) -> None:
+        self.output += message.encode()
+
+    def fallBack(
+        self, reason: Diagnosis, peerDiagnosis: Diagnosis | None = None, outOfSync: bool = False
+    ) -> None:
+        """TCP it is, from the next byte on."""
+        self.finish()
+        self.fellBack = True
+        self.pending.append(FellBack(reason, peerDiagnosis, self.rest(), outOfSync))
+
+    def decline(self, decline: Decline, until: float) -> None:
+        """TCP it is; until the peer has heard of that it may send more CLC."""
+        self.send(decline)
+        self.fellBack = True
+        self.pending.append(FellBack(decline.diagnosis, None, b""))
+        self.wait(until)
+
+    def letPass(self) -> None:
+        """No CLC crosses any more: the rest is the application's."""
+        self.finish()
+        if self.buffer:
+            self.pending.append(ApplicationData(self.rest()))
+
+    def fail(self, error: RDMAError) -> None:
+        self.finish()
+        self.buffer.clear()
+        self.pending.append(Failed(error))
+
+
+_Machine = Callable[[_Core], _Inputs]
+
+
+def _machine(server: bool) -> _Machine:
+    """
+    The states of one end.
+
+    Server: sniffing, deciding, waiting (for Confirm), linking. Client: waiting (for Accept), deciding,
+    linking.
+    """
+    builder = TypeMachineBuilder(_Inputs, _Core)
+    first, second = ("sniffing", "waiting") if server else ("waiting", "sniffing")
+    states = {
+        name: builder.state(name) for name in (first, second, "deciding", "linking", "crossing", "over")
+    }
+    sniffing, waiting, deciding = states["sniffing"], states["waiting"], states["deciding"]
+    linking, crossing, over = states["linking"], states["crossing"], states["over"]
+
+    @sniffing.upon(_Inputs.proposal).to(deciding)
+    def proposal(inputs: _Inputs, core: _Core) -> None:
+        core.consume()
+        core.pause()
+
+    @sniffing.upon(_Inputs.reply).to(over)
+    def misplaced(inputs: _Inputs, core: _Core) -> None:
+        notOurs(inputs, core, WireError("CLC", 4, "it begins in the middle"))
+
+    @sniffing.upon(_Inputs.stray).to(over)
+    def notOurs(inputs: _Inputs, core: _Core, error: WireError) -> None:
+        if core.announced and error.offset:  # it has the eyecatcher: not the application's
+            core.fail(error)
+        else:
+            core.fallBack(Diagnosis.PEERNOSMC)
+
+    @sniffing.upon(_Inputs.expired).to(over)
+    def silence(inputs: _Inputs, core: _Core, now: float) -> None:
+        if core.announced:
+            core.fail(RDMAError("the client announced SMC, but sent no CLC Proposal"))
+        else:
+            core.fallBack(Diagnosis.PEERNOSMC)
+
+    @waiting.upon(_Inputs.expired).to(over)
+    def noReply(inputs: _Inputs, core: _Core, now: float) -> None:
+        core.fail(RDMAError(f"no CLC {'Confirm' if server else 'Accept'} came"))
+
+    @waiting.upon(_Inputs.reply).to(linking if server else deciding)
+    def reply(inputs: _Inputs, core: _Core) -> None:
+        core.consume()
+        if server:
+            core.wait(None)
+        else:
+            core.pause()
+
+    @deciding.upon(_Inputs.answer).to(waiting if server else linking)
+    def answer(inputs: _Inputs, core: _Core, message: Accept | Confirm, now: float) -> None:
+        core.send(message)
+        core.wait(now + CLC_TIMEOUT if server else None)
+
+    @linking.upon(_Inputs.established).to(over)
+    def established(inputs: _Inputs, core: _Core) -> None:
+        if core.buffer:
+            core.fail(WireError("CLC", 0, f"{len(core.buffer)} bytes where nothing may follow"))
+        core.finish()
+
+    def peerDeclined(inputs: _Inputs, core: _Core, decline: Decline) -> None:
+        core.consume()
+        core.fallBack(Diagnosis.PEERDECL, decline.diagnosis, decline.outOfSync)
+
+    def violated(inputs: _Inputs, core: _Core, error: WireError) -> None:
+        core.fail(error)
+
+    def violatedBy(inputs: _Inputs, core: _Core) -> None:
+        core.fail(WireError("CLC", 4, "a message out of its turn"))
+
+    def declineNow(inputs: _Inputs, core: _Core, decline: Decline, now: float) -> None:
+        core.decline(decline, now)
+
+    def declineLate(inputs: _Inputs, core: _Core, decline: Decline, now: float) -> None:
+        core.decline(decline, now + LATE_DECLINE_TIMEOUT)
+
+    def declineUnasked(inputs: _Inputs, core: _Core, decline: Decline, now: float) -> None:
+        if core.announced:
+            declineLate(inputs, core, decline, now)
+        else:
+            core.fallBack(decline.diagnosis)  # who knows that the peer speaks CLC?
+
+    def crossed(inputs: _Inputs, core: _Core) -> None:
+        core.consume()
+
+    def crossedDecline(inputs: _Inputs, core: _Core, decline: Decline) -> None:
+        core.consume()
+        core.letPass()
+
+    def nothingCrossed(inputs: _Inputs, core: _Core, error: WireError) -> None:
+        core.letPass()
+
+    def nothingCame(inputs: _Inputs, core: _Core, now: float) -> None:
+        core.letPass()
+
+    for state in (sniffing, waiting, linking):
+        state.upon(_Inputs.declined).to(over)(peerDeclined)
+    for state in (waiting, linking):
+        state.upon(_Inputs.stray).to(over)(violated)
+        state.upon(_Inputs.proposal).to(over)(violatedBy)
+    linking.upon(_Inputs.reply).to(over)(violatedBy)
+    deciding.upon(_Inputs.decline).to(crossing)(declineNow)
+    for state in (waiting, linking):
+        state.upon(_Inputs.decline).to(crossing)(declineLate)
+    sniffing.upon(_Inputs.decline).to(crossing)(declineUnasked)
+    crossing.upon(_Inputs.proposal).loop()(crossed)
+    crossing.upon(_Inputs.reply).loop()(crossed)
+    crossing.upon(_Inputs.declined).to(over)(crossedDecline)
+    crossing.upon(_Inputs.stray).to(over)(nothingCrossed)
+    crossing.upon(_Inputs.expired).to(over)(nothingCame)
+    for state in (crossing, over):
+        # Decisions that took too long.
+        state.upon(_Inputs.answer).loop().returns(None)
+        state.upon(_Inputs.decline).loop().returns(None)
+        state.upon(_Inputs.established).loop().returns(None)
+    return builder.build()
+
+
+_server = _machine(server=True)
+_client = _machine(server=False)
+
+
+class _Handshake:
+    """What the two ends have in common."""
+
+    _reply: type[Accept] | type[Confirm]
+
+    def __init__(self, machine: _Machine, announced: bool, peerID: bytes) -> None:
+        self._core = _Core(announced)
+        self._inputs = machine(self._core)
+        self._peerID = peerID
+
+    @property
+    def done(self) -> bool:
+        """What TCP brings from now on has nothing to do with us."""
+        return self._core.done
+
+    def deadline(self) -> float | None:
+        """When to call C{expired}, if nothing happens before."""
+        return self._core.deadline
+
+    def outgoing(self) -> bytes:
+        """What to send by TCP, once."""
+        data = bytes(self._core.output)
+        self._core.output.clear()
+        return data
+
+    def events(self) -> list[Event]:
+        """What happened, once."""
+        events, self._core.pending = self._core.pending, []
+        return events
+
+    def established(self) -> None:
+        """The link carries it now."""
+        self._inputs.established()
+
+    def decline(self, diagnosis: Diagnosis, now: float, outOfSync: bool = False) -> None:
+        """
+        No: use TCP. Legal at any time before L{established}.
+
+        @param outOfSync: the peer should forget the link group that it meant.
+        """
+        self._inputs.decline(Decline(self._peerID, diagnosis, outOfSync), now)
+        self._read(now)
+        self.expired(now)
+
+    def expired(self, now: float) -> None:
+        """The time is past C{deadline()}, perhaps."""
+        if self._core.deadline is not None and self._core.deadline <= now:
+            self._inputs.expired(now)
+
+    def received(self, data: bytes, now: float) -> None:
+        """TCP brought this."""
+        core = self._core
+        if core.done:
+            if core.fellBack:
+                core.pending.append(ApplicationData(data))
+            return
+        core.buffer += data
+        self._read(now)
+
+    def _read(self, now: float) -> None:
+        core = self._core
+        while core.listening and core.buffer:
+            try:
+                size = needed(core.buffer)
+                if len(core.buffer) < size:
+                    if core.deadline is None and not core.announced:
+                        core.deadline = now + CLC_TIMEOUT  # it looks like CLC: but does it go on?
+                    return
+                message = decode(core.buffer[:size])
+            except WireError as error:
+                self._inputs.stray(error)
+                return
+            core.whole = size
+            self._heard(message, now)
+
+    def _heard(self, message: Message, now: float) -> None:
+        if isinstance(message, Decline):
+            self._inputs.declined(message)
+        elif isinstance(message, self._reply):
+            self._inputs.reply()
+            if not self._core.fellBack and not self._core.done:
+                self._replied(message, now)
+        elif isinstance(message, Proposal):
+            self._proposed(message, now)
+        else:
+            self._inputs.stray(WireError("CLC", 4, f"{type(message).__name__} has no place here"))
+
+    def _replied(self, message: Accept | Confirm, now: float) -> None:
+        raise NotImplementedError
+
+    def _proposed(self, proposal: Proposal, now: float) -> None:
         raise NotImplementedError
 
 
-class ServerHandshake:
+class ServerHandshake(_Handshake):
     """
     The server's end.
 
@@ -103,50 +481,76 @@ class ServerHandshake:
     @param subnets: check that the client is in one of them; None: don't.
     """
 
-    done: bool
+    _reply = Confirm
 
-    def __init__(
-        self, now: float, *, peerID: bytes, announced: bool, subnets: Subnets | None = None
-    ) -> None: ...
+    def __init__(self, now: float, *, peerID: bytes, announced: bool, subnets: Subnets | None = None) -> None:
+        super().__init__(_server, announced, peerID)
+        self._subnets = subnets
+        self._proposal: Proposal | None = None
+        self._accept: Accept | None = None
+        if announced:
+            self._core.deadline = now + CLC_TIMEOUT
 
     def accept(self, message: Accept, now: float) -> None:
         """Answer the Proposal."""
+        self._accept = message
+        self._inputs.answer(message, now)
+        self._read(now)
 
-    def decline(self, diagnosis: Diagnosis, now: float, outOfSync: bool = False) -> None:
-        """No: use TCP. Legal at any time before L{established}."""
+    def _proposed(self, proposal: Proposal, now: float) -> None:
+        self._inputs.proposal()
+        if self._core.fellBack or self._core.done:
+            return
+        self._proposal = proposal
+        objection = self._objection(proposal)
+        if objection is None:
+            self._core.pending.append(Proposed(proposal))
+        else:
+            self.decline(objection, now)
 
-    def established(self) -> None:
-        """The link carries it now."""
+    def _objection(self, proposal: Proposal) -> Diagnosis | None:
+        """Why we need not even think about it."""
+        if not proposal.offersV1:
+            return Diagnosis.VERSMISMAT if proposal.typeV1 == Path.NONE else Diagnosis.MODEUNSUPP
+        if self._subnets is not None and not self._subnets.shares(proposal):
+            return Diagnosis.DIFFPREFIX
+        return None
 
-    def received(self, data: bytes, now: float) -> None:
-        """TCP brought this."""
-
-    def expired(self, now: float) -> None:
-        """The time is past C{deadline()}."""
-
-    def deadline(self) -> float | None:
-        """When to call C{expired}, if nothing happens before."""
-        raise NotImplementedError
-
-    def outgoing(self) -> bytes:
-        """What to send by TCP."""
-        raise NotImplementedError
-
-    def events(self) -> list[Event]:
-        """What happened, once."""
-        raise NotImplementedError
+    def _replied(self, message: Accept | Confirm, now: float) -> None:
+        assert isinstance(message, Confirm) and self._proposal is not None and self._accept is not None
+        mistake = _lie(message)
+        if message.firstContact != self._accept.firstContact:
+            mistake = Diagnosis.SYNCERR
+        elif message.peerID != self._proposal.peerID:
+            mistake = Diagnosis.CNFERR
+        if mistake is None:
+            self._core.pending.append(Confirmed(message))
+        else:
+            self.decline(mistake, now)
 
 
-class ClientHandshake:
-    """
-    The client's end: its Proposal is in C{outgoing} at once.
+class ClientHandshake(_Handshake):
+    """The client's end: its Proposal is in C{outgoing} at once."""
 
-    Methods as L{ServerHandshake}'s, with C{confirm} in place of C{accept}.
-    """
+    _reply = Accept
 
-    done: bool
-
-    def __init__(self, now: float, proposal: Proposal) -> None: ...
+    def __init__(self, now: float, proposal: Proposal) -> None:
+        super().__init__(_client, True, proposal.peerID)
+        self._core.send(proposal)
+        self._core.deadline = now + CLC_TIMEOUT
 
     def confirm(self, message: Confirm, now: float) -> None:
         """Answer the Accept."""
+        self._inputs.answer(message, now)
+        self._read(now)
+
+    def _proposed(self, proposal: Proposal, now: float) -> None:
+        self._inputs.stray(WireError("CLC", 4, "a client proposes to a client"))
+
+    def _replied(self, message: Accept | Confirm, now: float) -> None:
+        assert isinstance(message, Accept)
+        mistake = _lie(message)
+        if mistake is None:
+            self._core.pending.append(Accepted(message))
+        else:
+            self.decline(mistake, now)
