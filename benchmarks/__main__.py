@@ -1,0 +1,189 @@
+"""
+Measure, beside Twisted's TCP in the same run, and write C{docs/benchmarks.md}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from twisted.python import usage
+
+from benchmarks.measuring import Case, Outcome, run
+from benchmarks.peers import peers
+from benchmarks.report import machine, markdown, show
+
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+TCP = {"listen": "tcp:0:interface=127.0.0.1", "connect": "tcp:127.0.0.1:{port}"}
+SMC = {"listen": "smc:0:interface=127.0.0.1", "connect": "smc:127.0.0.1:{port}"}
+ROCE = {
+    "listen": r"smc:0:interface=127.0.0.1:device=soft\:route=rocev2",
+    "connect": r"smc:127.0.0.1:{port}:device=soft\:route=rocev2",
+}
+
+
+def cases(quick: bool) -> list[Case]:
+    """Everything that is measured. Quick runs have too few bytes and turns to be trusted."""
+    total = 256 * MIB if quick else 2 * GIB
+    pings = 2_000 if quick else 20_000
+    roce = total // 8
+    connections = 200 if quick else 1_000
+    return [
+        Case(
+            "throughput-64k",
+            "throughput, 64 KiB writes",
+            "throughput",
+            "MB/s",
+            ours=SMC,
+            theirs=TCP,
+            orders={"bytes": total, "write": 64 << 10},
+            atLeast=3.0,
+        ),
+        Case(
+            "throughput-1m",
+            "throughput, 1 MiB writes",
+            "throughput",
+            "MB/s",
+            ours=SMC,
+            theirs=TCP,
+            orders={"bytes": total, "write": MIB},
+            atLeast=2.0,
+        ),
+        Case(
+            "roundtrip",
+            "64-byte round trip, epoll reactor",
+            "roundTrip",
+            "us",
+            ours=SMC,
+            theirs=TCP,
+            orders={"size": 64, "count": pings},
+            atMost=0.85,
+        ),
+        Case(
+            "roundtrip-polling",
+            "64-byte round trip, polling reactor (TCP with epoll)",
+            "roundTrip",
+            "us",
+            ours={**SMC, "reactor": "txrdma"},
+            theirs=TCP,
+            orders={"size": 64, "count": pings},
+            atMost=1 / 20,
+        ),
+        Case(
+            "cpu",
+            "CPU seconds per GB, both processes, 10 connections with requests and answers of 256 KiB",
+            "requests",
+            "s/GB",
+            ours=SMC,
+            theirs=TCP,
+            orders={"bytes": total, "answer": 256 << 10, "parallel": 10},
+            atMost=0.4,
+        ),
+        Case(
+            "rocev2",
+            "throughput over software RoCEv2 (UDP), 64 KiB writes, CRC by isal",
+            "throughput",
+            "MB/s",
+            ours=ROCE,
+            theirs=TCP,
+            orders={"bytes": roce, "write": 64 << 10},
+            atLeast=0.35,
+            needs="isal",
+        ),
+        Case(
+            "rocev2-zlib",
+            "the same, CRC by zlib",
+            "throughput",
+            "MB/s",
+            ours={**ROCE, "without": ["isal"]},
+            theirs=TCP,
+            orders={"bytes": roce, "write": 64 << 10},
+        ),
+        Case(
+            "memory",
+            f"memory of one end of an idle connection beyond its two ring buffers, at {connections:,}",
+            "idle",
+            "KiB",
+            ours=SMC,
+            theirs=TCP,
+            orders={"connections": connections},
+            mostOfOurs=16.0,
+        ),
+    ]
+
+
+class Options(usage.Options):
+    """The command line."""
+
+    synopsis = "[options]"
+    longdesc = __doc__
+    optFlags = [
+        ["quick", "q", "Few bytes and few turns, no page written: to see that it works."],
+        ["list", "l", "Tell the names."],
+        ["no-peers", None, "Leave out what is not Twisted."],
+    ]
+    optParameters = [
+        ["rounds", "r", None, "How often each is measured, in turns. Default: 7, with --quick 3.", int],
+        ["json", "j", None, "Write all single results there as well."],
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
+        self["only"] = []
+
+    def opt_only(self, name: str) -> None:
+        """Measure only this one; may be repeated. No page is written."""
+        self["only"].append(name)
+
+    opt_o = opt_only
+
+    def postOptions(self) -> None:
+        """Defaults that depend, and names that are none."""
+        self["rounds"] = self["rounds"] or (3 if self["quick"] else 7)
+        names = {case.name for case in cases(False)}
+        for name in self["only"]:
+            if name not in names:
+                raise usage.UsageError(f"--only {name} is none of {', '.join(sorted(names))}")
+
+
+def main(arguments: list[str]) -> int:
+    """The command."""
+    options = Options()
+    try:
+        options.parseOptions(arguments)  # type: ignore[no-untyped-call]  # of Twisted's
+    except usage.UsageError as error:
+        print(f"benchmarks: {error}", file=sys.stderr)
+        return 2
+    chosen = [case for case in cases(options["quick"]) if not options["only"] or case.name in options["only"]]
+    if options["list"]:
+        print("\n".join(case.name for case in chosen))
+        return 0
+    if len(os.sched_getaffinity(0)) < 2:
+        print("benchmarks: two processes need two cores", file=sys.stderr)
+        return 1
+    outcomes: list[Outcome] = []
+    for case in chosen:
+        outcomes.append(run(case, options["rounds"]))
+        show(outcomes[-1])
+    others = [] if options["no-peers"] or options["only"] else peers(options["rounds"], options["quick"])
+    if options["json"]:
+        results = {
+            "machine": machine(),
+            "cases": [outcome.asDict() for outcome in outcomes],
+            "peers": [peer.asDict() for peer in others],
+        }
+        Path(options["json"]).write_text(json.dumps(results, indent=2) + "\n")
+    if not options["quick"] and not options["only"]:
+        PAGE.write_text(markdown(outcomes, others, options["rounds"]))
+        print(f"written: {PAGE}")
+    return 1 if any(outcome.failure for outcome in outcomes) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,175 @@
+"""
+Run the two processes of a measurement, in turns with those of another, and take medians.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from benchmarks.ends import Orders
+
+TIMEOUT_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Case:
+    """
+    Something to measure, over two transports.
+
+    @ivar atLeast: the reach of the ratio ours / theirs, where more is better; C{atMost}: where less is.
+    @ivar mostOfOurs: the reach of our own value, where there is nothing to compare with.
+    @ivar needs: a module without which it can't be measured.
+    """
+
+    name: str
+    title: str
+    scenario: str
+    unit: str
+    ours: Orders
+    theirs: Orders
+    orders: Orders
+    atLeast: float | None = None
+    atMost: float | None = None
+    mostOfOurs: float | None = None
+    needs: str | None = None
+
+
+@dataclass
+class Outcome:
+    """What came out: values in the case's unit."""
+
+    case: Case
+    ours: list[float] = field(default_factory=list)
+    theirs: list[float] = field(default_factory=list)
+    mode: str = ""
+    failure: str = ""
+
+    @property
+    def ratio(self) -> float:
+        """Ours to theirs, medians both."""
+        return median(self.ours) / median(self.theirs) if median(self.theirs) else float("inf")
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether it is as good as it should be; None where nothing was asked."""
+        case = self.case
+        if case.atLeast is not None:
+            return self.ratio >= case.atLeast
+        if case.atMost is not None:
+            return self.ratio <= case.atMost
+        if case.mostOfOurs is not None:
+            return median(self.ours) <= case.mostOfOurs
+        return None
+
+    @property
+    def reach(self) -> str:
+        """What it should be, for people."""
+        case = self.case
+        if case.atLeast is not None:
+            return f"{case.atLeast:g}x or more"
+        if case.atMost is not None:
+            return f"{case.atMost:g}x or less"
+        if case.mostOfOurs is not None:
+            return f"{case.mostOfOurs:g} {case.unit} or less"
+        return "-"
+
+    def asDict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "name": self.case.name,
+            "title": self.case.title,
+            "unit": self.case.unit,
+            "mode": self.mode,
+            "ours": self.ours,
+            "theirs": self.theirs,
+            "ratio": self.ratio if self.ours and self.theirs else None,
+            "reach": self.reach,
+            "reached": self.reached if self.ours and self.theirs else None,
+            "failure": self.failure,
+        }
+
+
+class MeasurementFailed(Exception):
+    """One of the two processes did not do what it should."""
+
+
+@contextmanager
+def end(module: str, role: str, orders: Orders) -> Iterator[subprocess.Popen[str]]:
+    """One of the two processes; it does not outlive the block."""
+    command = [sys.executable, "-m", module, role, json.dumps(orders)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def said(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """Its next line."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise MeasurementFailed(f"a process ended with {process.wait()}")
+    answer: dict[str, Any] = json.loads(line)
+    return answer
+
+
+def measure(orders: Orders, module: str = "benchmarks.ends") -> tuple[dict[str, Any], dict[str, Any]]:
+    """One measurement, by two processes on two cores: what client and server said."""
+    first, second = sorted(os.sched_getaffinity(0))[:2]
+    with end(module, "server", {**orders, "core": first}) as server:
+        port = said(server)["port"]
+        connect = orders.get("connect", "").format(port=port)
+        with end(module, "client", {**orders, "core": second, "connect": connect, "port": port}) as client:
+            result = said(client)
+            assert server.stdin is not None
+            server.stdin.close()
+            server.stdin = None
+            return result, said(server)
+
+
+def value(case: Case, client: dict[str, Any], server: dict[str, Any]) -> float:
+    """The value of one measurement, in the unit of its case."""
+    if case.scenario == "throughput":
+        return float(client["value"]) / 1e6
+    if case.scenario == "roundTrip":
+        return float(client["value"]) * 1e6
+    if case.scenario == "requests":
+        return float((client["cpu"] + server["cpu"]) / client["bytes"] * 1e9)
+    ends = [end["memory"] for end in (client, server)]
+    beyond = [end["own"] + max(0, end["shared"] - end["rings"]) for end in ends]
+    return float(max(count / end["connections"] for count, end in zip(beyond, ends, strict=True))) / 1024
+
+
+def run(case: Case, rounds: int) -> Outcome:
+    """Ours and theirs in turns, so that whatever else the machine does meets both."""
+    outcome = Outcome(case)
+    if case.needs is not None and importlib.util.find_spec(case.needs) is None:
+        outcome.failure = f"{case.needs} is not installed"
+        return outcome
+    try:
+        for _ in range(rounds):
+            for transport, values in ((case.theirs, outcome.theirs), (case.ours, outcome.ours)):
+                orders = {**case.orders, **transport, "scenario": case.scenario}
+                client, server = measure(orders)
+                values.append(value(case, client, server))
+                if transport is case.ours:
+                    outcome.mode = client["mode"]
+                    if not outcome.mode.startswith("SMC-R"):
+                        raise MeasurementFailed(f"this was {outcome.mode}, not SMC-R")
+    except MeasurementFailed as error:
+        outcome.failure = str(error)
+    return outcome

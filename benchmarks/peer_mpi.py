@@ -1,0 +1,57 @@
+"""
+mpi4py: rank 0 asks, rank 1 serves. Started by C{mpiexec -n 2}, with the orders as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+from mpi4py import MPI
+
+from benchmarks.ends import Orders, pieces, tell
+
+WARMING = 200
+
+
+def roundTrip(orders: Orders) -> None:
+    """A small message there and back."""
+    world = MPI.COMM_WORLD
+    message, count = bytearray(orders["size"]), orders["count"]
+    for left in range(count + WARMING, 0, -1):
+        if left == count:
+            begun = time.perf_counter()
+        if world.rank == 0:
+            world.Send(message, 1)
+            world.Recv(message, 1)
+        else:
+            world.Recv(message, 0)
+            world.Send(message, 0)
+    if world.rank == 0:
+        tell({"value": (time.perf_counter() - begun) / count})
+
+
+def throughput(orders: Orders) -> None:
+    """Messages in one direction, and an answer when all are there."""
+    world = MPI.COMM_WORLD
+    source = pieces(orders["write"]) if world.rank == 0 else []
+    buffer = bytearray(orders["write"])
+    world.Barrier()
+    begun = time.perf_counter()
+    for number in range(orders["bytes"] // orders["write"]):
+        if world.rank == 0:
+            world.Send(source[number % len(source)], 1)
+        else:
+            world.Recv(buffer, 0)
+    world.Barrier()
+    if world.rank == 0:
+        tell({"value": orders["bytes"] / (time.perf_counter() - begun)})
+
+
+if __name__ == "__main__":
+    given: Orders = json.loads(sys.argv[1])
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[MPI.COMM_WORLD.rank % len(cores)]})
+    (roundTrip if given["scenario"] == "roundTrip" else throughput)(given)

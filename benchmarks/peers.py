@@ -1,0 +1,92 @@
+"""
+Others that move bytes between two processes, measured where they are installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from benchmarks.ends import Orders
+from benchmarks.measuring import measure, MeasurementFailed, TIMEOUT_SECONDS
+
+MIB = 1 << 20
+
+
+@dataclass
+class Peer:
+    """What came out for one of them: C{values} by the name of the scenario."""
+
+    name: str
+    values: dict[str, list[float]] = field(default_factory=dict)
+    failure: str = ""
+
+    def row(self) -> str:
+        """One line of the table."""
+        if self.failure:
+            return f"| {self.name} | {self.failure} | | |"
+        cells = " | ".join(f"{median(values):,.4g}" for values in self.values.values())
+        return f"| {self.name} | {cells} |"
+
+    def asDict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"name": self.name, "values": self.values, "failure": self.failure}
+
+
+def _pair(module: str) -> Callable[[Orders], float]:
+    """Measure with a module that has the two roles of L{benchmarks.ends}."""
+
+    def once(orders: Orders) -> float:
+        client, _server = measure(orders, module)
+        return float(client["value"])
+
+    return once
+
+
+def _mpi(orders: Orders) -> float:
+    """Measure with two ranks, which the launcher starts."""
+    command = ["mpiexec", "-n", "2", sys.executable, "-m", "benchmarks.peer_mpi", json.dumps(orders)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
+    if done.returncode:
+        raise MeasurementFailed(f"mpiexec ended with {done.returncode}: {done.stderr.strip()[-200:]}")
+    return float(json.loads(done.stdout)["value"])
+
+
+def peers(rounds: int, quick: bool) -> list[Peer]:
+    """Measure each that is there; tell of each that is not."""
+    total = 256 * MIB if quick else 2048 * MIB
+    pings = 2_000 if quick else 20_000
+    scenarios: dict[str, Orders] = {
+        "throughput-64k": {"scenario": "throughput", "bytes": total, "write": 64 << 10},
+        "throughput-1m": {"scenario": "throughput", "bytes": total, "write": MIB},
+        "roundtrip": {"scenario": "roundTrip", "size": 64, "count": pings},
+    }
+    kinds = [
+        ("asyncio protocols on uvloop, TCP", "uvloop", _pair("benchmarks.peer_uvloop")),
+        ("pyzmq, PAIR sockets over ipc:", "zmq", _pair("benchmarks.peer_zmq")),
+        ("mpi4py, Send and Recv of buffers", "mpi4py", _mpi),
+    ]
+    found = []
+    for name, module, once in kinds:
+        peer = Peer(name)
+        found.append(peer)
+        if importlib.util.find_spec(module) is None:
+            peer.failure = f"{module} is not installed"
+        elif module == "mpi4py" and shutil.which("mpiexec") is None:
+            peer.failure = "there is no mpiexec"
+        else:
+            try:
+                for scenario, orders in scenarios.items():
+                    unit = 1e6 if scenario == "roundtrip" else 1e-6
+                    peer.values[scenario] = [once(orders) * unit for _ in range(rounds)]
+            except (MeasurementFailed, subprocess.TimeoutExpired, ValueError) as error:
+                peer.failure = f"failed: {error}"
+        print(f"{peer.name}: {peer.failure or peer.row()}", flush=True)
+    return found

@@ -1,0 +1,109 @@
+"""
+What was measured, for people.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import median
+
+from benchmarks.measuring import Outcome
+from benchmarks.peers import Peer
+
+PACKAGES = ("txrdma", "Twisted", "isal", "uvloop", "pyzmq", "mpi4py")
+
+
+def machine() -> dict[str, str]:
+    """Where this runs."""
+    models = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    versions = []
+    for package in PACKAGES:
+        try:
+            versions.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            versions.append(f"no {package}")
+    return {
+        "processor": f"{models[0] if models else platform.machine()}, {os.cpu_count()} cores",
+        "system": f"{platform.system()} {platform.release()}",
+        "Python": f"{platform.python_implementation()} {platform.python_version()}",
+        "packages": ", ".join(versions),
+    }
+
+
+def number(value: float) -> str:
+    """Three digits that matter."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def spread(values: Sequence[float]) -> str:
+    """The median, and what lies around it."""
+    return f"{number(median(values))} ({number(min(values))} to {number(max(values))})"
+
+
+def verdict(outcome: Outcome) -> str:
+    """Whether the reach was reached, in a word."""
+    return {True: "reached", False: "missed", None: "-"}[outcome.reached]
+
+
+def show(outcome: Outcome) -> None:
+    """One line on standard output, as soon as it is known."""
+    case = outcome.case
+    if outcome.failure:
+        print(f"{case.name}: FAILED: {outcome.failure}", flush=True)
+        return
+    print(
+        f"{case.name}: {spread(outcome.ours)} {case.unit} by {outcome.mode}, TCP {spread(outcome.theirs)}: "
+        f"{outcome.ratio:.3g}x; reach {outcome.reach}: {verdict(outcome)}",
+        flush=True,
+    )
+
+
+def markdown(outcomes: Sequence[Outcome], others: Sequence[Peer], rounds: int) -> str:
+    """The page C{docs/benchmarks.md}."""
+    lines = [
+        "# Benchmarks",
+        "",
+        "Written by `make bench`; run it to have the figures of your machine here.",
+        "",
+        *(f"- {key}: {value}" for key, value in machine().items()),
+        "",
+        (
+            f"Two processes, each on a core of its own; {rounds} runs of each transport, in turns; medians, "
+            "with the least and the most in parentheses. What is written comes from a fresh source of 64 MiB."
+        ),
+        "",
+        "| | unit | Twisted TCP | SMC-R | ratio | reach | |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for outcome in outcomes:
+        case = outcome.case
+        if outcome.failure:
+            lines.append(f"| {case.title} | {case.unit} | | | {outcome.failure} | {outcome.reach} | |")
+        else:
+            lines.append(
+                f"| {case.title} | {case.unit} | {spread(outcome.theirs)} | {spread(outcome.ours)} "
+                f"| {outcome.ratio:.3g} | {outcome.reach} | {verdict(outcome)} |"
+            )
+    if others:
+        lines += [
+            "",
+            "## Others",
+            "",
+            (
+                "Two processes on the same cores, with other ways to move bytes between them. None of them "
+                "delivers to Twisted protocols; pyzmq and MPI move whole messages."
+            ),
+            "",
+            "| | 64 KiB writes, MB/s | 1 MiB writes, MB/s | 64-byte round trip, us |",
+            "|---|---|---|---|",
+            *(peer.row() for peer in others),
+        ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,314 @@
+"""
+What the two processes of a measurement say to each other.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.endpoints import connectProtocol
+from twisted.internet.interfaces import IPushProducer, IReactorTime, IStreamClientEndpoint
+from twisted.internet.protocol import connectionDone, Factory, Protocol
+from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
+
+from benchmarks.ends import cpuSeconds, memoryBytes, Orders, pieces
+from txrdma.tap.proxy import IStreamTransport
+
+Result = dict[str, Any]
+"""As it goes into JSON."""
+
+
+class Waiting(Protocol):
+    """Standard input, of which only the end matters."""
+
+    def __init__(self, told: Deferred[None]) -> None:
+        self._told = told
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._told.callback(None)
+
+
+class Speaking(Protocol):
+    """A protocol on a stream of ours or of Twisted's."""
+
+    transport: IStreamTransport
+
+
+P = TypeVar("P", bound=Protocol)
+
+
+async def connect(endpoint: IStreamClientEndpoint, protocol: P) -> P:
+    """The protocol, connected."""
+    await connectProtocol(endpoint, protocol)
+    return protocol
+
+
+class Serving(Factory):
+    """A server's side, which remembers what it cost since the first connection."""
+
+    noisy = False
+
+    def build(self) -> Protocol:
+        """A protocol for the next connection."""
+        return Protocol()
+
+    def __init__(self, orders: Orders) -> None:
+        self.orders = orders
+        self._cpu: float | None = None
+        self._memory: tuple[int, int] = (0, 0)
+        self.connections: list[Protocol] = []
+
+    def buildProtocol(self, address: object) -> Protocol:
+        if self._cpu is None:
+            self._cpu = cpuSeconds()
+        elif len(self.connections) == 1:
+            gc.collect()
+            self._memory = memoryBytes()  # the first connection pays for what is needed once
+        protocol = self.build()
+        self.connections.append(protocol)
+        return protocol
+
+    def cpuSeconds(self) -> float:
+        """Since the first connection."""
+        return 0.0 if self._cpu is None else cpuSeconds() - self._cpu
+
+    def memory(self) -> Result:
+        """Growth since the second connection."""
+        return growth(self._memory, self.connections[1:])
+
+
+def growth(before: tuple[int, int], connections: list[Protocol]) -> Result:
+    """How much memory connections have taken, and how much of it is buffers."""
+    gc.collect()
+    own, shared = memoryBytes()
+    return {
+        "own": own - before[0],
+        "shared": shared - before[1],
+        "rings": sum(map(ringBytes, connections)),
+        "connections": len(connections),
+    }
+
+
+def ringBytes(protocol: Protocol) -> int:
+    """The two ring buffers of a connection: ours for receiving, and the peer's that we write to."""
+    status = getattr(protocol.transport, "smc", None)
+    buffers = {} if status is None else status.toDict().get("buffers", {})
+    return sum(buffers.get(name, 0) for name in ("receive", "send"))
+
+
+def modeOf(protocol: Protocol) -> str:
+    """What really carried the bytes."""
+    status = getattr(protocol.transport, "smc", None)
+    if status is None:
+        return "TCP"
+    return f"{status.mode} {status.route}".strip()
+
+
+class Sink(Speaking):
+    """Counts, and answers when all is there."""
+
+    def __init__(self, total: int) -> None:
+        self.left = total
+
+    def dataReceived(self, data: bytes) -> None:
+        self.left -= len(data)
+        if self.left <= 0:
+            self.transport.write(b"!")
+
+
+class Echo(Speaking):
+    """Gives everything back."""
+
+    def dataReceived(self, data: bytes) -> None:
+        self.transport.write(data)
+
+
+REQUEST_BYTES = 64
+
+
+class Answering(Speaking):
+    """Answers each request of 64 bytes with a body from the source."""
+
+    def __init__(self, source: Callable[[], bytes]) -> None:
+        self._source = source
+        self._held = 0
+
+    def dataReceived(self, data: bytes) -> None:
+        self._held += len(data)
+        while self._held >= REQUEST_BYTES:
+            self._held -= REQUEST_BYTES
+            self.transport.write(self._source())
+
+
+class AnsweringFactory(Serving):
+    def __init__(self, orders: Orders) -> None:
+        super().__init__(orders)
+        self._pieces = pieces(orders["answer"])
+        self._next = 0
+
+    def source(self) -> bytes:
+        """The next piece."""
+        self._next = (self._next + 1) % len(self._pieces)
+        return self._pieces[self._next]
+
+    def build(self) -> Protocol:
+        return Answering(self.source)
+
+
+class SinkFactory(Serving):
+    def build(self) -> Protocol:
+        return Sink(self.orders["bytes"])
+
+
+class EchoFactory(Serving):
+    def build(self) -> Protocol:
+        return Echo()
+
+
+@implementer(IPushProducer)
+class Source(Speaking):
+    """Writes a number of bytes as fast as they are taken, and waits for the answer."""
+
+    def __init__(self, total: int, size: int) -> None:
+        self._pieces = pieces(size)
+        self._left = total // size
+        self._next = 0
+        self._running = True
+        self.done: Deferred[None] = Deferred()
+
+    def connectionMade(self) -> None:
+        self.begun = time.perf_counter()
+        self.transport.registerProducer(self, True)
+        self.resumeProducing()
+
+    def resumeProducing(self) -> None:
+        self._running = True
+        write, source, count = self.transport.write, self._pieces, len(self._pieces)
+        while self._running and self._left:
+            write(source[self._left % count])
+            self._left -= 1
+        if not self._left:
+            self._running = False
+            self.transport.unregisterProducer()
+
+    def pauseProducing(self) -> None:
+        self._running = False
+
+    def stopProducing(self) -> None:
+        self._running = False
+
+    def dataReceived(self, data: bytes) -> None:
+        self.seconds = time.perf_counter() - self.begun
+        self.done.callback(None)
+
+
+async def throughput(reactor: IReactorTime, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
+    """Bytes per second, from the first write until the other end says that it has all."""
+    source = await connect(endpoint, Source(orders["bytes"], orders["write"]))
+    await source.done
+    return {"value": orders["bytes"] / source.seconds, "mode": modeOf(source)}
+
+
+class Ping(Speaking):
+    """Sends a small message each time when the last one has come back."""
+
+    WARMING = 200
+
+    def __init__(self, size: int, count: int) -> None:
+        self._message = b"p" * size
+        self._count = count
+        self._left = count + self.WARMING
+        self._held = 0
+        self.done: Deferred[None] = Deferred()
+
+    def connectionMade(self) -> None:
+        self.transport.setTcpNoDelay(True)
+        self.transport.write(self._message)
+
+    def dataReceived(self, data: bytes) -> None:
+        self._held += len(data)
+        if self._held < len(self._message):
+            return
+        self._held = 0
+        self._left -= 1
+        if self._left == self._count:
+            self.begun = time.perf_counter()
+        if self._left:
+            self.transport.write(self._message)
+        else:
+            self.seconds = (time.perf_counter() - self.begun) / self._count
+            self.done.callback(None)
+
+
+async def roundTrip(reactor: IReactorTime, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
+    """Seconds for a message there and back."""
+    ping = await connect(endpoint, Ping(orders["size"], orders["count"]))
+    await ping.done
+    return {"value": ping.seconds, "mode": modeOf(ping)}
+
+
+class Asking(Speaking):
+    """Sends a request each time when the last answer is complete."""
+
+    def __init__(self, count: int, answer: int) -> None:
+        self._left = count
+        self._answer = self._missing = answer
+        self.done: Deferred[None] = Deferred()
+
+    def ask(self) -> None:
+        """The next request."""
+        self.transport.write(b"?" * REQUEST_BYTES)
+
+    def dataReceived(self, data: bytes) -> None:
+        self._missing -= len(data)
+        if self._missing:
+            return
+        self._missing = self._answer
+        self._left -= 1
+        if self._left:
+            self.ask()
+        else:
+            self.done.callback(None)
+
+
+async def requests(reactor: IReactorTime, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
+    """CPU time of this end while many connections ask and are answered."""
+    count = orders["bytes"] // orders["answer"] // orders["parallel"]
+    asking = [await connect(endpoint, Asking(count, orders["answer"])) for _ in range(orders["parallel"])]
+    cpu, begun = cpuSeconds(), time.perf_counter()
+    for protocol in asking:
+        protocol.ask()
+    await gatherResults([protocol.done for protocol in asking])
+    return {
+        "cpu": cpuSeconds() - cpu,
+        "seconds": time.perf_counter() - begun,
+        "bytes": count * orders["answer"] * orders["parallel"],
+        "mode": modeOf(asking[0]),
+    }
+
+
+async def idle(reactor: IReactorTime, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
+    """Memory of many connections that do nothing."""
+    await connect(endpoint, Protocol())  # what is needed once is not a connection's cost
+    await deferLater(reactor, 0.2)
+    gc.collect()
+    before = memoryBytes()
+    opened = [await connect(endpoint, Protocol()) for _ in range(orders["connections"])]
+    await deferLater(reactor, 0.5)
+    return {"memory": growth(before, opened), "mode": modeOf(opened[0])}
+
+
+servers = {
+    "throughput": SinkFactory,
+    "roundTrip": EchoFactory,
+    "requests": AnsweringFactory,
+    "idle": Serving,
+}
+clients = {"throughput": throughput, "roundTrip": roundTrip, "requests": requests, "idle": idle}
