@@ -203,7 +203,10 @@ class _Codes(dict[int, Any]):
         self._kind = kind
 
     def __missing__(self, number: int) -> Any:
-        return self._kind(number)
+        member = self._kind(number)
+        if isinstance(member, enum.Flag):  # there are 65536 at most
+            self[number] = member
+        return member
 
 
 @dataclass(frozen=True)
@@ -309,7 +312,7 @@ def _check(cls: type, field: Field, spec: _Spec) -> None:
 
 
 def _grouped(leaves: Sequence[_Leaf], cls: type) -> list[_Group]:
-    """Cut the leaves into items of a struct, at the least cost: whole native words are cheap."""
+    """Cut the leaves into items of a struct, at the least cost: a native word for each is cheapest."""
     best: list[tuple[float, int, _Group | None]] = [(0.0, 0, None)]
     for end in range(1, len(leaves) + 1):
         chosen: tuple[float, int, _Group | None] = (float("inf"), 0, None)
@@ -341,8 +344,8 @@ def _group(run: tuple[_Leaf, ...], width: int) -> tuple[_Group, float]:
     if first.kind == "layout":
         return _Group(f"{width // 8}x", width, run), 1.0
     if not first.bytewise and width in _NATURAL:
-        return _Group(_NATURAL[width], width, run), 1.0 + (0.5 * len(run) if len(run) > 1 else 0.0)
-    return _Group(f"{width // 8}s", width, run), (1.0 if first.kind != "number" else 4.0 + 0.5 * len(run))
+        return _Group(_NATURAL[width], width, run), 1.0 + (2.0 * len(run) if len(run) > 1 else 0.0)
+    return _Group(f"{width // 8}s", width, run), (1.0 if first.kind != "number" else 6.0 + 2.0 * len(run))
 
 
 def _compile(cls: type[Layout], groups: list[_Group], little: bool) -> None:

@@ -57,7 +57,7 @@ class Opcode(Code):
     UD_SEND_ONLY_WITH_IMMEDIATE = 0x65
 
     CNP = 0x81
-    """Congestion notification (annex A17.9.3)."""
+    """Congestion notification (annex A17)."""
 
 
 @wire(12)
@@ -84,7 +84,7 @@ class BTH(Layout):
 
 @wire(8)
 class DETH(Layout):
-    """Datagram extended transport header (IBA 9.3.3)."""
+    """Datagram extended transport header (IBA 9.3.2)."""
 
     qkey: int = bits(32)
     reserved: int = bits(8)
@@ -93,7 +93,7 @@ class DETH(Layout):
 
 @wire(16)
 class RETH(Layout):
-    """RDMA extended transport header (IBA 9.3.4)."""
+    """RDMA extended transport header (IBA 9.3.3)."""
 
     address: int = bits(64)
     rkey: RKey = bits(32)
@@ -102,7 +102,7 @@ class RETH(Layout):
 
 @wire(28)
 class AtomicETH(Layout):
-    """Atomic extended transport header (IBA 9.3.5)."""
+    """Atomic extended transport header (IBA 9.3.4)."""
 
     address: int = bits(64)
     rkey: RKey = bits(32)
@@ -121,7 +121,7 @@ class AETHKind(IntEnum):
 
 
 class NAKCode(Code):
-    """Why a responder refuses (IBA table 46)."""
+    """Why a responder refuses (IBA 9.7.5.2)."""
 
     PSN_SEQUENCE_ERROR = 0
     INVALID_REQUEST = 1
@@ -136,7 +136,7 @@ NO_CREDITS = 31
 
 @wire(4)
 class AETH(Layout):
-    """ACK extended transport header (IBA 9.3.6)."""
+    """ACK extended transport header (IBA 9.3.5)."""
 
     syndrome: int = bits(8)
     msn: int = bits(24)
@@ -168,7 +168,7 @@ class AETH(Layout):
 
 @wire(8)
 class AtomicAckETH(Layout):
-    """Atomic ACK extended transport header (IBA 9.3.7)."""
+    """Atomic ACK extended transport header (IBA 9.5.3)."""
 
     original: int = bits(64)
     """What was in memory before."""
@@ -176,14 +176,14 @@ class AtomicAckETH(Layout):
 
 @wire(4)
 class ImmDt(Layout):
-    """Immediate data extended transport header (IBA 9.3.8)."""
+    """Immediate data extended transport header (IBA 9.3.6)."""
 
     immediate: int = bits(32)
 
 
 @wire(4)
 class IETH(Layout):
-    """Invalidate extended transport header (IBA 9.3.9)."""
+    """Invalidate extended transport header (IBA 9.3.7)."""
 
     rkey: RKey = bits(32)
 
@@ -235,14 +235,14 @@ def _extensions() -> dict[Opcode, _Extensions]:
 
 
 EXTENSIONS: dict[Opcode, _Extensions] = _extensions()
-"""The headers that follow a BTH, in order, for every opcode that we know (IBA 9.4, tables 38 and on)."""
+"""The headers that follow a BTH, in order, for every opcode that we know (IBA 9.2.1 and 9.4)."""
 
 
 _STEPS_OF_CREDITS = [0, 1, 2, 3, 4, *(base << shift for shift in range(1, 14) for base in (3, 4))]
 
 
 def creditCount(code: int) -> int | None:
-    """How many messages more a responder takes, by its code; None when it does not count (IBA table 45)."""
+    """How many messages more a responder takes, by its code; None when it does not count (IBA 9.7.7.2)."""
     return None if code >= NO_CREDITS else _STEPS_OF_CREDITS[code]
 
 
@@ -258,7 +258,7 @@ _RNR_TIMERS = [655.36, *(step / 100 for step in (1, 2, 3, 4)),
 
 
 def rnrTimerSeconds(code: int) -> float:
-    """How long a requester waits after "receiver not ready", by its code (IBA table 44)."""
+    """How long a requester waits after "receiver not ready", by its code (IBA 9.7.5.2, table 45)."""
     return _RNR_TIMERS[code & 31] / 1000
 
 

@@ -60,7 +60,7 @@ _ONES = 0xFFFFFFFF
 
 def invariantCRC(ip: IPv4 | IPv6, udp: UDP, packet: Buffer) -> int:
     """
-    The ICRC of any packet (annex A17.3.4), the plain way; L{Flow} is for many.
+    The ICRC of any packet (annex A17), the plain way; L{Flow} is for many.
 
     @param packet: from BTH to pad.
     """

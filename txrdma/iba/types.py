@@ -166,7 +166,7 @@ class GID:
 
     @classmethod
     def fromIP(cls, text: str) -> GID:
-        """The GID that an IP address is on RoCE v2: IPv4 is mapped (annex A17.9), a zone is left out."""
+        """The GID that an IP address is on RoCE v2: IPv4 is mapped (annex A17), a zone is left out."""
         address = ipaddress.ip_address(text.partition("%")[0])
         return cls(_MAPPED + address.packed if address.version == 4 else address.packed)
 
