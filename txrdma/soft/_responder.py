@@ -151,7 +151,7 @@ class Responder:
         self._nak: int | None = None
         self._asked = False  # a NAK went out, and what it asked for has not come yet
         self._stopped = False
-        self._failure: Failed | None = None
+        self._parting: list[Event] = []  # told when the NAK that ends everything is out
         # The message that is arriving: SEND or WRITE by the opcode of its FIRST.
         self._message: int | None = None
         self._offset = 0
@@ -224,9 +224,11 @@ class Responder:
             elif self._acknowledge:
                 runs.append(self._packet(_ACKNOWLEDGE, self._expected - 1, _ACK))
             self._acknowledge = False
-            if self._failure is not None:
-                self._events.append(self._failure)
-                self._failure = None
+            if self._parting:
+                self._events += self._parting
+                if isinstance(self._parting[0], Received):
+                    self._receive = None
+                self._parting = []
         return runs
 
     def events(self) -> list[Event]:
@@ -239,7 +241,8 @@ class Responder:
         self._stopped = True
         self._reads.clear()
         self._acknowledge = False
-        self._nak = self._failure = None
+        self._nak = None
+        self._parting = []
         if self._receive is not None:
             self._receives.appendleft(self._receive)
             self._receive = None
@@ -368,10 +371,9 @@ class Responder:
 
     def _spoil(self, status: Status) -> None:
         """The receive that is being filled fails; its completion tells, no event is needed."""
-        receive, self._receive = self._receive, None
-        assert receive is not None
-        completion = Completion(receive.identifier, status, CompletionOpcode.RECEIVE, self._number)
-        self._events.append(Received(completion, True))
+        assert self._receive is not None
+        completion = Completion(self._receive.identifier, status, CompletionOpcode.RECEIVE, self._number)
+        self._parting = [Received(completion, True)]
 
     def _ended(self, solicited: bool, immediate: int | None) -> None:
         """A message is complete."""
@@ -392,7 +394,7 @@ class Responder:
     def _refuse(self, refused: _Refused) -> None:
         """Nothing more can be done here, once the NAK is out."""
         self._nak = refused.syndrome
-        self._failure = Failed(refused.kind)
+        self._parting.append(Failed(refused.kind))
         self._stopped = True
 
     # READs.
