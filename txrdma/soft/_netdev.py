@@ -12,11 +12,9 @@ import struct
 import sys
 from typing import Final, NamedTuple
 
+from txrdma.iba.roce import ROCE_PORT
 from txrdma.iba.types import MACAddress, MTU
 from txrdma.iba.verbs import AddressVector
-
-ROCE_PORT: Final = 4791
-"""The UDP port of RoCE v2 (annex A17.9)."""
 
 _OUR_MAC: Final = 0x02
 _SIOCGIFADDR: Final = 0x8915

@@ -7,17 +7,20 @@ peers on the same host.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from secrets import randbelow
 from typing import cast, Final
 
 from zope.interface import implementer
 
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTime
 from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
+from txrdma.iba.pcap import RoCECapture
 from txrdma.iba.types import GID, MTU, QPN
 from txrdma.iba.verbs import (
     Access,
@@ -40,10 +43,13 @@ from txrdma.interfaces import (
     IVerbsDevice,
 )
 from txrdma.soft._netdev import interfaceOf, NetworkInterface, pathMTU, softMAC
-from txrdma.soft._route import Route, RoutePort
+from txrdma.soft._route import Owner, Route, RoutePort
 from txrdma.soft.completion import SoftCompletionChannel, SoftCompletionQueue
 from txrdma.soft.memory import Domain, KeyTable
 from txrdma.soft.queuepair import SoftQueuePair
+from txrdma.soft.roce import RoCEPort
+from txrdma.soft.sharedmemory import SharedMemoryPort, SharingReactor
+from txrdma.soft.udp import UDPCarrier
 
 _log = Logger()
 
@@ -147,13 +153,17 @@ class SoftDevice:
         routes: Sequence[RoutePort],
         name: str = "soft",
         mtu: MTU | None = None,
-        keys: KeyTable | None = None,
+        closed: Callable[[], None] = lambda: None,
     ) -> None:
+        """
+        @param routes: are the device's from now on, and closed with it.
+        @param closed: called at the end of C{close}.
+        """
         self.name = name
         self.address = address
         self.port = port
         self.routes = list(routes)
-        self.keys = KeyTable(LIMITS.maxMemoryRegions) if keys is None else keys
+        self.keys = KeyTable(LIMITS.maxMemoryRegions)
         self.mac = softMAC(address, port)
         self._reactor = reactor
         self._gids = (GID.fromIP(address),)
@@ -166,6 +176,7 @@ class SoftDevice:
         self._events: list[AsyncEvent] = []
         self._telling: IDelayedCall | None = None
         self._closed = False
+        self._tellClosed = closed
 
     def __repr__(self) -> str:
         return f"<SoftDevice {self.name} {self.address} port {self.port}>"
@@ -239,6 +250,7 @@ class SoftDevice:
         if self._telling is not None:
             self._telling.cancel()
             self._telling = None
+        self._tellClosed()
 
     # What queue pairs ask for: see txrdma.soft.queuepair.Host.
 
@@ -339,3 +351,66 @@ class SoftDevice:
 def _checkAccess(access: Access) -> None:
     if access & Access.REMOTE_ATOMIC:
         raise InvalidRequest("atomic operations are not supported")
+
+
+class _DatagramsOnly:
+    """A port for the datagrams of a device whose connections may not use it."""
+
+    def __init__(self, port: RoutePort) -> None:
+        self._port = port
+
+    def connect(self, owner: Owner) -> Route | None:
+        return self._port.connect(owner) if owner.kind is QPKind.UD else None
+
+    def close(self) -> None:
+        self._port.close()
+
+
+def openSoftDevice(
+    reactor: object,
+    address: str = "127.0.0.1",
+    port: int | None = None,
+    route: str = "auto",
+    pcap: str | None = None,
+    mtu: MTU | None = None,
+) -> SoftDevice:
+    """
+    Open a software device at an IP address of this host.
+
+    @param port: its UDP port; without it that of RoCE v2, or any other when that one is taken.
+    @param route: one of L{ROUTES}: which ways its connections may take.
+    @param pcap: the name of a file that records all packets.
+    @param mtu: the largest payload of a packet, where the interface's own MTU allows more.
+    @raise DeviceUnavailable: there is no such address, the port is taken, or the file can't be written.
+    """
+    try:
+        file = None if pcap is None else open(pcap, "wb")
+    except OSError as error:
+        raise DeviceUnavailable(f"no packets can be recorded: {error}") from error
+    with ExitStack() as undo:
+        capture = None
+        if file is not None:
+            undo.callback(file.close)
+            capture = RoCECapture(file)
+        roce = RoCEPort(IReactorTime(reactor), UDPCarrier(IReactorFDSet(reactor), address, port), capture)
+        undo.callback(roce.close)
+        routes: list[RoutePort] = []
+        if route != "rocev2":
+            routes += _sharedMemory(reactor, address, roce.port, route == "shared-memory")
+        routes.append(_DatagramsOnly(roce) if route == "shared-memory" else roce)
+        closing = undo.pop_all()
+    name = "soft" if address == "127.0.0.1" else "soft:" + address.replace(":", r"\:")
+    return SoftDevice(IReactorTime(reactor), address, roce.port, routes, name, mtu, closing.close)
+
+
+def _sharedMemory(reactor: object, address: str, port: int, isNeeded: bool) -> list[RoutePort]:
+    """The way to other processes of this host, if the system has it."""
+    try:
+        if sys.platform != "linux":
+            raise DeviceUnavailable("the shared memory route needs Linux")
+        return [SharedMemoryPort(cast(SharingReactor, reactor), address, port)]
+    except DeviceUnavailable as error:
+        if isNeeded:
+            raise
+        _log.warn("{address} goes without shared memory: {error}", address=address, error=error)
+        return []

@@ -301,8 +301,10 @@ class SoftQueuePair:
     def retired(self, count: int) -> None:
         """That many requests, the oldest, left the send queue."""
         self._free += count
-        if self.state is _SQD:
-            self._tellDrained()
+        if self.state is not _RTS:
+            self._free = min(self._free, self.capacity.maxSend)  # a flush has emptied it already
+            if self.state is _SQD:
+                self._tellDrained()
 
     def failed(self, event: AsyncEventKind | None = None) -> None:
         """Go to ERR: flush the sends, then the receives, each in order (IBA 10.3.1.7)."""

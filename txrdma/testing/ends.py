@@ -187,7 +187,8 @@ class TwoEnds(Base):
     """
     A test case with two devices that reach each other.
 
-    A provider's suite says how to make them, and how to let time pass.
+    A provider's suite says how to make them, and how to let time pass. A device may move bytes only while
+    somebody looks at its completion queues, or has armed them, so both ends do one or the other.
     """
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
@@ -204,6 +205,7 @@ class TwoEnds(Base):
 
     def setUp(self) -> None:
         super().setUp()
+        self._ends: list[End] = []
         self.devices = self.makeDevices()
 
     def end(
@@ -217,6 +219,7 @@ class TwoEnds(Base):
         """A new end, on the first device or on the second."""
         end = End(self.devices[which], kind, capacity, access, depth)
         self.addCleanup(end.close)
+        self._ends.append(end)
         return end
 
     def connect(self, one: End, other: End, say: QPAttributes = PATIENT) -> None:
@@ -240,14 +243,19 @@ class TwoEnds(Base):
         return alice, bob
 
     def runUntilCompleted(self, end: End, sends: int = 0, receives: int = 0) -> None:
-        """Until that many completions were seen, in all; not more come with them."""
-
-        def completed() -> bool:
-            end.look()
-            return len(end.sent) >= sends and len(end.received) >= receives
-
-        self.runUntil(completed)
+        """Until that many completions were seen, in all; not more come with them. All ends look meanwhile."""
+        self.runLooking(lambda: len(end.sent) >= sends and len(end.received) >= receives, *self._ends)
         self.assertEqual((len(end.sent), len(end.received)), (sends, receives), (end.sent, end.received))
+
+    def runLooking(self, condition: Callable[[], bool], *ends: End) -> None:
+        """As C{runUntil}; these ends look meanwhile."""
+
+        def looked() -> bool:
+            for end in ends:
+                end.look()
+            return condition()
+
+        self.runUntil(looked)
 
     def quiet(self, *ends: End) -> None:
         """Nothing more completes."""

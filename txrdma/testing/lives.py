@@ -182,7 +182,7 @@ class StateContract(TwoEnds):
         bob.receive(bob.segment())
         alice.send(alice.fill(b"first"))
         alice.queuePair.modify(QPAttributes(state=QPState.SQD))
-        self.runUntil(lambda: bool(alice.events))
+        self.runLooking(lambda: bool(alice.events), alice, bob)
         self.assertEqual(alice.events[0].kind, AsyncEventKind.SQ_DRAINED)
         self.assertIs(alice.events[0].queuePair, alice.queuePair)
         self.runUntilCompleted(alice, sends=1)
@@ -336,7 +336,7 @@ class EventContract(TwoEnds):
                 alice.send(inline=[b"."], signaled=False)
             wanted = got + 1 + turn % 3
             while got < wanted:
-                self.runUntil(lambda: self.rung(bob))
+                self.runLooking(lambda: self.rung(bob), alice)
                 if bob.channel.takeEvents():
                     bob.receives.arm()
                 while batch := bob.receives.poll(16):
@@ -351,7 +351,7 @@ class EventContract(TwoEnds):
         bob.receive(bob.segment())
         alice.sends.arm()
         alice.send(inline=[b"done?"])
-        self.runUntil(lambda: self.rung(alice))
+        self.runLooking(lambda: self.rung(alice), bob)
         self.assertEqual(list(alice.channel.takeEvents()), [alice.sends])
         self.runUntilCompleted(alice, sends=1)
 
@@ -363,8 +363,7 @@ class EventContract(TwoEnds):
         self.runFor(0.02)
         self.assertFalse(self.rung(alice))
         bob.receive(bob.segment())
-        bob.receives.arm()
-        self.runUntil(lambda: self.rung(alice))
+        self.runLooking(lambda: self.rung(alice), bob)
         self.assertEqual(list(alice.channel.takeEvents()), [alice.sends])
         self.runUntilCompleted(alice, sends=1)
 
@@ -471,7 +470,7 @@ class EndContract(TwoEnds):
         alice.receive(alice.segment())
         bob.receive(bob.segment())
         alice.send(inline=[b"delivered, but not polled"])
-        self.runUntilCompleted(bob, receives=1)
+        self.runLooking(lambda: bool(bob.received), bob)
         alice.send(inline=[b"never"])
         alice.queuePair.close()
         self.quiet(alice)
