@@ -2,8 +2,8 @@
 The way to queue pairs of other processes on the same host: by memory that both have mapped.
 
 Two processes of one user find each other at an abstract UNIX socket (L{rendezvousName}); over the connection
-they pass boxes, doorbells and memory regions to each other (L{txrdma.soft._rendezvous}). Its end is the end of
-the peer: the kernel tells at once, however that process died.
+they pass boxes, doorbells and memory regions to each other (L{txrdma.soft._rendezvous}). Its end is the end
+of the peer: the kernel tells at once, however that process died.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class CompletionReader:
         self._queues = tuple(queues)
         self._polls = tuple(queue.poll for queue in queues)
         self._handler = handler
-        self._polling = IReactorPolling(reactor, None)
+        self._polling: IReactorPolling | None = IReactorPolling(reactor, None)
         self._again: IDelayedCall | None = None
         self._running = False
 
@@ -125,9 +125,7 @@ class CompletionReader:
                     self._handler(batch)
                 except Exception:
                     _log.failure("while {handler!r} took completions", handler=self._handler)
-                if not self._running:
-                    return False
-        return found
+        return found and self._running
 
     def arm(self) -> None:
         """Wake the descriptor from now on."""
