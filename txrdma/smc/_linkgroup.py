@@ -98,36 +98,34 @@ class LinkGroup:
     @ivar heard: when the link last brought something: its owner sets it, once per batch, for what it does not
         hand to C{received}.
     @ivar connections: by alert token.
-    @ivar remote: the peer's end, from the first contact's Accept or Confirm.
-    @param offersLink: as a server, offer a second link, which will be rejected: Linux's version 1 clients wait
+    @ivar remote: the peer's end, once it is known.
+    @param offersLink: as a server, offer a second link, to be rejected: Linux's version 1 clients wait
         3 seconds for that.
     @param window: CONFIRM RKEYs and DELETE RKEYs under way at once; Linux drops a second one.
     """
 
     def __init__(
         self,
-        key: GroupKey,
+        role: Role,
         local: LinkEnd,
-        now: float,
         *,
-        remote: LinkEnd | None = None,
         timing: Timing = _TIMING,
         version: int = 1,
         offersLink: bool = False,
         window: int = 1,
     ) -> None:
-        self.key = key
+        self.role = role
         self.local = local
-        self.remote = remote
-        self.heard = now
+        self.remote: LinkEnd | None = None
+        self.heard = 0.0
         self.connections: dict[int, object] = {}
-        self._core = core = Core(key, local, timing, version)
+        self._core = core = Core(role is Role.SERVER, local, timing, version)
         core.offersLink = offersLink
         self._inputs = makeLink(core)
         self._timing = timing
         self._window = window
         self._token = secrets.randbits(32)
-        self._idleSince: float | None = now
+        self._idleSince: float | None = None
         self._known: set[RKey] = set()
         self._remote: dict[RKey, int] = {}
         self._waiting: deque[_Flow] = deque()
@@ -136,11 +134,6 @@ class LinkGroup:
         self._testedAt: float | None = None
 
     # The state
-
-    @property
-    def role(self) -> Role:
-        """Which end we are."""
-        return self.key.role
 
     @property
     def state(self) -> str:
@@ -172,15 +165,16 @@ class LinkGroup:
 
     # The link
 
-    def confirm(self, now: float, remote: LinkEnd | None = None) -> None:
+    def confirm(self, now: float, remote: LinkEnd) -> None:
         """
         First contact. Server: send CONFIRM LINK (the queue pair is in RTS). Client: wait for it (RTR).
 
-        @param remote: the peer's end, if it was not known before.
+        @param remote: the peer's end, from its Accept or Confirm.
         """
-        if remote is not None:
-            self.remote = remote
+        self.remote = remote
         self.heard = now
+        if not self.connections:
+            self._idleSince = now
         self._inputs.begin(now)
 
     def shutdown(self, now: float, reason: DeleteReason = DeleteReason.PROGRAM_ENDING) -> None:

@@ -170,13 +170,13 @@ class Inputs(Protocol):
 class Core:
     """What transitions act on, and where the rest keeps what it has."""
 
-    def __init__(self, key: GroupKey, local: LinkEnd, timing: Timing, version: int) -> None:
-        self.key = key
+    def __init__(self, isServer: bool, local: LinkEnd, timing: Timing, version: int) -> None:
+        self.isServer = isServer
         self.local = local
         self.timing = timing
         self.version = version
         self.bigEndian = False
-        self.link = 1 if key.role is Role.SERVER else 0
+        self.link = 1 if isServer else 0  # the server numbers them
         self.maxLinks = 1
         self.offersLink = False
         self.until: float | None = None
@@ -184,10 +184,6 @@ class Core:
         self.pending: list[Event] = []
         self.place = "fresh"
         self.ending = (DeleteReason.NONE, "")
-
-    @property
-    def isServer(self) -> bool:
-        return self.key.role is Role.SERVER
 
     def ask(self, body: Body, flags: int = 0) -> None:
         """Send a message of ours."""
