@@ -43,6 +43,7 @@ types: $(VENV)/.has-dev
 
 docs: $(VENV)/.has-docs
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(BIN)/python tools/apidocs.py docs/_build/html/api
 
 bench: $(VENV)/.has-bench
 	@$(BIN)/python -m benchmarks $(BENCH)

@@ -122,7 +122,7 @@ class Options(usage.Options):
     """The command line."""
 
     synopsis = "[options]"
-    longdesc = __doc__
+    longdesc = "Measures beside Twisted's TCP in the same run, and writes docs/benchmarks.md."
     optFlags = [
         ["quick", "q", "Few bytes and few turns, no page written: to see that it works."],
         ["list", "l", "Tell the names."],

@@ -55,6 +55,7 @@ class DevicesOptions(_TellingOptions):
 
 class Options(_Options):
     synopsis = "Usage: txrdma [options] command [command's options]"
+    longdesc = "What this host has for RDMA, and what its connections are doing."
     subCommands = [
         ["connections", None, ConnectionsOptions, "Live SMC-R and fallback connections on this host."],
         ["devices", None, DevicesOptions, "RDMA devices that could be used here."],

@@ -26,7 +26,10 @@ class Options(usage.Options):
     """The command line."""
 
     synopsis = "[options]"
-    longdesc = __doc__
+    longdesc = (
+        "Serves a folder with twistd web over smc: and downloads all of it in another process, then over tcp:, "
+        "and compares every file's SHA-256."
+    )
     optParameters = [
         ["large", None, 256, "Size of the large file, in MiB.", int],
         ["files", None, None, "How many of the standard library's files at most.", int],

@@ -1,0 +1,30 @@
+"""Sends a line, prints the echo, and tells how it came."""
+
+import sys
+
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import clientFromString, connectProtocol
+from twisted.internet.task import react
+from twisted.protocols.basic import LineReceiver
+
+
+class Client(LineReceiver):
+    def __init__(self):
+        self.answer = Deferred()
+
+    def connectionMade(self):
+        self.sendLine(b"hello")
+
+    def lineReceived(self, line):
+        self.answer.callback(line)
+
+
+async def main(reactor, connect="smc:127.0.0.1:8007"):
+    client = await connectProtocol(clientFromString(reactor, connect), Client())
+    print((await client.answer).decode())
+    smc = client.transport.smc
+    print(f"by {smc.mode} {smc.route}, {smc.bytesSent} bytes sent, {smc.bytesReceived} received")
+    client.transport.loseConnection()
+
+
+react(main, sys.argv[1:])
