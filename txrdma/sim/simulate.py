@@ -1,0 +1,98 @@
+"""
+Play many simulations of the software device over a bad network.
+
+C{python -m txrdma.sim.simulate --seeds 10000} plays so many, by the seeds 0 to 9999. A seed that fails is
+printed, and repeats what it did.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from twisted.python.usage import Options, UsageError
+
+from txrdma.sim.scenario import Outcome, simulate, Violation
+
+_MOST_SHOWN = 10
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError("below zero")
+    return number
+
+
+class SimulateOptions(Options):
+    """What to play."""
+
+    synopsis = "python -m txrdma.sim.simulate [--seeds N] [--first SEED]"
+    optParameters = [  # that is how usage.Options wants it
+        ["seeds", "n", 1000, "How many simulations.", _number],
+        ["first", "s", 0, "The first one's seed.", _number],
+    ]
+    optFlags = [["quiet", "q", "No progress."]]
+
+
+def _watched(seeds: range, quiet: bool) -> Iterator[int]:
+    """The seeds, with a progress bar where somebody looks at one."""
+    shown: Iterable[int] = seeds
+    if not quiet and sys.stderr.isatty():
+        try:
+            from rich.console import Console
+            from rich.progress import track
+        except ImportError:
+            pass
+        else:
+            shown = track(seeds, "Simulating", console=Console(stderr=True))
+    yield from shown
+
+
+def run(first: int, count: int, quiet: bool = False) -> int:
+    """
+    Play them all.
+
+    @return: how many failed.
+    """
+    started = time.monotonic()
+    failed = 0
+    completed = packets = dropped = 0
+    ends: Counter[str] = Counter()
+    for seed in _watched(range(first, first + count), quiet):
+        try:
+            outcome: Outcome = simulate(seed)
+        except Exception as error:  # whatever it is, it is a find
+            failed += 1
+            if failed <= _MOST_SHOWN:
+                kind = "" if isinstance(error, Violation) else f"{type(error).__name__}: "
+                print(f"seed {seed} fails: {kind}{str(error)[:500]}", file=sys.stderr)
+                print(f"  again: python -m txrdma.sim.simulate --seeds 1 --first {seed}", file=sys.stderr)
+            continue
+        completed += outcome.completed
+        packets += outcome.packets
+        dropped += outcome.dropped
+        ends.update(status.name for status in outcome.failures)
+    took = time.monotonic() - started
+    print(
+        f"{count} simulations in {took:.1f} s: {completed} operations completed, {packets} packets, "
+        f"{dropped} of them lost; {failed} failed"
+    )
+    print("connections that had to end: " + (", ".join(f"{n} {name}" for name, n in ends.items()) or "none"))
+    return failed
+
+
+def main() -> None:
+    """The command."""
+    options: SimulateOptions = SimulateOptions()  # type: ignore[no-untyped-call]  # Twisted has no types there
+    try:
+        options.parseOptions()  # type: ignore[no-untyped-call]  # the same
+    except UsageError as error:
+        raise SystemExit(f"{options}\n{error}") from None
+    raise SystemExit(1 if run(options["first"], options["seeds"], bool(options["quiet"])) else 0)
+
+
+if __name__ == "__main__":
+    main()
