@@ -17,7 +17,6 @@ BENCH ?=
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
-SOURCES := txrdma fuzz tools docs/conf.py docs/_extensions benchmarks examples setup.py
 
 .PHONY: demo test check lint format types docs bench simulate fuzz clean
 .DELETE_ON_ERROR:
@@ -49,7 +48,7 @@ bench: $(VENV)/.has-bench
 	@$(BIN)/python -m benchmarks $(BENCH)
 
 simulate: $(VENV)/.has-test
-	@$(BIN)/python -m txrdma.test.simulate --seeds $(SEEDS) --first $(FIRST)
+	@$(BIN)/python -m txrdma.sim.simulate --seeds $(SEEDS) --first $(FIRST)
 
 fuzz: $(VENV)/.has-test
 	@$(BIN)/python fuzz/run.py --install --seconds $(SECONDS)

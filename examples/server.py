@@ -9,9 +9,6 @@ from twisted.internet.task import react
 
 
 class Echo(Protocol):
-    def connectionMade(self):
-        print("connected by", self.transport.smc.mode, flush=True)
-
     def dataReceived(self, data):
         self.transport.write(data)
 

@@ -27,8 +27,8 @@ class Options(usage.Options):
 
     synopsis = "[options]"
     longdesc = (
-        "Serves a folder with twistd web over smc: and downloads all of it in another process, then over tcp:, "
-        "and compares every file's SHA-256."
+        "Serves a folder with twistd web over smc: and downloads all of it in another process, then over "
+        "tcp:, and compares every file's SHA-256."
     )
     optParameters = [
         ["large", None, 256, "Size of the large file, in MiB.", int],

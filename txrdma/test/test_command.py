@@ -1,0 +1,166 @@
+"""
+The C{txrdma} command.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+
+from twisted.python.usage import UsageError
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma import command
+from txrdma.command import connectionsTable, devicesTable, flat, main, Options
+from txrdma.error import DeviceUnavailable
+from txrdma.smc.introspection import Answer
+
+SMC: dict[str, object] = {
+    "mode": "SMC-R",
+    "state": "ACTIVE",
+    "role": "client",
+    "local": "127.0.0.1:1234",
+    "peer": "127.0.0.1:80",
+    "fallbackReason": None,
+    "peerDiagnosis": None,
+    "device": "soft",
+    "route": "shared-memory",
+    "linkGroup": "group 7",
+    "bytesSent": 12_345,
+    "bytesReceived": 2_000_000,
+    "writes": 41,
+    "messagesSent": 42,
+    "messagesReceived": 43,
+    "buffers": {"send": 16384, "receive": 32768},
+}
+
+TCP: dict[str, object] = {
+    **SMC,
+    "mode": "TCP",
+    "state": "TCP",
+    "fallbackReason": "PEERDECL",
+    "peerDiagnosis": "NOSMCRDEV",
+    "device": "",
+    "route": "",
+    "linkGroup": "",
+    "buffers": None,
+}
+
+
+def shown(table: object) -> str:
+    """A table as text."""
+    from rich.console import Console
+
+    out = io.StringIO()
+    Console(file=out, width=200).print(table)
+    return out.getvalue()
+
+
+class OptionsTests(SynchronousTestCase):
+    """The command line."""
+
+    def refused(self, *arguments: str) -> str:
+        return str(self.assertRaises(SystemExit, main, list(arguments)))
+
+    def test_mistakes(self) -> None:
+        """Every mistake ends with what was wrong and where to find help, not with a traceback."""
+        for arguments, words in (
+            ([], "which command?"),
+            (["conections"], "Unknown command"),
+            (["connections", "--nope"], "not recognized"),
+            (["connections", "--interval", "0"], "0.05"),
+            (["connections", "--interval", "soon"], "soon"),
+        ):
+            said = self.refused(*arguments)
+            self.assertIn(words, said)
+            self.assertIn("--help", said)
+
+    def test_commands(self) -> None:
+        """Both commands take --json."""
+        for name in ("connections", "devices"):
+            options = Options()
+            options.parseOptions([name, "--json"])
+            self.assertTrue(options.subOptions["json"])
+
+    def test_abbreviation(self) -> None:
+        """A command that does not exist is no usage of another."""
+        self.assertRaises(UsageError, Options().parseOptions, ["connection"])
+
+
+class ConnectionsTests(SynchronousTestCase):
+    """What processes said, for people and for programs."""
+
+    def test_flat(self) -> None:
+        """Each connection knows its process; a process that did not answer is told once."""
+        answers = [Answer(1, ["python", "a"], [SMC, TCP]), Answer(2, error="no answer: late"), Answer(3)]
+        self.assertEqual(
+            flat(answers),
+            [
+                {"pid": 1, "command": ["python", "a"], **SMC},
+                {"pid": 1, "command": ["python", "a"], **TCP},
+                {"pid": 2, "error": "no answer: late"},
+            ],
+        )
+
+    def test_table(self) -> None:
+        """The table shows mode, reasons by name, addresses, device, route, link group, buffers and counts."""
+        answers = [Answer(77, ["python", "[x]"], [SMC, TCP]), Answer(78, error="hm")]
+        text = shown(connectionsTable(flat(answers)))
+        for words in (
+            *("77", "[x]", "SMC-R", "ACTIVE", "127.0.0.1:1234", "127.0.0.1:80", "soft", "shared-memory"),
+            *("group 7", "12.3 kB", "2.0 MB", "41", "42", "43", "32768"),
+            *("TCP", "PEERDECL", "NOSMCRDEV", "78", "hm"),
+        ):
+            self.assertIn(words, text)
+
+    def test_watching(self) -> None:
+        """Watching goes on until Ctrl-C, which ends it without a traceback."""
+        arguments = [sys.executable, "-m", "txrdma.command", "connections", "--json", "-w", "-i", "0.05"]
+        with subprocess.Popen(
+            arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None and process.stderr is not None
+            for _ in range(3):
+                self.assertIsInstance(json.loads(process.stdout.readline()), list)
+            process.send_signal(signal.SIGINT)
+            process.wait(20)
+            self.assertEqual(process.stderr.read(), "")
+
+
+class DevicesTests(SynchronousTestCase):
+    """Devices by name."""
+
+    def test_json(self) -> None:
+        """The software device is always there, with its port and its GIDs."""
+        arguments = [sys.executable, "-m", "txrdma.command", "devices", "--json"]
+        said = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=True).stdout
+        [soft] = [entry for entry in json.loads(said) if entry["device"] == "soft"]
+        self.assertEqual(soft["ports"][0]["port"], 1)
+        self.assertIn("::ffff:127.0.0.1", soft["ports"][0]["gids"])
+        self.assertGreater(soft["limits"]["maxQueuePairs"], 0)
+
+    def test_table(self) -> None:
+        """A device that can't be opened is told with the reason."""
+        port = {
+            "port": 1,
+            "state": "ACTIVE",
+            "netdev": "lo",
+            "mac": None,
+            "activeMTU": 4096,
+            "gids": ["::ffff:127.0.0.1"],
+        }
+        text = shown(devicesTable([{"device": "soft", "ports": [port]}, {"device": "x", "error": "broken"}]))
+        for words in ("soft", "lo", "4096", "::ffff:127.0.0.1", "broken"):
+            self.assertIn(words, text)
+
+    def test_unavailable(self) -> None:
+        """Opening that fails is an answer, too."""
+
+        def fail(reactor: object, name: str) -> object:
+            raise DeviceUnavailable("gone")
+
+        self.patch(command, "openDevice", fail)
+        self.assertEqual(command.describeDevice(None, "soft"), {"device": "soft", "error": "gone"})

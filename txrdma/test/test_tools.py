@@ -1,0 +1,101 @@
+"""
+The small tools of the checkout: the count of tests, and the examples.
+"""
+
+from __future__ import annotations
+
+import runpy
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+import txrdma
+
+CHECKOUT = Path(txrdma.__file__).parent.parent
+
+
+class CountTests(SynchronousTestCase):
+    """The last line of C{make test}."""
+
+    def setUp(self) -> None:
+        self.tool = CHECKOUT / "tools" / "trial.py"
+        if not self.tool.exists():
+            raise SkipTest("not a checkout")
+        self.counted: Callable[[str], tuple[int, int, int]] = runpy.run_path(str(self.tool))["counted"]
+
+    def test_summaries(self) -> None:
+        """Every form of trial's last line is understood."""
+        for line, counts in (
+            ("PASSED", (0, 0, 0)),
+            ("PASSED (successes=3)", (3, 0, 0)),
+            ("PASSED (skips=2, expectedFailures=1, successes=3)", (3, 0, 3)),
+            ("FAILED (failures=1, errors=2, skips=4, successes=30)", (30, 3, 4)),
+            ("FAILED (unexpectedSuccesses=1)", (0, 1, 0)),
+        ):
+            self.assertEqual(self.counted(line), counts)
+        self.assertRaises(ValueError, self.counted, "PASSED (successes)")
+
+    def run_(self, source: str) -> tuple[int, str]:
+        """Status and last line for a module of tests."""
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        (folder / "test_given.py").write_text(source)
+        command = [sys.executable, str(self.tool.resolve()), "test_given"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+        return done.returncode, done.stdout.splitlines()[-1]
+
+    def test_status(self) -> None:
+        """The status is trial's, and a run that does not come to its end has failed."""
+        head = "import os, unittest\nclass T(unittest.TestCase):\n  "
+        self.assertEqual(self.run_(head + "def test_a(self): pass"), (0, "1 passed, 0 failed, 0 skipped"))
+        self.assertEqual(self.run_(head + "def test_a(self): 1 / 0"), (1, "0 passed, 1 failed, 0 skipped"))
+        self.assertEqual(
+            self.run_(head + "@unittest.skip('for a reason')\n  def test_a(self): 1 / 0"),
+            (0, "0 passed, 0 failed, 1 skipped"),
+        )
+        self.assertEqual(
+            self.run_(head + "def test_a(self): os._exit(0)"), (1, "0 passed, 1 failed, 0 skipped")
+        )
+        self.assertEqual(self.run_("import nonsense_that_is_not_there")[0], 1)
+
+
+class ExampleTests(SynchronousTestCase):
+    """The examples of the documentation, as they stand there."""
+
+    def example(self, name: str) -> list[str]:
+        path = CHECKOUT / "examples" / name
+        if not path.exists():
+            raise SkipTest("not a checkout")
+        return [sys.executable, str(path)]
+
+    def test_echo(self) -> None:
+        """Server and client talk, by SMC-R."""
+        self.assertIn("by SMC-R shared-memory", self.echo("smc:127.0.0.1:{port}"))
+
+    def test_plainServer(self) -> None:
+        """A server without SMC is reached by TCP."""
+        self.assertIn("by TCP", self.echo("smc:127.0.0.1:{port}", "tcp:0:interface=127.0.0.1"))
+
+    def echo(self, connect: str, listen: str = "smc:0:interface=127.0.0.1") -> str:
+        with subprocess.Popen(
+            [*self.example("server.py"), listen], stdout=subprocess.PIPE, text=True
+        ) as server:
+            try:
+                assert server.stdout is not None
+                port = server.stdout.readline().split()[-1]
+                command = [*self.example("client.py"), connect.format(port=port)]
+                done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                self.assertTrue(done.stdout.startswith("hello\n"), done.stdout)
+                return done.stdout
+            finally:
+                server.terminate()
+
+    def test_length(self) -> None:
+        """They are what was promised: thirty lines."""
+        for name in ("server.py", "client.py"):
+            lines = Path(self.example(name)[1]).read_text().splitlines()
+            self.assertLessEqual(len(lines), 30)
