@@ -1,7 +1,8 @@
 """
 TCP connections that are announced on this host before they are made.
 
-L{Dialer} is the part of a reactor that C{HostnameEndpoint} uses, so names, several addresses and IPv6 are its business.
+L{Dialer} is the part of a reactor that C{HostnameEndpoint} uses, so names, several addresses and IPv6 are
+its business.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ class _Connector(Connector):
 def canAnnounce(reactor: object) -> bool:
     """Does this reactor have what it takes?"""
     return all(
-        interface.providedBy(reactor) for interface in (IReactorFDSet, IReactorUNIX, IReactorSocket, IReactorTime)
+        interface.providedBy(reactor)
+        for interface in (IReactorFDSet, IReactorUNIX, IReactorSocket, IReactorTime)
     )
 
 
@@ -107,7 +109,9 @@ class Dialer:
         """As the reactor does."""
         return cast(float, self._reactor.seconds())
 
-    def callLater(self, delay: float, callable: Callable[..., Any], *args: object, **kwargs: object) -> IDelayedCall:
+    def callLater(
+        self, delay: float, callable: Callable[..., Any], *args: object, **kwargs: object
+    ) -> IDelayedCall:
         """As the reactor does."""
         return cast(IDelayedCall, self._reactor.callLater(delay, callable, *args, **kwargs))
 
@@ -115,7 +119,9 @@ class Dialer:
         """As the reactor does."""
         return self._reactor.getDelayedCalls()
 
-    def listenTCP(self, port: int, factory: ServerFactory, backlog: int = 50, interface: str = "") -> IListeningPort:
+    def listenTCP(
+        self, port: int, factory: ServerFactory, backlog: int = 50, interface: str = ""
+    ) -> IListeningPort:
         """As the reactor does."""
         return cast(IListeningPort, self._reactor.listenTCP(port, factory, backlog, interface))
 

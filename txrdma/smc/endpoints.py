@@ -14,8 +14,8 @@ from twisted.internet.defer import Deferred, execute, gatherResults
 from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.interfaces import (
     IAddress,
-    ILoggingContext,
     IListeningPort,
+    ILoggingContext,
     IProtocol,
     IProtocolFactory,
     IStreamClientEndpoint,
@@ -27,7 +27,7 @@ from twisted.logger import Logger
 from txrdma.smc import introspection, status
 from txrdma.smc.clc import Diagnosis
 from txrdma.smc.dialing import canAnnounce, Dialer
-from txrdma.smc.negotiation import ClientNegotiation, Fallbacks, PlainStart, ServerNegotiation
+from txrdma.smc.negotiation import ClientNegotiation, Outcomes, PlainStart, ServerNegotiation
 from txrdma.smc.signalling import Announcements, placeOf
 
 _log = Logger()
@@ -80,15 +80,15 @@ class _SteppingFactory(Factory):
 class _ClientFactory(_SteppingFactory):
     """Begins a handshake on each TCP connection."""
 
-    def __init__(self, wrapped: IProtocolFactory, reactor: Any, options: Options, fallbacks: Fallbacks) -> None:
+    def __init__(self, wrapped: IProtocolFactory, reactor: Any, options: Options, outcomes: Outcomes) -> None:
         super().__init__(wrapped)
         self._reactor = reactor
         self._options = options
-        self._fallbacks = fallbacks
+        self._outcomes = outcomes
 
     def buildProtocol(self, addr: IAddress) -> ClientNegotiation:
         """A handshake."""
-        return ClientNegotiation(self._reactor, self._options, self._fallbacks, self.builder(addr))
+        return ClientNegotiation(self._reactor, self._options, self._outcomes, self.builder(addr))
 
 
 @implementer(IStreamClientEndpoint)
@@ -100,7 +100,7 @@ class SMCClientEndpoint:
         self._host = host
         self._port = port
         self._options = options
-        self._fallbacks = Fallbacks(f"{host}:{port}")
+        self._outcomes = Outcomes(f"{host}:{port}")
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         """
@@ -117,7 +117,7 @@ class SMCClientEndpoint:
             self._port,
             30 if options.timeout is None else options.timeout,
         )
-        factory = _ClientFactory(protocolFactory, self._reactor, options, self._fallbacks)
+        factory = _ClientFactory(protocolFactory, self._reactor, options, self._outcomes)
         connecting: Deferred[ClientNegotiation] = tcp.connect(factory)
         return connecting.addCallback(lambda negotiation: negotiation.finished())
 
@@ -133,13 +133,13 @@ class _ServerFactory(_SteppingFactory):
         wrapped: IProtocolFactory,
         reactor: Any,
         options: Options,
-        fallbacks: Fallbacks,
+        outcomes: Outcomes,
         announcements: Announcements,
     ) -> None:
         super().__init__(wrapped)
         self._reactor = reactor
         self._options = options
-        self._fallbacks = fallbacks
+        self._outcomes = outcomes
         self._announcements = announcements
         self.port = 0
 
@@ -150,8 +150,8 @@ class _ServerFactory(_SteppingFactory):
         announced = None if client is None else self._announcements.claim(client, self.port)
         if announced is not None or options.agreed:
             user = None if announced is None else announced.user
-            return ServerNegotiation(self._reactor, options, self._fallbacks, self.builder(addr), user)
-        self._fallbacks.note(Diagnosis.PEERNOSMC, None, addr)
+            return ServerNegotiation(self._reactor, options, self._outcomes, self.builder(addr), user)
+        self._outcomes.fellBack(Diagnosis.PEERNOSMC, None, options.fallback)
         if not options.fallback:
             return None
         protocol = self.wrapped.buildProtocol(addr)
@@ -207,7 +207,7 @@ class SMCServerEndpoint:
             protocolFactory,
             self._reactor,
             options,
-            Fallbacks(f"port {self._port}"),
+            Outcomes(f"port {self._port}"),
             announcements,
         )
         tcp = self._reactor.listenTCP(self._port, factory, self._backlog, self._interface)

@@ -27,8 +27,8 @@ class _Leftover:
     """
     Bytes that were read before the protocol was there.
 
-    They are given to it by the first C{doRead}, so pausing, TLS and the order of things work as with any others; since
-    nothing may come from the socket any more, the first C{doRead} after reading is allowed is ours to call.
+    They are given to it by the first C{doRead}, so pausing, TLS and the order of things work as with any
+    others; since nothing may come from the socket any more, that C{doRead} is ours to call.
     """
 
     def __init__(self, transport: Connection, data: bytes) -> None:

@@ -1,15 +1,15 @@
 """
 How the two ends learn that both speak SMC: the C{local} carrier.
 
-A plain socket can't put the TCP option of RFC 7609 (section 3.1) into a SYN. Between processes of one host a UNIX
-socket does its work: the listener answers on an abstract name made from its TCP address. The client says there from
-which address it is going to connect, I{before} it connects, so the listener knows what the connection is the moment it
-accepts it; nobody who waits for the server to speak first is held up. And the client sends a proposal only after the
-listener has said that it accepted this very connection: whoever else may be behind the TCP address never sees a
-stray byte.
+A plain socket can't put the TCP option of RFC 7609 (section 3.1) into a SYN. Between processes of one host
+a UNIX socket does its work: the listener answers on an abstract name made from its TCP address. The client
+says there from which address it is going to connect, I{before} it connects, so the listener knows what the
+connection is the moment it accepts it; nobody who waits for the server to speak first is held up. And the
+client sends a proposal only after the listener has said that it accepted this very connection: whoever else
+may be behind the TCP address never sees a stray byte.
 
-Names in that space can be taken by anybody, so the client believes an answer only from the user who owns the
-listening TCP socket, by the word of the kernel on both.
+Names in that space can be taken by anybody, so the client believes an answer only from the user who owns
+the listening TCP socket, by the word of the kernel on both.
 """
 
 from __future__ import annotations
@@ -96,9 +96,7 @@ def candidateNames(target: Place) -> tuple[str, ...]:
 
 def peerUser(connection: socket.socket) -> int:
     """The user at the other end of a connected UNIX socket: SO_PEERCRED."""
-    _pid, uid, _gid = _UCRED.unpack(
-        connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-    )
+    _pid, uid, _gid = _UCRED.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     return cast(int, uid)
 
 
@@ -155,6 +153,20 @@ def connectingUser(client: Place, port: int, tables: tuple[str, ...] = TABLES) -
             if entry.local == client and entry.remote.port == port:
                 return entry.user
     return None
+
+
+def peerUserByTCP(own: Place, peer: Place, weListen: bool) -> int | None:
+    """
+    Who is at the other end of a TCP connection, if that is on this host.
+
+    @param weListen: our end was accepted by a listener.
+    """
+    if sourceFor(peer) is None:
+        return None
+    if weListen:
+        return connectingUser(peer, own.port)
+    users = listeningUsers(peer)
+    return os.geteuid() if os.geteuid() in users else None
 
 
 def sourceFor(target: Place) -> Place | None:
@@ -265,7 +277,9 @@ class Announcements(Factory):
             self._port = reactor.listenUNIX(listenerName(place), self)
         except CannotListenError as error:
             _log.warn(
-                "clients on this host will use plain TCP to {place}: {error}", place=place, error=error.socketError
+                "clients on this host will use plain TCP to {place}: {error}",
+                place=place,
+                error=error.socketError,
             )
 
     def claim(self, client: Place, port: int) -> Announced | None:
@@ -404,7 +418,9 @@ def findListener(target: Place, tables: tuple[str, ...] = TABLES) -> socket.sock
         if user == 0 or user in listeningUsers(target, tables):
             return connection
         _log.warn(
-            "user {user} answers for {target}, but is not who listens there: plain TCP", user=user, target=target
+            "user {user} answers for {target}, but is not who listens there: plain TCP",
+            user=user,
+            target=target,
         )
         connection.close()
     return None

@@ -1,8 +1,8 @@
 """
 The endpoint strings C{smc:...}: what stands in them, made into endpoints.
 
-Twisted loads this module whenever it looks for endpoint plugins, so it imports next to nothing; what it names is
-imported when a string is parsed.
+Twisted loads this module whenever it looks for endpoint plugins, so it imports next to nothing; what it
+names is imported when a string is parsed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def _options(device: str, backend: str, peer: str, timeout: str | None, fallback
     from txrdma.smc.endpoints import Options
 
     if backend == "kernel":
-        raise ValueError("smc: backend=kernel is not here yet: the kernel's AF_SMC comes with a later version")
+        raise ValueError(
+            "smc: backend=kernel is not here yet: the kernel's AF_SMC comes with a later version"
+        )
     _choice("backend", backend, ("auto", "txrdma"))
     if not device:
         raise ValueError("smc: device= is empty; device=auto is the default")

@@ -1,0 +1,166 @@
+"""
+The link groups of a device, and which of them a connection joins.
+
+Follows RFC 7609, 3.2. A link group has one link here, so L{Link} is both.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from functools import lru_cache
+from typing import Any, Final
+
+from twisted.logger import Logger
+
+from txrdma.error import Refused
+from txrdma.iba.types import MACAddress, MTU
+from txrdma.iba.verbs import AsyncEvent, AsyncEventKind
+from txrdma.smc._linkgroup import GroupKey
+from txrdma.smc.clc import Accept, Diagnosis, Proposal
+from txrdma.smc.link import Link
+from txrdma.verbs.devices import sharedDevice
+
+_log = Logger()
+
+RING: Final = 512 * 1024
+"""Bytes of a connection's ring. Memory comes with use, so idle connections don't pay for it."""
+
+_open: dict[tuple[object, str], LinkGroups] = {}
+
+
+@lru_cache(1)
+def _instance(pid: int) -> bytes:
+    """Two bytes that tell this process from others with the same port, and from those before it."""
+    return secrets.token_bytes(2)
+
+
+def peerID(mac: MACAddress | None = None) -> bytes:
+    """What peers know this process by (RFC 7609, 3.1)."""
+    return _instance(os.getpid()) + (bytes(6) if mac is None else mac.toBytes())
+
+
+def linkGroups(reactor: Any, description: str) -> LinkGroups:
+    """
+    The link groups of this process over a device, which is opened if need be; until the reactor shuts down.
+
+    @raise RDMAError: the device is not to be had.
+    """
+    key = (reactor, description)
+    groups = _open.get(key)
+    if groups is None:
+        groups = _open[key] = LinkGroups(reactor, description)
+    return groups
+
+
+def closeLinkGroups(reactor: object) -> None:
+    """Close all link groups of a reactor, and their devices; tests want that before they end."""
+    for (owner, _), groups in list(_open.items()):
+        if owner is reactor:
+            groups.close()
+
+
+class LinkGroups:
+    """
+    All link groups over one device.
+
+    @ivar ringSize: of new connections.
+    """
+
+    def __init__(self, reactor: Any, description: str, ringSize: int = RING) -> None:
+        self.reactor = reactor
+        self.ringSize = ringSize
+        self._key = (reactor, description)
+        self._links: dict[GroupKey, list[Link]] = {}
+        self.device = device = sharedDevice(reactor, description)
+        port = device.portAttributes(1)
+        if port.mac is None:
+            device.close()
+            raise Refused(f"{description} has no MAC address", Diagnosis.NOSMCRDEV)
+        self.gid = device.gids(1)[0]
+        self.mac = port.mac
+        self.mtu = MTU(port.activeMTU)
+        self.maxInline = device.limits.maxInline
+        self.peerID = peerID(self.mac)
+        self._unsubscribe = device.subscribe(self._told)
+        self._trigger = reactor.addSystemEventTrigger("after", "shutdown", self._reactorStopped)
+
+    def __repr__(self) -> str:
+        return f"<LinkGroups of {self.device!r}>"
+
+    def links(self) -> list[Link]:
+        """All of them."""
+        return [link for links in self._links.values() for link in links]
+
+    async def forProposal(self, proposal: Proposal) -> tuple[Link, bool]:
+        """
+        The server's link for a client: one that there is, or a new one.
+
+        While one is being made for the same client, the others wait for it.
+        """
+        key = GroupKey.ofProposal(proposal)
+        while True:
+            making = None
+            for link in self._links.get(key, ()):
+                if link.core.usable:
+                    return link, False
+                if link.isNew:
+                    making = link
+            if making is None:
+                return self._make(key), True
+            try:
+                await making.confirmed()
+            except Refused:
+                pass  # then there will be another one
+
+    def forAccept(self, accept: Accept) -> Link:
+        """
+        The client's link that the server means.
+
+        @raise Refused: we don't have it.
+        """
+        key = GroupKey.ofAccept(accept)
+        if accept.firstContact:
+            return self._make(key)
+        for link in self._links.get(key, ()):
+            if link.core.usable:
+                return link
+        raise Refused("the server means a link group that we don't have", Diagnosis.SYNCERR)
+
+    def _make(self, key: GroupKey) -> Link:
+        link = Link(self, key)
+        self._links.setdefault(key, []).append(link)
+        return link
+
+    def forget(self, link: Link) -> None:
+        """It is over."""
+        key = link.key
+        links = self._links.get(key, [])
+        if link in links:
+            links.remove(link)
+        if not links:
+            self._links.pop(key, None)
+
+    def _told(self, event: AsyncEvent) -> None:
+        """What the device says without being asked."""
+        if event.kind is AsyncEventKind.DEVICE_FATAL:
+            self.close()
+        elif event.queuePair is not None and event.kind is AsyncEventKind.QP_FATAL:
+            for link in self.links():
+                link.asyncEvent(event.queuePair, event.kind.value)
+
+    def _reactorStopped(self) -> None:
+        self._trigger = None
+        self.close()
+
+    def close(self) -> None:
+        """Close all links, then the device. Twice is fine."""
+        if _open.get(self._key) is self:
+            del _open[self._key]
+        trigger, self._trigger = self._trigger, None
+        if trigger is not None:
+            self.reactor.removeSystemEventTrigger(trigger)
+        for link in self.links():
+            link.close("the device is closed")
+        self._unsubscribe()
+        self.device.close()

@@ -1,0 +1,144 @@
+"""
+Remote memory buffers: the memory of a link group's connections, in elements.
+
+Follows RFC 7609, 3.3 and 4.4.2. An RMB is one memory region with one key, which the peer learns once; its
+elements, all of one size, are the rings of connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from txrdma.iba.types import RKey
+from txrdma.iba.verbs import Access
+from txrdma.interfaces import IMemoryRegion, IProtectionDomain
+
+MAX_BUFFERS = 255
+"""RMBs of a link group (RFC 7609, 3.3)."""
+
+MOST_ELEMENTS = 16
+LARGEST_BUFFER = 16 << 20
+"""Elements share a buffer up to that size; memory is not there before it is written to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """
+    The ring of one connection.
+
+    @ivar index: from 1, as CLC says it.
+    """
+
+    buffer: RemoteMemoryBuffer
+    index: int
+
+    @property
+    def view(self) -> memoryview:
+        """Its bytes."""
+        size = self.buffer.size
+        return self.buffer.region.view[(self.index - 1) * size : self.index * size]
+
+
+class RemoteMemoryBuffer:
+    """
+    One region, in elements.
+
+    @ivar size: of an element.
+    @ivar isAgreed: the peer knows the key.
+    """
+
+    def __init__(self, region: IMemoryRegion, size: int) -> None:
+        self.region = region
+        self.size = size
+        self.isAgreed = False
+        self.isLeaving = False
+        self._count = region.length // size
+        self._free = list(range(self._count, 0, -1))
+        self._lost = 0
+
+    @property
+    def rkey(self) -> RKey:
+        """The region's."""
+        return self.region.rkey
+
+    @property
+    def hasFree(self) -> bool:
+        """Can an element be had?"""
+        return bool(self._free) and not self.isLeaving
+
+    @property
+    def isIdle(self) -> bool:
+        """No connection uses it; elements that the peer may still write to don't count."""
+        return len(self._free) + self._lost == self._count
+
+    @property
+    def isWhole(self) -> bool:
+        """All elements are free."""
+        return len(self._free) == self._count
+
+    def take(self) -> Element:
+        """An element."""
+        return Element(self, self._free.pop())
+
+    def give(self, element: Element, quiet: bool) -> None:
+        """
+        An element comes back.
+
+        @param quiet: the peer won't write into it any more.
+        """
+        if quiet:
+            self._free.append(element.index)
+        else:
+            self._lost += 1
+
+
+class BufferPool:
+    """The buffers of one link group."""
+
+    def __init__(self, domain: IProtectionDomain, size: int) -> None:
+        self._domain = domain
+        self.size = size
+        self._buffers: dict[RKey, RemoteMemoryBuffer] = {}
+
+    def __iter__(self) -> Iterator[RemoteMemoryBuffer]:
+        return iter(self._buffers.values())
+
+    def __len__(self) -> int:
+        return len(self._buffers)
+
+    def withRoom(self) -> RemoteMemoryBuffer | None:
+        """A buffer with a free element; one whose key the peer knows, if there is one."""
+        best = None
+        for buffer in self._buffers.values():
+            if buffer.hasFree:
+                if buffer.isAgreed:
+                    return buffer
+                best = buffer
+        return best
+
+    def grow(self) -> RemoteMemoryBuffer:
+        """A new buffer: bigger ones, when connections are many."""
+        count = max(min(MOST_ELEMENTS, LARGEST_BUFFER // self.size), 1)
+        region = self._domain.allocateMemory(self.size * count, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
+        buffer = self._buffers[region.rkey] = RemoteMemoryBuffer(region, self.size)
+        return buffer
+
+    def surplus(self) -> RemoteMemoryBuffer | None:
+        """A buffer that nobody uses, when another one has room."""
+        idle = [buffer for buffer in self._buffers.values() if buffer.isIdle and not buffer.isLeaving]
+        for buffer in idle:
+            if not buffer.isWhole or len(idle) > 1:
+                return buffer
+        return None
+
+    def drop(self, rkey: RKey) -> None:
+        """The peer has forgotten it. Unknown ones are ignored."""
+        buffer = self._buffers.pop(rkey, None)
+        if buffer is not None:
+            buffer.region.close()
+
+    def close(self) -> None:
+        """Let go of all."""
+        for rkey in list(self._buffers):
+            self.drop(rkey)

@@ -1,0 +1,127 @@
+"""
+Send requests for the data path: made once, used again and again.
+
+Where a queue pair takes everything inline (software devices), what the application wrote is named as it is.
+Elsewhere it is copied into registered memory first, and stays there until the peer has it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from txrdma.iba.types import RKey
+from txrdma.iba.verbs import Access, Buffer, Capacity, Operation, Segment, SendRequest
+from txrdma.interfaces import IProtectionDomain
+from txrdma.smc.cdc import CDC_LENGTH
+
+SIGNAL_EVERY: Final = 8
+"""Every so many SENDs make a completion: it says that those before have arrived, too."""
+
+STAGE: Final = 1 << 20
+"""Bytes of registered memory for what waits to be read by a device that takes little inline."""
+
+_UNLIMITED: Final = 1 << 30
+
+_Message = tuple[SendRequest, bytearray]
+
+
+class Poster:
+    """
+    Makes requests, one link's, which are posted before the next are asked for.
+
+    @ivar sent: SENDs that were made so far; a signaled one has this number.
+    @ivar isStaged: bytes are copied first.
+    """
+
+    def __init__(self, domain: IProtectionDomain, capacity: Capacity) -> None:
+        self.sent = 0
+        self.isStaged = capacity.maxInline < _UNLIMITED
+        self._writes: list[SendRequest] = []
+        self._writesUsed = 0
+        self._messages: list[_Message] = []
+        self._messagesUsed = 0
+        self._maxInline = capacity.maxInline
+        if self.isStaged:
+            self._stage = domain.allocateMemory(STAGE, Access.NONE)
+            self._staged = 0  # bytes, all told
+            self._freed = 0
+            self._marks: deque[tuple[int, int]] = deque()
+
+    def begin(self) -> None:
+        """What was made before is posted."""
+        self._writesUsed = self._messagesUsed = 0
+
+    def write(self, address: int, rkey: int, chunks: Sequence[Buffer], length: int) -> SendRequest:
+        """An RDMA WRITE of these bytes."""
+        at = self._writesUsed
+        if at == len(self._writes):
+            self._writes.append(SendRequest(0, Operation.RDMA_WRITE, signaled=False))
+        self._writesUsed = at + 1
+        request = self._writes[at]
+        request.remoteAddress = address
+        request.rkey = RKey(rkey)
+        if self.isStaged and length > self._maxInline:
+            request.inline = ()
+            request.segments = self._copy(chunks, length)
+        else:
+            request.inline = chunks
+            request.segments = ()
+        return request
+
+    def message(self) -> _Message:
+        """A SEND of 44 bytes, and the buffer for them, to be filled before it is posted."""
+        at = self._messagesUsed
+        if at == len(self._messages):
+            self._messages.append(self._newMessage())
+        self._messagesUsed = at + 1
+        self.sent = sent = self.sent + 1
+        entry = self._messages[at]
+        request = entry[0]
+        request.identifier = sent
+        request.signaled = not sent % SIGNAL_EVERY
+        if self.isStaged:
+            self._marks.append((sent, self._staged))
+        return entry
+
+    def _newMessage(self) -> _Message:
+        buffer = bytearray(CDC_LENGTH)
+        return SendRequest(0, Operation.SEND, inline=[buffer], solicited=True), buffer
+
+    # Staging
+
+    def most(self, backlog: int) -> int:
+        """How many of these bytes may be written now."""
+        return min(backlog, STAGE - (self._staged - self._freed)) if self.isStaged else backlog
+
+    def completed(self, identifier: int) -> None:
+        """The SEND with this number has arrived, and all that was before it."""
+        if self.isStaged:
+            marks = self._marks
+            while marks and marks[0][0] <= identifier:
+                self._freed = marks.popleft()[1]
+
+    def _copy(self, chunks: Sequence[Buffer], length: int) -> list[Segment]:
+        """Into the stage, which is a ring: in one piece or in two."""
+        region = self._stage
+        begin = self._staged % STAGE
+        at = begin
+        for chunk in chunks:
+            rest = memoryview(chunk).cast("B")
+            while rest:
+                fits = min(len(rest), STAGE - at)
+                region.view[at : at + fits] = rest[:fits]
+                rest = rest[fits:]
+                at = (at + fits) % STAGE
+        self._staged += length
+        first = min(length, STAGE - begin)
+        segments = [Segment(region.address + begin, first, region.lkey)]
+        if first < length:
+            segments.append(Segment(region.address, length - first, region.lkey))
+        return segments
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        if self.isStaged:
+            self._stage.close()

@@ -1,0 +1,695 @@
+"""
+A stream of bytes over SMC-R that behaves as Twisted's TCP transport does.
+
+Follows RFC 7609, 4.7 (data flow) and 4.8 (ending). What is written waits until the link flushes: once for
+each batch of completions, or once for a turn of the reactor. What arrives is given out as C{bytes}, from
+the link's batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any, cast, Final, TYPE_CHECKING
+
+from zope.interface import implementer
+
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import (
+    IAddress,
+    IConsumer,
+    IHalfCloseableProtocol,
+    ILoggingContext,
+    IProtocol,
+    IPullProducer,
+    IPushProducer,
+    ITCPTransport,
+    ITLSTransport,
+)
+from twisted.internet.tcp import Connection
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.python.log import ILogContext
+
+from txrdma.error import WireError
+from txrdma.iba.verbs import SendRequest
+from txrdma.interfaces import ISMCTransport
+from txrdma.smc import status
+from txrdma.smc._closing import Closing, Ended, Ending, ReadEnded, Released, Send
+from txrdma.smc._linkgroup import Role
+from txrdma.smc._ring import DATA, Ring, SPACE, UPDATE
+from txrdma.smc.cdc import StateFlags
+from txrdma.smc.memory import Element
+
+if TYPE_CHECKING:
+    from txrdma.smc.clc import Accept, Confirm
+    from txrdma.smc.link import Link
+
+_log = Logger()
+
+DELIVERY: Final = 256 * 1024
+"""The most bytes for one C{dataReceived}."""
+
+_EARLY: Final = 64
+"""Messages that may come before the handshake is over here."""
+
+_CLOSED: Final = int(StateFlags.CLOSED)
+
+_TLS_METHODS: Final = ("write", "writeSequence", "loseConnection", "registerProducer", "unregisterProducer")
+
+
+def _mustBeBytes(data: object) -> None:
+    if not isinstance(data, bytes):
+        raise TypeError("Data must be bytes")  # in the words of twisted.internet.abstract
+
+
+@lru_cache(256)
+def _contextFor(prefix: str) -> dict[object, object]:
+    """The logging context of protocols with this prefix."""
+    return {ILogContext: {"isError": 0, "system": prefix}}
+
+
+@implementer(ISMCTransport, ITCPTransport, ITLSTransport, IConsumer, IPushProducer, ILoggingContext)
+class SMCTransport:
+    """
+    One end of one connection.
+
+    Slots and no timers: there may be thousands of these, mostly idle. (C{__dict__} is for TLS, which needs to
+    replace methods; it takes no room otherwise.)
+
+    @ivar token: our alert token: what the peer calls this connection.
+    @ivar ring: the cursors, once the peer's end is known.
+    @ivar pending: what has been written and not yet posted, oldest first.
+    @ivar backlog: its length.
+    @ivar isDirty: it is in the link's list of those that have something to do.
+    """
+
+    __slots__ = (
+        "TLS",
+        "__dict__",
+        "__weakref__",
+        "_address",
+        "_closing",
+        "_context",
+        "_early",
+        "_element",
+        "_failure",
+        "_flags",
+        "_hasStoppedWriting",
+        "_host",
+        "_isAborting",
+        "_isHasty",
+        "_isOpen",
+        "_isPaused",
+        "_isReading",
+        "_mustSend",
+        "_peer",
+        "_peerState",
+        "_rkey",
+        "_tcp",
+        "_view",
+        "_writeEnding",
+        "backlog",
+        "bufferSize",
+        "connected",
+        "disconnected",
+        "disconnecting",
+        "isDirty",
+        "link",
+        "messagesReceived",
+        "messagesSent",
+        "pending",
+        "producer",
+        "producerPaused",
+        "protocol",
+        "ring",
+        "role",
+        "streamingProducer",
+        "token",
+        "writes",
+    )
+
+    protocol: IProtocol | None
+    producer: IPushProducer | IPullProducer | None
+
+    def __init__(self, link: Link, element: Element, tcp: Connection, role: Role) -> None:
+        self.link = link
+        self.role = role
+        self.ring: Ring | None = None
+        self.protocol = None
+        self.pending: list[bytes | memoryview] = []
+        self.backlog = 0
+        self.bufferSize = 65536
+        self.connected = self.disconnected = self.disconnecting = 0
+        self.producer = None
+        self.producerPaused = self.streamingProducer = False
+        self.isDirty = False
+        self.writes = self.messagesSent = self.messagesReceived = 0
+        self.TLS = False
+        self._closing = Closing()
+        self._tcp: Connection | None = tcp
+        self._host: IAddress = tcp.getHost()  # type: ignore[attr-defined]  # both kinds of Connection have it
+        self._peer: IAddress = tcp.getPeer()  # type: ignore[attr-defined]
+        self._element: Element | None = element
+        self._view = element.view
+        self._address = self._rkey = 0
+        self._early: list[tuple[int, ...]] | None = []
+        self._failure: Failure | None = None
+        self._isOpen = self._isPaused = self._isReading = self._isAborting = self._isHasty = False
+        self._mustSend = self._writeEnding = self._hasStoppedWriting = False
+        self._flags = self._peerState = 0
+        self._context: dict[object, object] = {}
+        self.token = link.add(self)
+
+    def __repr__(self) -> str:
+        return f"<SMCTransport {self.role.value} {self._closing.state.name} to {status.describe(self._peer)}>"
+
+    # Making it
+
+    def attach(self, answer: Accept | Confirm) -> None:
+        """
+        The peer's end is known.
+
+        @raise Refused: it names a buffer that we never heard of.
+        """
+        self._address = self.link.target(answer)
+        self._rkey = answer.rkey
+        self.ring = Ring(self._view.nbytes, answer.size, answer.token)
+
+    def start(self, protocol: IProtocol) -> None:
+        """Begin to serve a protocol."""
+        self.protocol = protocol
+        self.connected = 1
+        self._isOpen = True
+        self._closing.established()
+        self._context = _contextFor(self.logPrefix())
+        status.register(cast(Any, self))
+        try:
+            protocol.makeConnection(cast(Any, self))
+        except BaseException:
+            self._blame("makeConnection")
+        early, self._early = self._early, None
+        for message in early or ():
+            self.received(message)
+
+    def discard(self) -> None:
+        """It won't come to be."""
+        self._tcp = self._early = None
+        self.disconnected = 1
+        # A client's buffer is not known to anybody yet; a server's may be, and be written to.
+        self._released(quiet=self.role is Role.CLIENT)
+
+    # What the link brings: always in its turn, never inside a call of the application
+
+    def received(self, message: tuple[int, ...]) -> None:
+        """A CDC message."""
+        ring = self.ring
+        if ring is None or self._early is not None:
+            self._receivedEarly(message)
+            return
+        try:
+            what = ring.received(message)
+        except WireError as error:
+            self.violated(str(error))
+            return
+        self.messagesReceived += 1
+        if what & DATA and not self._isPaused:
+            self._deliver()
+        if what & UPDATE or (what & SPACE and self.backlog):
+            self._mustSend |= bool(what & UPDATE)
+            if not self.isDirty:
+                self.isDirty = True
+                self.link.dirty.append(self)
+        if message[9] != self._peerState:
+            self._peerState = message[9]
+            self._closing.received(message[9], ring.arrived - ring.consumed)
+            self._happened()
+
+    def _receivedEarly(self, message: tuple[int, ...]) -> None:
+        """The peer is quicker here than over TCP."""
+        early = self._early
+        if early is not None and len(early) < _EARLY:
+            early.append(message)
+
+    def _deliver(self) -> None:
+        """Give out what is in our buffer."""
+        ring = self.ring
+        if self._isReading or ring is None:
+            return  # the loop that runs already will see it
+        view = self._view
+        size = ring.size
+        contexts = self.link.contexts
+        contexts.append(self._context)
+        self._isReading = True
+        try:
+            while not self._isPaused:
+                consumed = ring.consumed
+                length = ring.arrived - consumed
+                if not length:
+                    break
+                protocol = self.protocol
+                if self.disconnecting or protocol is None:  # nobody wants it, but the peer needs the room
+                    if ring.consume(length):
+                        self._update()
+                    break
+                offset = consumed & (size - 1)
+                if length > DELIVERY:
+                    length = DELIVERY
+                if length > size - offset:
+                    length = size - offset
+                data = bytes(view[offset : offset + length])
+                if ring.consume(length):
+                    self._update()
+                protocol.dataReceived(data)
+        except BaseException:
+            self._blame("dataReceived")
+        finally:
+            self._isReading = False
+            contexts.pop()
+        if self._closing.readEnding and ring.arrived == ring.consumed:
+            self._closing.drained()
+            self._happened()
+
+    def _update(self) -> None:
+        """The peer should hear what we consumed, or how we end, with data or without."""
+        self._mustSend = True
+        if not self.isDirty:
+            self._makeDirty()
+
+    def resumed(self) -> None:
+        """The application wants data again."""
+        if not self._isPaused:
+            self._deliver()
+
+    def violated(self, what: str) -> None:
+        """The peer does what it must not: this connection ends, the others of the link go on."""
+        _log.warn("{transport!r} ends: {what}", transport=self, what=what)
+        self._failure = self._failure or Failure(ConnectionLost(what))
+        self._closing.fail()
+        self._happened()
+
+    def tcpLost(self) -> None:
+        """The TCP connection is gone: the peer gave up, or is dead."""
+        self._tcp = None
+        if not self._closing.over:
+            self._failure = self._failure or Failure(ConnectionLost())
+            self.aborted()
+
+    def linkLost(self) -> None:
+        """The link is gone."""
+        self._closing.groupDied()
+        self._happened()
+
+    def remoteBuffersGone(self, rkeys: Sequence[int]) -> None:
+        """The peer takes back buffers of its own."""
+        if self._rkey in rkeys and self.ring is not None and not self.disconnected:
+            self.violated("its buffer is taken back")
+
+    def aborted(self) -> None:
+        """The application wanted it so, or has failed."""
+        self._closing.abort()
+        self._happened()
+
+    def expired(self) -> None:
+        """The peer did not do its part of the end."""
+        self._closing.expired()
+        self._happened()
+
+    # What goes out, when the link asks
+
+    def fill(self, requests: list[SendRequest]) -> None:
+        """Append what has to be posted now."""
+        ring = self.ring
+        if ring is None:
+            return
+        link = self.link
+        backlog = self.backlog
+        mustSend = self._mustSend
+        if backlog:
+            if self._peerState & _CLOSED:
+                self._peerIsGone()
+                return
+            offset, first, second = ring.take(backlog, link.most(backlog) if link.isStaged else backlog)
+            if first:
+                mustSend = True
+                taken = first + second
+                if taken == backlog:
+                    chunks, self.pending = self.pending, []
+                else:
+                    chunks = _cut(self.pending, taken)
+                self.backlog = backlog - taken
+                address = self._address
+                self.writes += 1
+                if second:
+                    self.writes += 1
+                    head = _cut(chunks, first)
+                    requests.append(link.write(address + offset, self._rkey, head, first))
+                    requests.append(link.write(address, self._rkey, chunks, second))
+                else:
+                    requests.append(link.write(address + offset, self._rkey, chunks, first))
+        if self._writeEnding:
+            mustSend |= self._finishWriting()
+            link.flushed.append(self)
+        elif self.producer is not None:
+            link.flushed.append(self)
+        if mustSend:
+            self._mustSend = False
+            self.messagesSent += 1
+            request, buffer = link.message()
+            ring.pack(buffer, 0, self._flags)
+            requests.append(request)
+
+    def _finishWriting(self) -> bool:
+        """If all is posted that will ever be written, end it; tell whether there are new flags to send."""
+        closing = self._closing
+        if self._isHasty:
+            self._drop()
+        elif self.backlog or self.producer is not None:
+            return False
+        self._writeEnding = False
+        self._isOpen = False
+        if self.disconnecting:
+            closing.close()
+        else:
+            closing.doneWriting()
+            self._hasStoppedWriting = True
+        before, self._flags = self._flags, int(closing.flags)
+        return before != self._flags
+
+    def _peerIsGone(self) -> None:
+        """There is something to write, and nobody to read it."""
+        if self._isHasty:
+            self._drop()
+            self._makeDirty()
+        else:
+            self._failure = self._failure or Failure(ConnectionLost())
+            self._abort()
+
+    def wasFlushed(self) -> None:
+        """What was written is posted: see who waited for that."""
+        producer = self.producer
+        if producer is not None and self.connected and not self.backlog and not self._isAborting:
+            try:
+                if not self.streamingProducer:
+                    self._pull()
+                elif self.producerPaused:
+                    self.producerPaused = False
+                    producer.resumeProducing()
+            except BaseException:
+                self._blame("resumeProducing")
+        if self._hasStoppedWriting:
+            self._hasStoppedWriting = False
+            half = IHalfCloseableProtocol(self.protocol, None)
+            if half is not None:
+                try:
+                    half.writeConnectionLost()
+                except BaseException:
+                    self._blame("writeConnectionLost")
+        self._happened()
+
+    def _pull(self) -> None:
+        """Let a pull producer fill the buffer, as long as it gives something."""
+        before = -1
+        while before < self.backlog < self.bufferSize and self.producer is not None and not self._isAborting:
+            before = self.backlog
+            self.producer.resumeProducing()
+
+    # The end
+
+    def _happened(self) -> None:
+        """Do what the state machine says."""
+        for event in self._closing.events():
+            if isinstance(event, Send):
+                if self._flags != event.flags:
+                    self._flags = int(event.flags)
+                    self._update()
+            elif isinstance(event, ReadEnded):
+                self._readEnded()
+            elif isinstance(event, Ended):
+                self._ended(event.how)
+            elif isinstance(event, Released):
+                self._released(event.quiet)
+
+    def _readEnded(self) -> None:
+        half = IHalfCloseableProtocol(self.protocol, None)
+        if half is not None and not self.disconnecting:
+            try:
+                half.readConnectionLost()
+            except BaseException:
+                self._blame("readConnectionLost")
+        elif not self.disconnecting or self._peerState & _CLOSED:
+            self._isHasty = self._writeEnding = True
+            self.disconnecting = 1
+            if not self.isDirty:
+                self._makeDirty()
+
+    def _ended(self, how: Ending) -> None:
+        """The application's part is over."""
+        failure = self._failure
+        if failure is None:
+            failure = Failure(_REASONS[how]())
+        self._failure = None
+        self._drop()
+        self.connected = 0
+        self.disconnected = 1
+        for name in _TLS_METHODS:
+            self.__dict__.pop(name, None)
+        status.forget(cast(Any, self))
+        self.link.linger(self)
+        if how is not Ending.DONE and self._tcp is not None:
+            self._tcp.abortConnection()
+        producer, self.producer = self.producer, None
+        protocol, self.protocol = self.protocol, None
+        try:
+            if producer is not None:
+                producer.stopProducing()
+        except BaseException:
+            _log.failure("in stopProducing")
+        try:
+            if protocol is not None:
+                protocol.connectionLost(failure)
+        except BaseException:
+            _log.failure("in connectionLost")
+
+    def _released(self, quiet: bool) -> None:
+        """The peer's part is over, too."""
+        tcp, self._tcp = self._tcp, None
+        if tcp is not None:
+            tcp.loseConnection()
+        element, self._element = self._element, None
+        if element is not None:
+            self._view = memoryview(b"")
+            self.link.forget(self, element, quiet)
+
+    def _drop(self) -> None:
+        """What is not posted won't be."""
+        self._isOpen = False
+        self.pending = []
+        self.backlog = 0
+
+    def _blame(self, where: str) -> None:
+        """The application has raised: its connection ends."""
+        _log.failure("in {where}", where=where)
+        self._failure = Failure()
+        self._abort()
+
+    def _abort(self) -> None:
+        self._drop()
+        if not self.disconnected:
+            self._isAborting = True
+            self.disconnecting = 1
+            self.link.soon(self.aborted)
+
+    def _makeDirty(self) -> None:
+        self.isDirty = True
+        link = self.link
+        link.dirty.append(self)
+        if not link.isBusy:
+            link.schedule()
+
+    # ITransport
+
+    def write(self, data: bytes) -> None:
+        """Write, some time soon and in order."""
+        if data.__class__ is not bytes:
+            _mustBeBytes(data)
+        if data and self._isOpen:
+            self.pending.append(data)
+            self.backlog = backlog = self.backlog + len(data)
+            if not self.isDirty:
+                self._makeDirty()
+            if backlog > self.bufferSize and self.producer is not None:
+                self._pauseProducer()
+
+    def writeSequence(self, iovec: Iterable[bytes]) -> None:
+        """Write all of these."""
+        chunks = list(iovec)
+        for chunk in chunks:
+            _mustBeBytes(chunk)
+        if self._isOpen and any(chunks):
+            self.pending += chunks
+            self.backlog += sum(map(len, chunks))
+            if not self.isDirty:
+                self._makeDirty()
+            if self.backlog > self.bufferSize and self.producer is not None:
+                self._pauseProducer()
+
+    def loseConnection(self) -> None:
+        """Write what was written, wait for the producer, then close."""
+        if self.connected and not self.disconnecting:
+            self.disconnecting = 1
+            self._writeEnding = True
+            if not self.isDirty:
+                self._makeDirty()
+
+    def loseWriteConnection(self) -> None:
+        """Write what was written, then say that this is all."""
+        if self._isOpen:
+            self._writeEnding = True
+            if not self.isDirty:
+                self._makeDirty()
+
+    def abortConnection(self) -> None:
+        """Close at once, and forget what is not posted."""
+        if not self.disconnected and not self._isAborting:
+            self._abort()
+
+    def getHost(self) -> IAddress:
+        """Our address of the TCP connection."""
+        return self._host
+
+    def getPeer(self) -> IAddress:
+        """The peer's address of the TCP connection."""
+        return self._peer
+
+    # IConsumer
+
+    def registerProducer(self, producer: IPushProducer | IPullProducer, streaming: bool) -> None:
+        """See L{IConsumer}."""
+        if self.producer is not None:
+            raise RuntimeError(
+                f"Cannot register producer {producer}, because producer {self.producer} "
+                "was never unregistered."
+            )
+        if self.disconnected:
+            producer.stopProducing()
+        else:
+            self.producer = producer
+            self.streamingProducer = streaming
+            self.producerPaused = False
+            if not streaming:
+                producer.resumeProducing()
+
+    def unregisterProducer(self) -> None:
+        """See L{IConsumer}."""
+        self.producer = None
+        if self.connected and self.disconnecting and not self.isDirty:
+            self._makeDirty()
+
+    def stopConsuming(self) -> None:
+        """The producer has lost interest."""
+        self.unregisterProducer()
+        self.loseConnection()
+
+    def _pauseProducer(self) -> None:
+        if self.streamingProducer:
+            self.producerPaused = True
+            cast(IPushProducer, self.producer).pauseProducing()
+
+    # IPushProducer
+
+    def pauseProducing(self) -> None:
+        """Deliver nothing for now."""
+        self._isPaused = True
+
+    def resumeProducing(self) -> None:
+        """Deliver again."""
+        if self.connected and not self.disconnecting and self._isPaused:
+            self._isPaused = False
+            self.link.soon(self.resumed)
+
+    def stopProducing(self) -> None:
+        """The consumer is gone."""
+        self.loseConnection()
+
+    startReading = resumeProducing
+    stopReading = pauseProducing
+
+    # ITCPTransport
+
+    def getTcpNoDelay(self) -> bool:
+        """Of the TCP connection, which carries nothing."""
+        return self._tcp is not None and self._tcp.getTcpNoDelay()
+
+    def setTcpNoDelay(self, enabled: bool) -> None:
+        """As it pleases: nothing is ever delayed here."""
+        if self._tcp is not None:
+            self._tcp.setTcpNoDelay(enabled)
+
+    def getTcpKeepAlive(self) -> bool:
+        """Of the TCP connection."""
+        return self._tcp is not None and self._tcp.getTcpKeepAlive()
+
+    def setTcpKeepAlive(self, enabled: bool) -> None:
+        """Have TCP look after the peer's host, too."""
+        if self._tcp is not None:
+            self._tcp.setTcpKeepAlive(enabled)
+
+    # ITLSTransport
+
+    def startTLS(self, contextFactory: object, normal: bool = True) -> None:
+        """Go on with TLS over this connection."""
+        from twisted.internet import _newtls
+
+        producer, streaming = self.producer, self.streamingProducer
+        if producer is not None:
+            self.unregisterProducer()
+        _newtls.startTLS(self, contextFactory, normal, SMCTransport)
+        for name in _TLS_METHODS:
+            self.__dict__[name] = getattr(self.protocol, name)
+        if producer is not None:
+            self.registerProducer(producer, streaming)
+
+    @property
+    def _tlsClientDefault(self) -> bool:
+        return self.role is Role.CLIENT
+
+    # ISMCTransport, ILoggingContext
+
+    @property
+    def smc(self) -> status.SMCStatus:
+        """What there is to know of this connection."""
+        return status.SMCStatus(self)
+
+    @property
+    def state(self) -> str:
+        """The close state machine's, by Linux's name."""
+        return self._closing.state.name
+
+    def logPrefix(self) -> str:
+        """The protocol's."""
+        protocol = self.protocol
+        if ILoggingContext.providedBy(protocol):
+            return cast(str, ILoggingContext(protocol).logPrefix())
+        return f"{type(protocol).__name__},smc"
+
+
+_REASONS: Final = {
+    Ending.DONE: ConnectionDone,
+    Ending.ABORTED: ConnectionAborted,
+    Ending.RESET: ConnectionLost,
+    Ending.BROKEN: ConnectionLost,
+    Ending.LOST: ConnectionLost,
+}
+
+
+def _cut(chunks: list[bytes | memoryview], length: int) -> list[bytes | memoryview]:
+    """Take that many bytes, more than none, from the front."""
+    count = 0
+    while len(chunks[count]) < length:
+        length -= len(chunks[count])
+        count += 1
+    last = memoryview(chunks[count])
+    head = [*chunks[:count], last[:length]]
+    chunks[: count + 1] = [last[length:]] if length < len(last) else []
+    return head
