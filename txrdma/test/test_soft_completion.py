@@ -1,0 +1,244 @@
+"""
+Completion queues of the software device, and the channels that wake their readers.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from select import select
+
+from zope.interface.verify import verifyObject
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import InvalidRequest
+from txrdma.iba.types import QPN
+from txrdma.iba.verbs import AsyncEvent, AsyncEventKind, Completion, CompletionOpcode, SendRequest, Status
+from txrdma.interfaces import ICompletionChannel, ICompletionQueue
+from txrdma.soft.completion import SoftCompletionChannel, SoftCompletionQueue
+
+
+def completion(identifier: int, status: Status = Status.SUCCESS, number: int = 2) -> Completion:
+    return Completion(identifier, status, CompletionOpcode.RECEIVE, QPN(number))
+
+
+class Lane:
+    """A route whose arrivals are found by looking; it rings its peer's bell as shared memory does."""
+
+    name = "lane"
+    polled = True
+
+    def __init__(self, queue: SoftCompletionQueue) -> None:
+        self.queue = queue
+        self.arrived: list[Completion] = []
+        self.isArmed = False
+        self.polls = 0
+
+    def arrive(self, identifier: int) -> None:
+        """The peer's side: it puts something there, and rings once if asked to."""
+        self.arrived.append(completion(identifier))
+        if self.isArmed:
+            self.isArmed = False
+            os.write(self.queue.channel.doorbell, (1).to_bytes(8, sys.byteorder))
+
+    def poll(self) -> None:
+        self.polls += 1
+        while self.arrived:
+            self.queue.push(self.arrived.pop(0))
+
+    def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
+        self.isArmed = sends or receives
+
+    # Of no interest here.
+    def post(self, requests: Sequence[SendRequest]) -> None: ...
+    def receivesPosted(self) -> None: ...
+    def attributesChanged(self) -> None: ...
+    def close(self) -> None: ...
+    def flush(self) -> list[tuple[int, CompletionOpcode]]:
+        return []
+
+
+class Member:
+    """A queue pair, as far as a completion queue knows it."""
+
+    def __init__(self, lane: Lane | None = None) -> None:
+        self.lane = lane
+        self.failures: list[AsyncEventKind | None] = []
+
+    def failed(self, event: AsyncEventKind | None = None) -> None:
+        self.failures.append(event)
+
+    def armRoute(self) -> None:
+        if self.lane is not None:
+            self.lane.arm(False, bool(self.lane.queue.armed), False)
+
+
+class QueueTests(SynchronousTestCase):
+    """What completes here is found by those who look, and wakes those who sleep."""
+
+    def setUp(self) -> None:
+        self.events: list[AsyncEvent] = []
+        self.channel = SoftCompletionChannel()
+        self.addCleanup(self.channel.close)
+        self.queue = SoftCompletionQueue(8, self.channel, self.events.append)
+
+    def attached(self, queue: SoftCompletionQueue) -> Lane:
+        """A lane that is looked at."""
+        lane = Lane(queue)
+        queue.join(Member(lane))
+        queue.attach(lane)
+        return lane
+
+    def rung(self) -> bool:
+        return bool(select([self.channel.fileno()], [], [], 0)[0])
+
+    def test_interfaces(self) -> None:
+        """Both provide their interfaces."""
+        self.assertTrue(verifyObject(ICompletionQueue, self.queue))
+        self.assertTrue(verifyObject(ICompletionChannel, self.channel))
+
+    def test_poll(self) -> None:
+        """Completions are taken in their order, at most so many at once."""
+        for identifier in range(5):
+            self.queue.push(completion(identifier))
+        taken = [[c.identifier for c in self.queue.poll(2)] for _ in range(4)]
+        self.assertEqual(taken, [[0, 1], [2, 3], [4], []])
+
+    def test_armed(self) -> None:
+        """The next completion after C{arm} raises one event."""
+        self.queue.push(completion(1))
+        self.queue.arm()
+        self.assertFalse(self.rung())
+        self.queue.push(completion(2))
+        self.queue.push(completion(3))
+        self.assertTrue(self.rung())
+        self.assertEqual(self.channel.takeEvents(), [self.queue])
+        self.assertEqual((self.rung(), list(self.channel.takeEvents())), (False, []))
+        self.queue.push(completion(4))
+        self.assertFalse(self.rung())
+
+    def test_solicited(self) -> None:
+        """Armed for solicited completions it wakes for those and for failures; armed for any, for all."""
+        for pushed, solicited, wakes in (
+            (completion(1), False, False),
+            (completion(1), True, True),
+            (completion(1, Status.LOC_LEN_ERR), False, True),
+        ):
+            self.queue.arm(solicitedOnly=True)
+            self.queue.push(pushed, solicited)
+            self.assertEqual(self.rung(), wakes)
+            self.channel.takeEvents()
+        self.queue.arm()
+        self.queue.arm(solicitedOnly=True)
+        self.queue.push(completion(1))
+        self.assertTrue(self.rung())
+
+    def test_severalQueues(self) -> None:
+        """A channel tells which of its queues had something."""
+        others = [SoftCompletionQueue(8, self.channel, self.events.append) for _ in range(3)]
+        for queue in others:
+            queue.arm()
+        others[2].push(completion(1))
+        others[0].push(completion(1))
+        self.assertEqual(list(self.channel.takeEvents()), [others[2], others[0]])
+
+    def test_laneIsLookedAt(self) -> None:
+        """A poll finds what is in a lane; while somebody polls, it raises no event for that."""
+        lane = self.attached(self.queue)
+        self.queue.arm()
+        lane.isArmed = False
+        lane.arrive(5)
+        self.assertEqual([c.identifier for c in self.queue.poll(10)], [5])
+        self.assertFalse(self.rung())
+
+    def test_doorbell(self) -> None:
+        """A peer that rings wakes the queue whose lane has something, and no other."""
+        silent = SoftCompletionQueue(8, self.channel, self.events.append)
+        other, lane = self.attached(silent), self.attached(self.queue)
+        self.queue.arm()
+        silent.arm()
+        lane.arrive(1)
+        self.assertTrue(self.rung())
+        self.assertEqual(list(self.channel.takeEvents()), [self.queue])
+        self.assertFalse(self.rung())
+        self.assertTrue(other.isArmed)
+        other.arrive(2)
+        self.assertEqual(list(self.channel.takeEvents()), [silent])
+
+    def test_rungThenPolled(self) -> None:
+        """Who polls between the ring and C{takeEvents} has it all, and is woken again next time."""
+        lane = self.attached(self.queue)
+        self.queue.arm()
+        lane.arrive(1)
+        self.assertEqual(len(self.queue.poll(10)), 1)
+        self.assertEqual(list(self.channel.takeEvents()), [])
+        lane.arrive(2)
+        self.assertTrue(self.rung())
+        self.assertEqual(list(self.channel.takeEvents()), [self.queue])
+
+    def test_lateLane(self) -> None:
+        """A lane that is attached to an armed queue is armed, too; a detached one is not looked at."""
+        self.queue.arm()
+        lane = self.attached(self.queue)
+        self.assertTrue(lane.isArmed)
+        self.queue.detach(lane)
+        before = lane.polls
+        self.queue.poll(1)
+        self.assertEqual(lane.polls, before)
+
+    def test_overrun(self) -> None:
+        """One completion too many: the queue is in error, its members fail; what was there can be taken."""
+        member = Member()
+        self.queue.join(member)
+        for identifier in range(10):
+            self.queue.push(completion(identifier))
+        self.assertEqual([event.kind for event in self.events], [AsyncEventKind.CQ_ERROR])
+        self.assertIs(self.events[0].completionQueue, self.queue)
+        self.assertEqual(member.failures, [AsyncEventKind.QP_FATAL])
+        self.assertEqual([c.identifier for c in self.queue.poll(100)], list(range(8)))
+        self.queue.push(completion(11))
+        self.assertEqual(list(self.queue.poll(100)), [])
+
+    def test_purge(self) -> None:
+        """The completions of one queue pair can be forgotten."""
+        for identifier in range(6):
+            self.queue.push(completion(identifier, number=2 + identifier % 2))
+        self.queue.purge(QPN(3))
+        self.assertEqual([c.identifier for c in self.queue.poll(100)], [0, 2, 4])
+
+    def test_closed(self) -> None:
+        """When it is closed its members fail, and what they complete is nobody's."""
+        member = Member()
+        self.queue.join(member)
+        self.queue.arm()
+        self.queue.close()
+        self.queue.close()
+        self.queue.push(completion(1))
+        self.assertEqual((member.failures, self.rung(), self.events), ([None], False, []))
+        self.assertRaises(InvalidRequest, self.queue.join, member)
+
+    def test_closedChannel(self) -> None:
+        """A closed channel has no descriptor and takes no events, but its queues still complete."""
+        self.queue.arm()
+        self.channel.close()
+        self.channel.close()
+        self.queue.push(completion(1))
+        self.assertEqual((self.channel.fileno(), len(self.queue.poll(5))), (-1, 1))
+        self.assertRaises(InvalidRequest, self.channel.takeEvents)
+
+    def test_withoutEventfds(self) -> None:
+        """On systems without eventfds a pipe wakes as well."""
+        self.patch(sys, "platform", "elsewhere")
+        before = len(os.listdir("/dev/fd"))
+        channel = SoftCompletionChannel()
+        queue = SoftCompletionQueue(8, channel, self.events.append)
+        for _ in range(2):
+            queue.arm()
+            queue.push(completion(1))
+            self.assertTrue(select([channel.fileno()], [], [], 0)[0])
+            self.assertEqual(list(channel.takeEvents()), [queue])
+            self.assertFalse(select([channel.fileno()], [], [], 0)[0])
+        channel.close()
+        self.assertEqual(len(os.listdir("/dev/fd")), before)

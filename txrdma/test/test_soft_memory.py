@@ -1,0 +1,226 @@
+"""
+Memory regions of the software device, and their keys.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import sys
+from unittest import skipUnless
+
+from hypothesis import given
+from hypothesis import strategies as st
+from zope.interface.verify import verifyObject
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import InvalidRequest, ProtectionError, ResourceExhausted
+from txrdma.iba.types import LKey, RKey
+from txrdma.iba.verbs import Access, Segment
+from txrdma.interfaces import IMemoryRegion
+from txrdma.soft.memory import Domain, KeyTable, PAGE, Region
+
+ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
+
+
+class KeyTests(SynchronousTestCase):
+    """Keys lead to memory, for those who may."""
+
+    def setUp(self) -> None:
+        self.keys = KeyTable()
+        self.domain = Domain()
+
+    def allocate(self, length: int = 100, access: Access = ALL) -> Region:
+        region = self.keys.allocate(self.domain, length, access)
+        self.addCleanup(region.close)
+        return region
+
+    def test_interface(self) -> None:
+        """A region provides the interface."""
+        self.assertTrue(verifyObject(IMemoryRegion, self.allocate()))
+
+    def test_remote(self) -> None:
+        """The right key, range and right give the bytes themselves."""
+        region = self.allocate()
+        found = self.keys.remote(self.domain, region.rkey, region.address + 10, 5, Access.REMOTE_WRITE)
+        found[:] = b"there"
+        self.assertEqual(bytes(region.view[9:16]), b"\0there\0")
+
+    def test_local(self) -> None:
+        """A segment gives the bytes themselves."""
+        region = self.allocate()
+        self.keys.local(self.domain, region.segment(90), write=True)[:] = b"at the end"
+        self.assertEqual(bytes(region.view[90:]), b"at the end")
+
+    @given(st.integers(-(2**64), 2**65), st.integers(-(2**32), 2**64))
+    def test_range(self, offset: int, length: int) -> None:
+        """Whatever the range, nothing outside of the region is given, and all of it can be had."""
+        keys, domain = KeyTable(), Domain()
+        region = keys.register(domain, memoryview(bytearray(1000)), ALL)
+        inside = 0 <= offset <= offset + length <= 1000
+        address = region.address + offset
+        for attempt in (
+            lambda: keys.remote(domain, region.rkey, address, length, Access.REMOTE_READ),
+            lambda: keys.local(domain, Segment(address, length, region.lkey), False),
+        ):
+            if inside or length == 0:
+                self.assertEqual(len(attempt()), length)
+            else:
+                self.assertRaises(ProtectionError, attempt)
+
+    def test_edges(self) -> None:
+        """The first and the last byte belong to a region, the ones beside them do not."""
+        region = self.allocate(100)
+        for offset, length, fits in (
+            (0, 100, True),
+            (99, 1, True),
+            (100, 1, False),
+            (-1, 2, False),
+            (0, 101, False),
+        ):
+            attempt = (self.domain, region.rkey, region.address + offset, length, Access.REMOTE_READ)
+            if fits:
+                self.assertEqual(len(self.keys.remote(*attempt)), length)
+            else:
+                self.assertRaises(ProtectionError, self.keys.remote, *attempt)
+
+    def test_rights(self) -> None:
+        """Every needed right must be there."""
+        reading = self.allocate(access=Access.REMOTE_READ)
+        both = Access.REMOTE_READ | Access.REMOTE_WRITE
+        for need, region, allowed in (
+            (Access.REMOTE_READ, reading, True),
+            (Access.REMOTE_WRITE, reading, False),
+            (both, reading, False),
+            (both, self.allocate(), True),
+        ):
+            attempt = (self.domain, region.rkey, region.address, 1, need)
+            if allowed:
+                self.keys.remote(*attempt)
+            else:
+                self.assertRaises(ProtectionError, self.keys.remote, *attempt)
+        self.keys.local(self.domain, reading.segment(), write=False)
+        self.assertRaises(ProtectionError, self.keys.local, self.domain, reading.segment(), True)
+
+    def test_otherDomain(self) -> None:
+        """A key is worth nothing in another domain."""
+        region, other = self.allocate(), Domain()
+        self.assertRaises(ProtectionError, self.keys.remote, other, region.rkey, region.address, 1, 4)
+        self.assertRaises(ProtectionError, self.keys.local, other, region.segment(), False)
+        self.assertIsNone(self.keys.find(other, region.rkey))
+        self.assertIs(self.keys.find(self.domain, region.rkey), region)
+
+    def test_nothing(self) -> None:
+        """For no bytes no key is needed."""
+        self.assertEqual(len(self.keys.local(self.domain, Segment(1, 0, LKey(1)), True)), 0)
+        self.assertEqual(len(self.keys.remote(self.domain, RKey(1), 1, 0, Access.REMOTE_READ)), 0)
+
+    def test_closed(self) -> None:
+        """After C{close} the key is unknown; closing again changes nothing."""
+        region = self.allocate()
+        view = region.view[3:6]
+        region.close()
+        region.close()
+        self.assertRaises(ProtectionError, self.keys.remote, self.domain, region.rkey, region.address, 1, 4)
+        self.assertRaises(
+            ProtectionError, self.keys.local, self.domain, Segment(region.address, 1, region.lkey), False
+        )
+        self.assertEqual((len(self.keys), len(view)), (0, 3))
+
+    def test_keysAreNotReused(self) -> None:
+        """Keys are not 0, fit 32 bits, and do not come back soon."""
+        seen = set()
+        for _ in range(3000):
+            region = self.keys.register(self.domain, memoryview(bytearray(1)), Access.NONE)
+            seen.add(region.rkey)
+            region.close()
+        self.assertEqual(len(seen), 3000)
+        self.assertTrue(all(0 < key < 1 << 32 for key in seen))
+
+    def test_limit(self) -> None:
+        """A table that is full says so, until a region is closed."""
+        keys = KeyTable(maxRegions=1)
+        region = keys.allocate(self.domain, 1, ALL)
+        self.assertRaises(ResourceExhausted, keys.allocate, self.domain, 1, ALL)
+        region.close()
+        keys.allocate(self.domain, 1, ALL).close()
+
+    def test_tooMuch(self) -> None:
+        """Memory that the system does not give is an error of ours."""
+        self.assertRaises(ResourceExhausted, self.keys.allocate, self.domain, 1 << 62, ALL)
+
+    def test_rightsThatContradict(self) -> None:
+        """What peers may write, we must be able to write."""
+        self.assertRaises(InvalidRequest, self.keys.allocate, self.domain, 1, Access.REMOTE_WRITE)
+
+    def test_registered(self) -> None:
+        """A buffer of another format is registered as its bytes, and stays usable after C{close}."""
+        import array
+
+        numbers = array.array("I", [1, 2, 3])
+        region = self.keys.register(self.domain, memoryview(numbers), ALL)
+        self.assertEqual((region.length, region.descriptor), (12, None))
+        region.view[0] = 9
+        region.close()
+        self.assertEqual(numbers[0] & 0xFF if sys.byteorder == "little" else numbers[0] >> 24, 9)
+
+
+@skipUnless(sys.platform == "linux", "memfds are Linux's")
+class SharedTests(SynchronousTestCase):
+    """Regions that peers can map."""
+
+    def setUp(self) -> None:
+        self.region = KeyTable().allocate(Domain(), PAGE + 1, ALL)
+        self.addCleanup(self.region.close)
+        assert self.region.descriptor is not None
+        self.descriptor = self.region.descriptor
+
+    def test_shared(self) -> None:
+        """Whoever maps the descriptor sees the same bytes, and behind them the valid word until C{close}."""
+        self.assertEqual(os.fstat(self.descriptor).st_size, self.region.validOffset + PAGE)
+        with mmap.mmap(self.descriptor, 0) as mapping:
+            mapping[PAGE] = 7
+            self.assertEqual(self.region.view[PAGE], 7)
+            word = slice(self.region.validOffset, self.region.validOffset + 8)
+            self.assertEqual(int.from_bytes(mapping[word], sys.byteorder), 1)
+            self.region.close()
+            self.assertEqual(int.from_bytes(mapping[word], sys.byteorder), 0)
+
+    def test_sealed(self) -> None:
+        """Nobody can change its size, or its seals."""
+        for size in (0, PAGE, PAGE * 10):
+            self.assertRaises(PermissionError, os.ftruncate, self.descriptor, size)
+        self.assertRaises(
+            PermissionError, fcntl.fcntl, self.descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE
+        )
+
+    def test_descriptorIsOurs(self) -> None:
+        """A child does not inherit the descriptor, and C{close} closes it."""
+        self.assertFalse(os.get_inheritable(self.descriptor))
+        self.region.close()
+        self.assertRaises(OSError, os.fstat, self.descriptor)
+
+    def test_nothingLeaks(self) -> None:
+        """Regions that come and go leave no descriptor behind, not even while a slice is still held."""
+        keys, domain = KeyTable(), Domain()
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(50):
+            keys.allocate(domain, 100_000, ALL).close()
+        region = keys.allocate(domain, 100_000, ALL)
+        held = region.view[10:20]
+        region.close()
+        self.assertEqual(bytes(held), bytes(10))
+        del held
+        self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+
+    def test_withoutMemfds(self) -> None:
+        """On systems without memfds there is plain memory, with the same promises but for the descriptor."""
+        self.patch(sys, "platform", "elsewhere")
+        keys, domain = KeyTable(), Domain()
+        region = keys.allocate(domain, 5000, ALL)
+        self.assertIsNone(region.descriptor)
+        keys.remote(domain, region.rkey, region.address, 5000, Access.REMOTE_WRITE)[:] = b"x" * 5000
+        self.assertEqual(bytes(region.view), b"x" * 5000)
+        region.close()

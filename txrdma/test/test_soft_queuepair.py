@@ -1,0 +1,454 @@
+"""
+Queue pairs of the software device: transitions, posting, and the end, on a route that does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from zope.interface.verify import verifyObject
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import DeviceUnavailable, InvalidRequest, QueueFull
+from txrdma.iba.types import GID, LKey, MTU, QPN
+from txrdma.iba.verbs import (
+    Access,
+    AddressVector,
+    AsyncEvent,
+    AsyncEventKind,
+    Capacity,
+    Completion,
+    CompletionOpcode,
+    Operation,
+    QPAttributes,
+    QPKind,
+    QPState,
+    ReceiveRequest,
+    Segment,
+    SendRequest,
+    Status,
+)
+from txrdma.interfaces import IQueuePair
+from txrdma.soft._transitions import transition
+from txrdma.soft.completion import SoftCompletionChannel, SoftCompletionQueue
+from txrdma.soft.memory import Domain, KeyTable
+from txrdma.soft.queuepair import SoftQueuePair
+
+RESET, INIT, RTR, RTS, SQD, SQE, ERR = QPState
+RC, UD = QPKind.RC, QPKind.UD
+
+SOME: dict[str, Any] = {
+    "currentState": None,
+    "pkeyIndex": 0,
+    "port": 1,
+    "access": Access.REMOTE_READ,
+    "qkey": 1,
+    "address": AddressVector(GID.fromIP("192.0.2.1")),
+    "pathMTU": MTU.MTU_1024,
+    "destinationQPN": QPN(3),
+    "rqPSN": 4,
+    "sqPSN": 5,
+    "maxRDAtomic": 1,
+    "maxDestRDAtomic": 1,
+    "minRNRTimer": 12,
+    "timeout": 14,
+    "retryCount": 7,
+    "rnrRetry": 7,
+}
+"""A value for each attribute."""
+
+MANUAL = {
+    (RC, RESET, INIT): "PKEY_INDEX PORT ACCESS_FLAGS",
+    (RC, INIT, RTR): "AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER",
+    (RC, RTR, RTS): "SQ_PSN MAX_QP_RD_ATOMIC RETRY_CNT RNR_RETRY TIMEOUT",
+    (UD, RESET, INIT): "PKEY_INDEX PORT QKEY",
+    (UD, INIT, RTR): "",
+    (UD, RTR, RTS): "SQ_PSN",
+}
+"""What ibv_modify_qp(3) says is required."""
+
+NAMES = {
+    "PKEY_INDEX": "pkeyIndex",
+    "PORT": "port",
+    "ACCESS_FLAGS": "access",
+    "AV": "address",
+    "PATH_MTU": "pathMTU",
+    "DEST_QPN": "destinationQPN",
+    "RQ_PSN": "rqPSN",
+    "SQ_PSN": "sqPSN",
+    "MAX_QP_RD_ATOMIC": "maxRDAtomic",
+    "MAX_DEST_RD_ATOMIC": "maxDestRDAtomic",
+    "MIN_RNR_TIMER": "minRNRTimer",
+    "RETRY_CNT": "retryCount",
+    "RNR_RETRY": "rnrRetry",
+    "TIMEOUT": "timeout",
+    "QKEY": "qkey",
+}
+
+
+def attributes(state: QPState | None, names: Sequence[str]) -> QPAttributes:
+    return QPAttributes(state=state, **{name: SOME[name] for name in names})
+
+
+def required(kind: QPKind, before: QPState, after: QPState) -> QPAttributes:
+    """What ibv_modify_qp(3) wants for that."""
+    return attributes(after, [NAMES[name] for name in MANUAL.get((kind, before, after), "").split()])
+
+
+class TransitionTests(SynchronousTestCase):
+    """The table of transitions says what the specification and the manual say."""
+
+    def test_requiredIsEnough(self) -> None:
+        """What the manual calls required is enough for a transition, and all of it is needed."""
+        for kind, before, after in MANUAL:
+            enough = required(kind, before, after)
+            self.assertEqual(transition(kind, before, enough), after)
+            for name in enough.given() - {"state"}:
+                lacking: dict[str, Any] = {name: None}
+                self.assertRaises(InvalidRequest, transition, kind, before, replace(enough, **lacking))
+
+    def test_ways(self) -> None:
+        """The ways between states are those of the picture in IBA 10.3.1."""
+        always = {(state, RESET) for state in QPState} | {
+            (state, ERR) for state in QPState if state is not RESET
+        }
+        forward = {(RESET, INIT), (INIT, RTR), (RTR, RTS), (RTS, SQD), (SQD, RTS)}
+        staying = {(INIT, INIT), (RTS, RTS), (SQD, SQD)}
+        for kind, more in ((RC, set()), (UD, {(SQE, RTS)})):
+            allowed = set()
+            for before in QPState:
+                for after in QPState:
+                    try:
+                        transition(kind, before, required(kind, before, after))
+                    except InvalidRequest:
+                        continue
+                    allowed.add((before, after))
+            self.assertEqual(allowed, always | forward | staying | more)
+
+    def test_othersAreRefused(self) -> None:
+        """An attribute that is neither required nor optional is refused, and named."""
+        for kind, before, after, name in (
+            (RC, RESET, INIT, "qkey"),
+            (RC, INIT, RTR, "timeout"),
+            (RC, RTR, RTS, "pathMTU"),
+            (RC, RTS, RTS, "timeout"),
+            (RC, RTS, SQD, "access"),
+            (UD, RESET, INIT, "access"),
+            (UD, INIT, RTR, "address"),
+            (UD, RTR, RTS, "timeout"),
+        ):
+            extra: dict[str, Any] = {name: SOME[name]}
+            wrong = replace(required(kind, before, after), **extra)
+            error = self.assertRaises(InvalidRequest, transition, kind, before, wrong)
+            self.assertIn(name, str(error))
+
+    def test_optionalIsTaken(self) -> None:
+        """Timers and counters change in SQD, access rights and the RNR timer in RTS, Q_Keys nearly always."""
+        for kind, state, names in (
+            (RC, SQD, ["address", "timeout", "retryCount", "rnrRetry", "maxRDAtomic", "port"]),
+            (RC, RTS, ["access", "minRNRTimer"]),
+            (RC, INIT, ["pkeyIndex", "port", "access"]),
+            (UD, RTS, ["qkey"]),
+            (UD, INIT, ["qkey", "port"]),
+        ):
+            self.assertEqual(transition(kind, state, attributes(None, names)), state)
+            self.assertEqual(transition(kind, state, attributes(state, names)), state)
+
+    def test_ranges(self) -> None:
+        """Values out of range are refused."""
+        for kind, before, after in MANUAL:
+            enough = required(kind, before, after)
+            for name in enough.given() & {
+                "rqPSN",
+                "sqPSN",
+                "destinationQPN",
+                "retryCount",
+                "rnrRetry",
+                "timeout",
+            }:
+                for value in (-1, 1 << 24):
+                    wrong: dict[str, Any] = {name: value}
+                    self.assertRaises(InvalidRequest, transition, kind, before, replace(enough, **wrong))
+
+    def test_currentState(self) -> None:
+        """Who says which state he thinks it is in must be right."""
+        say = QPAttributes(state=RTS, currentState=SQD)
+        self.assertEqual(transition(RC, SQD, say), RTS)
+        self.assertRaises(InvalidRequest, transition, RC, RTS, say)
+
+    def test_noAtomics(self) -> None:
+        """The right to atomic operations can't be given: there are none."""
+        wrong = replace(required(RC, RESET, INIT), access=Access.REMOTE_ATOMIC)
+        self.assertRaises(InvalidRequest, transition, RC, RESET, wrong)
+
+
+class Route:
+    """A route that keeps what is posted."""
+
+    name = "nowhere"
+    polled = False
+
+    def __init__(self) -> None:
+        self.posted: list[SendRequest] = []
+        self.calls: list[str] = []
+
+    def post(self, requests: Sequence[SendRequest]) -> None:
+        self.posted += map(replace, requests)
+
+    def receivesPosted(self) -> None:
+        self.calls.append("receivesPosted")
+
+    def poll(self) -> None:
+        self.calls.append("poll")
+
+    def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
+        self.calls.append("arm")
+
+    def flush(self) -> list[tuple[int, CompletionOpcode]]:
+        self.calls.append("flush")
+        return [(request.identifier, CompletionOpcode.SEND) for request in self.posted]
+
+    def attributesChanged(self) -> None:
+        self.calls.append("attributesChanged")
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+class Host:
+    """The device of one queue pair."""
+
+    def __init__(self) -> None:
+        self.keys = KeyTable()
+        self.events: list[AsyncEvent] = []
+        self.route: Route | None = Route()
+        self.forgotten: list[SoftQueuePair] = []
+        self.forbidden = False
+
+    def connect(self, queuePair: SoftQueuePair) -> Route:
+        if self.route is None:
+            raise DeviceUnavailable("no way")
+        return self.route
+
+    def admit(self, attributes: QPAttributes) -> None:
+        if self.forbidden:
+            raise InvalidRequest("we don't have that")
+
+    def notify(self, event: AsyncEvent) -> None:
+        self.events.append(event)
+
+    def forget(self, queuePair: SoftQueuePair) -> None:
+        self.forgotten.append(queuePair)
+
+
+class QueuePairTests(SynchronousTestCase):
+    """A queue pair does its part whatever the route does."""
+
+    def setUp(self) -> None:
+        self.channel = SoftCompletionChannel()
+        self.addCleanup(self.channel.close)
+        self.host = Host()
+        self.sends = SoftCompletionQueue(100, self.channel, self.host.notify)
+        self.receives = SoftCompletionQueue(100, self.channel, self.host.notify)
+
+    def make(self, kind: QPKind = RC, upTo: QPState = RTS) -> SoftQueuePair:
+        """A queue pair in that state."""
+        capacity = Capacity(maxSend=4, maxReceive=4, maxSendSegments=2, maxReceiveSegments=2, maxInline=10)
+        queuePair = SoftQueuePair(self.host, Domain(), kind, QPN(9), self.sends, self.receives, capacity)
+        states = [RESET, INIT, RTR, RTS]
+        for before, after in zip(states, states[1 : states.index(upTo) + 1]):  # noqa: B905  # the rest is not wanted
+            queuePair.modify(required(kind, before, after))
+        return queuePair
+
+    def route(self) -> Route:
+        assert self.host.route is not None
+        return self.host.route
+
+    def flushed(self, queue: SoftCompletionQueue) -> list[int]:
+        """What was flushed into that queue, and nothing else was."""
+        completions = queue.poll(100)
+        self.assertEqual({c.status for c in completions} - {Status.WR_FLUSH_ERR}, set())
+        return [c.identifier for c in completions]
+
+    def test_interface(self) -> None:
+        """A queue pair provides the interface."""
+        self.assertTrue(verifyObject(IQueuePair, self.make()))
+
+    def test_requestsReachTheRoute(self) -> None:
+        """What is posted in RTS is the route's."""
+        queuePair = self.make()
+        queuePair.postSend([SendRequest(1, Operation.SEND), SendRequest(2, Operation.RDMA_READ)])
+        self.assertEqual([request.identifier for request in self.route().posted], [1, 2])
+
+    def test_depth(self) -> None:
+        """Places are given back when requests retire, not before."""
+        queuePair = self.make()
+        queuePair.postSend([SendRequest(index, Operation.SEND) for index in range(3)])
+        two = [SendRequest(8, Operation.SEND), SendRequest(9, Operation.SEND)]
+        self.assertRaises(QueueFull, queuePair.postSend, two)
+        queuePair.sendCompleted(Completion(0, Status.SUCCESS, CompletionOpcode.SEND, QPN(9)))
+        self.assertRaises(QueueFull, queuePair.postSend, two)
+        queuePair.retired(1)
+        queuePair.postSend(two)
+        self.assertEqual([request.identifier for request in self.route().posted], [0, 1, 2, 8, 9])
+
+    def test_misshapen(self) -> None:
+        """Requests of a form that is not allowed are refused, with all posted beside them."""
+        queuePair, piece = self.make(), Segment(1, 1, LKey(1))
+        good = SendRequest(1, Operation.SEND)
+        for wrong in (
+            SendRequest(2, Operation.SEND, [piece] * 3),
+            SendRequest(2, Operation.SEND, [piece], inline=[b"x"]),
+            SendRequest(2, Operation.SEND, inline=[b"x" * 11]),
+            SendRequest(2, Operation.SEND, inline=[b"x" * 5, b"x" * 6]),
+            SendRequest(2, Operation.RDMA_READ, inline=[b"x"]),
+            SendRequest(2, Operation.FETCH_AND_ADD, [piece]),
+            SendRequest(2, Operation.COMPARE_AND_SWAP, inline=[b"x"]),
+        ):
+            self.assertRaises(InvalidRequest, queuePair.postSend, [good, wrong])
+        self.assertEqual(self.route().posted, [])
+        queuePair.postSend([SendRequest(index, Operation.SEND, inline=[b"x" * 10]) for index in range(4)])
+
+    def test_drained(self) -> None:
+        """SQ_DRAINED comes when the last request before SQD has retired; what is posted then is held."""
+        queuePair = self.make()
+        queuePair.postSend([SendRequest(1, Operation.SEND), SendRequest(2, Operation.SEND)])
+        queuePair.modify(QPAttributes(state=SQD))
+        queuePair.postSend([SendRequest(3, Operation.SEND, inline=[bytearray(b"x")])])
+        queuePair.retired(1)
+        self.assertEqual(self.host.events, [])
+        queuePair.retired(1)
+        self.assertEqual([event.kind for event in self.host.events], [AsyncEventKind.SQ_DRAINED])
+        queuePair.modify(QPAttributes(timeout=3))
+        self.assertEqual(len(self.host.events), 1)
+        self.assertEqual([request.identifier for request in self.route().posted], [1, 2])
+        queuePair.modify(QPAttributes(state=RTS))
+        self.assertEqual([request.identifier for request in self.route().posted], [1, 2, 3])
+
+    def test_heldAreFlushedLast(self) -> None:
+        """A failure in SQD flushes what the route has, then what is held, then the receives."""
+        queuePair = self.make()
+        queuePair.postReceive([ReceiveRequest(10), ReceiveRequest(11)])
+        queuePair.postSend([SendRequest(1, Operation.SEND)])
+        queuePair.modify(QPAttributes(state=SQD))
+        queuePair.postSend([SendRequest(2, Operation.RDMA_READ), SendRequest(3, Operation.SEND)])
+        queuePair.failed(AsyncEventKind.QP_FATAL)
+        self.assertEqual((self.flushed(self.sends), self.flushed(self.receives)), ([1, 2, 3], [10, 11]))
+        self.assertEqual([event.kind for event in self.host.events], [AsyncEventKind.QP_FATAL])
+        self.assertIs(self.host.events[0].queuePair, queuePair)
+
+    def test_failsOnce(self) -> None:
+        """Failing again, or late news from the route, changes nothing."""
+        queuePair = self.make()
+        queuePair.postSend([SendRequest(1, Operation.SEND)])
+        queuePair.failed()
+        queuePair.failed(AsyncEventKind.QP_FATAL)
+        queuePair.modify(QPAttributes(state=ERR))
+        queuePair.retired(1)
+        self.assertEqual((self.flushed(self.sends), self.host.events), ([1], []))
+        self.assertEqual(queuePair.query().state, ERR)
+
+    def test_sendFailed(self) -> None:
+        """A datagram that fails leads to SQE: later sends are flushed, receives go on, RTS is possible."""
+        queuePair = self.make(UD)
+        queuePair.postReceive([ReceiveRequest(10)])
+        handle = AddressVector(GID.fromIP("192.0.2.1"))
+        host = self
+
+        class Handle:
+            address = handle
+
+        def datagram(identifier: int) -> SendRequest:
+            request: Any = SendRequest(identifier, Operation.SEND)
+            request.address = Handle()
+            return request  # type: ignore[no-any-return]  # Any, so that a handle needs no more than this
+
+        def spoil(requests: Sequence[SendRequest]) -> None:
+            queuePair.retired(1)
+            queuePair.sendCompleted(
+                Completion(requests[0].identifier, Status.LOC_LEN_ERR, CompletionOpcode.SEND, QPN(9))
+            )
+
+        host.route().post = spoil  # type: ignore[method-assign]  # this route fails
+        queuePair.postSend([datagram(1), datagram(2)])
+        queuePair.postSend([datagram(3)])
+        self.assertEqual(queuePair.state, SQE)
+        completions = self.sends.poll(10)
+        self.assertEqual([c.identifier for c in completions], [1, 2, 3])
+        self.assertEqual([c.status for c in completions], [Status.LOC_LEN_ERR] + [Status.WR_FLUSH_ERR] * 2)
+        self.assertEqual(len(queuePair.receives), 1)
+        queuePair.modify(QPAttributes(state=RTS))
+        self.assertEqual(queuePair.state, RTS)
+
+    def test_noRoute(self) -> None:
+        """When no route leads there, the queue pair stays in INIT as it was."""
+        self.host.route = None
+        queuePair = self.make(upTo=INIT)
+        before = queuePair.query()
+        self.assertRaises(DeviceUnavailable, queuePair.modify, required(RC, INIT, RTR))
+        self.assertEqual((queuePair.query(), queuePair.route), (before, ""))
+        self.host.route = Route()
+        queuePair.modify(required(RC, INIT, RTR))
+        self.assertEqual((queuePair.state, queuePair.route), (RTR, "nowhere"))
+
+    def test_notAdmitted(self) -> None:
+        """What the device does not have is refused, and nothing has changed."""
+        queuePair = self.make(upTo=RESET)
+        self.host.forbidden = True
+        self.assertRaises(InvalidRequest, queuePair.modify, required(RC, RESET, INIT))
+        self.assertEqual(queuePair.state, RESET)
+
+    def test_earlyReceives(self) -> None:
+        """The route hears of receives that were posted before it was there, and of later ones."""
+        queuePair = self.make(upTo=INIT)
+        queuePair.postReceive([ReceiveRequest(1)])
+        queuePair.modify(required(RC, INIT, RTR))
+        self.assertEqual(self.route().calls.count("receivesPosted"), 1)
+        queuePair.postReceive([ReceiveRequest(2)])
+        self.assertEqual(self.route().calls.count("receivesPosted"), 2)
+        self.assertEqual([receive.identifier for receive in queuePair.receives], [1, 2])
+
+    def test_notPolled(self) -> None:
+        """A route that tells by itself is neither looked at nor armed."""
+        self.make()
+        self.sends.arm()
+        self.receives.poll(1)
+        self.assertEqual({"poll", "arm"} & set(self.route().calls), set())
+
+    def test_reset(self) -> None:
+        """RESET closes the route, empties the queues and forgets the completions."""
+        queuePair = self.make()
+        queuePair.postReceive([ReceiveRequest(1)])
+        queuePair.postSend([SendRequest(1, Operation.SEND)] * 4)
+        queuePair.sendCompleted(Completion(1, Status.SUCCESS, CompletionOpcode.SEND, QPN(9)))
+        queuePair.modify(QPAttributes(state=RESET))
+        self.assertEqual(self.route().calls[-1], "close")
+        self.assertEqual((list(self.sends.poll(9)), list(self.receives.poll(9))), ([], []))
+        self.assertEqual((queuePair.route, len(queuePair.receives)), ("", 0))
+        self.assertEqual(queuePair.query(), QPAttributes(state=RESET, currentState=RESET))
+
+    def test_close(self) -> None:
+        """A closed queue pair is silent, takes nothing, and its device forgets it, once."""
+        queuePair = self.make()
+        queuePair.postSend([SendRequest(1, Operation.SEND)])
+        queuePair.close()
+        queuePair.close()
+        queuePair.failed(AsyncEventKind.QP_FATAL)
+        self.assertEqual((list(self.sends.poll(9)), self.host.events), ([], []))
+        self.assertEqual(self.host.forgotten, [queuePair])
+        for attempt in (
+            lambda: queuePair.postSend([SendRequest(1, Operation.SEND)]),
+            lambda: queuePair.postReceive([ReceiveRequest(1)]),
+            lambda: queuePair.modify(required(RC, RESET, INIT)),
+        ):
+            self.assertRaises(InvalidRequest, attempt)
+
+    def test_completionQueueCloses(self) -> None:
+        """When one of its completion queues is closed, the queue pair fails."""
+        queuePair = self.make()
+        self.receives.close()
+        self.assertEqual(queuePair.state, ERR)
+        queuePair.close()

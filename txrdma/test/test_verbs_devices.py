@@ -1,0 +1,128 @@
+"""
+Devices by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from zope.interface import implementer
+from zope.interface.verify import verifyObject
+
+from twisted.internet.testing import MemoryReactorClock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import DeviceUnavailable
+from txrdma.interfaces import IVerbsDevice, IVerbsDeviceStringParser
+from txrdma.soft.device import SoftDevice
+from txrdma.verbs import devices
+from txrdma.verbs.devices import availableDevices, openDevice, sharedDevice
+
+
+@implementer(IVerbsDeviceStringParser)
+class Parser:
+    """Keeps what it is asked for, and opens devices without routes."""
+
+    prefix = "test"
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[tuple[str, ...], dict[str, str]]] = []
+        self.opened: list[SoftDevice] = []
+
+    def parseDevice(self, reactor: Any, *args: str, **kwargs: str) -> IVerbsDevice:
+        self.asked.append((args, kwargs))
+        if "broken" in args:
+            raise DeviceUnavailable("broken")
+        self.opened.append(SoftDevice(reactor, "127.0.0.1", 4791, []))
+        return self.opened[-1]
+
+    def available(self) -> list[str]:
+        return ["test:1", "test:2"]
+
+
+class StringTests(SynchronousTestCase):
+    """Strings are taken apart as Twisted's endpoint strings are."""
+
+    def setUp(self) -> None:
+        self.parser = Parser()
+        self.patch(devices, "getPlugins", self.plugins)
+        self.reactor = MemoryReactorClock()
+
+    def plugins(self, interface: object) -> Iterator[Parser]:
+        self.assertIs(interface, IVerbsDeviceStringParser)
+        yield self.parser
+
+    def test_parsed(self) -> None:
+        """Colons separate, an equals sign makes a key, a backslash takes the meaning from either."""
+        for text, args, kwargs in (
+            ("test", (), {}),
+            ("test:", ("",), {}),
+            ("test:one:two", ("one", "two"), {}),
+            (r"test:\:\:1:port=4791", ("::1",), {"port": "4791"}),
+            (r"test:a\=b:c=d=e:f=\\", ("a=b",), {"c": "d=e", "f": "\\"}),
+            ("test:k=", (), {"k": ""}),
+        ):
+            self.parser.asked.clear()
+            openDevice(self.reactor, text)
+            self.assertEqual(self.parser.asked, [(args, kwargs)])
+
+    def test_nonsense(self) -> None:
+        """What can't be taken apart, or names no kind of device, is a ValueError that shows it."""
+        for text, named in (
+            ("", "''"),
+            ("tset:1", "'tset'"),
+            ("tset:1", "only test"),
+            ("test:a=1:a=2", "a=2"),
+            ("test:oops\\", "backslash"),
+            ("key=value", "names no kind"),
+        ):
+            error = self.assertRaises(ValueError, openDevice, self.reactor, text)
+            self.assertIn(named, str(error))
+
+    def test_available(self) -> None:
+        """All parsers say what could be opened."""
+        self.assertEqual(availableDevices(), ["test:1", "test:2"])
+
+    def test_shared(self) -> None:
+        """All who share a string have one device, which closes with the last."""
+        one, other = (sharedDevice(self.reactor, "test:1") for _ in range(2))
+        apart = sharedDevice(self.reactor, "test:2")
+        self.assertEqual(len(self.parser.opened), 2)
+        device = self.parser.opened[0]
+        self.assertTrue(verifyObject(IVerbsDevice, one))
+        self.assertEqual((one.gids(1), one.portAttributes(1)), (device.gids(1), device.portAttributes(1)))
+        one.close()
+        one.close()
+        self.assertRaises(DeviceUnavailable, one.createChannel)
+        other.createChannel()
+        other.close()
+        self.assertRaises(DeviceUnavailable, device.createChannel)
+        apart.close()
+        again = sharedDevice(self.reactor, "test:1")
+        self.assertEqual(len(self.parser.opened), 3)
+        again.close()
+
+    def test_sharedByReactor(self) -> None:
+        """Two reactors share nothing."""
+        one, other = sharedDevice(self.reactor, "test"), sharedDevice(MemoryReactorClock(), "test")
+        self.assertEqual(len(self.parser.opened), 2)
+        one.close()
+        other.close()
+
+    def test_sharedUnavailable(self) -> None:
+        """A device that could not be opened is tried again the next time."""
+        for _ in range(2):
+            self.assertRaises(DeviceUnavailable, sharedDevice, self.reactor, "test:broken")
+        self.assertEqual(len(self.parser.asked), 2)
+
+
+class PluginTests(SynchronousTestCase):
+    """The software device is found by its name."""
+
+    def test_soft(self) -> None:
+        """C{soft} opens a software device, by the plugin that comes with this package."""
+        device = openDevice(MemoryReactorClock(), "soft:127.0.0.1:mtu=1024:route=rocev2")
+        self.addCleanup(device.close)
+        self.assertIsInstance(device, SoftDevice)
+        self.assertIn("soft", availableDevices())
