@@ -1,0 +1,151 @@
+"""
+A reactor that looks at completion queues for a while before it sleeps.
+
+To be woken takes tens of microseconds, what passes through shared memory takes one. So while messages come
+quickly this reactor does not sleep, but spins over what was added by C{addPollable}, for a bounded time. When
+spinning does not pay it does less and less of it, with a full try now and then; an idle process sleeps as on
+any other reactor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Final
+
+from zope.interface import implementer
+
+from twisted.internet.epollreactor import EPollReactor
+from twisted.internet.main import installReactor
+from twisted.logger import Logger
+
+from txrdma.interfaces import IPollable, IReactorPolling
+
+_log = Logger()
+
+SPIN_SECONDS: Final = 100e-6
+_LOOK_SECONDS: Final = 25e-6
+_PATIENCE: Final = 4
+_LEAST_SHIFT: Final = 5
+_PROBE: Final = 16
+_STRIDE: Final = range(16)
+
+
+@implementer(IReactorPolling)
+class PollingReactor(EPollReactor):
+    """
+    epoll(7), after some spinning.
+
+    @ivar spinSeconds: how long to spin, at most, since something was found.
+    @ivar spins: how often it has spun; C{paid}: how often it found something by that.
+    """
+
+    def __init__(self) -> None:
+        self._pollables: dict[IPollable, None] = {}
+        self._polls: tuple[Callable[[], bool], ...] = ()
+        self._misses = 0
+        self.spinSeconds = SPIN_SECONDS
+        self.spins = 0
+        self.paid = 0
+        super().__init__()  # type: ignore[no-untyped-call]  # Twisted's
+
+    def addPollable(self, pollable: IPollable) -> None:
+        """Look at it, until it is removed."""
+        self._pollables[pollable] = None
+        self._polls = tuple(each.poll for each in self._pollables)
+
+    def removePollable(self, pollable: IPollable) -> None:
+        """Don't look any more. Unknown ones are ignored."""
+        self._pollables.pop(pollable, None)
+        self._polls = tuple(each.poll for each in self._pollables)
+
+    def doPoll(self, timeout: float | None) -> None:
+        """Spin, and if nothing calls us away, sleep."""
+        if not self._pollables:
+            self._wait(timeout)
+        elif timeout is not None and timeout <= 0:
+            self._look()
+            self._wait(0)
+        elif not self._spin(timeout):
+            for pollable in tuple(self._pollables):
+                pollable.arm()
+            if self._look() or self._calledAway():
+                self._wait(0)
+            else:
+                self._wait(self.timeout())
+
+    doIteration = doPoll
+
+    def _wait(self, timeout: float | None) -> None:
+        super().doPoll(timeout)  # type: ignore[no-untyped-call]  # Twisted's
+
+    def _spin(self, timeout: float | None) -> bool:
+        """Look until nothing was found for a while; True when there is something else to do."""
+        now = perf_counter()
+        until = now + self._window()
+        due = float("inf") if timeout is None else now + timeout
+        next = now + _LOOK_SECONDS
+        found = False
+        try:
+            while now < until:
+                for _ in _STRIDE:
+                    if self._look():
+                        found = True
+                        until = 0.0
+                        break
+                if until == 0.0:
+                    if self._newTimedCalls or self.threadCallQueue or self._justStopped:
+                        if self._calledAway():
+                            return True
+                    now = perf_counter()
+                    until = now + self.spinSeconds
+                else:
+                    now = perf_counter()
+                if now >= due:
+                    return True
+                if now >= next:
+                    self._wait(0)
+                    if self._calledAway() or not self._polls:
+                        return True
+                    left = self.timeout()
+                    due = float("inf") if left is None else now + left
+                    next = now + _LOOK_SECONDS
+            return False
+        finally:
+            self.spins += 1
+            if found:
+                self.paid += 1
+                self._misses = 0
+            else:
+                self._misses += 1
+
+    def _window(self) -> float:
+        """How long to look for the first thing: less, the more often it was in vain."""
+        misses = self._misses
+        if misses < _PATIENCE or misses % _PROBE == 0:
+            return self.spinSeconds
+        return self.spinSeconds / (1 << min(misses - _PATIENCE + 1, _LEAST_SHIFT))
+
+    def _look(self) -> bool:
+        """Poll each once; tell whether there was anything."""
+        found = False
+        for poll in self._polls:
+            try:
+                if poll():
+                    found = True
+            except Exception:
+                _log.failure("{poll!r} failed and is not looked at any more", poll=poll)
+                self._polls = tuple(each for each in self._polls if each != poll)
+        return found
+
+    def _calledAway(self) -> bool:
+        """Whether the main loop has something to do."""
+        if self.threadCallQueue or self._justStopped:
+            return True
+        left = self.timeout()
+        return left is not None and left <= 0
+
+
+def install() -> None:
+    """Make it the process's reactor."""
+    installReactor(PollingReactor())
