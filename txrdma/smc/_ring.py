@@ -170,10 +170,10 @@ class Ring:
         @raise WireError: a cursor is where it can't be.
         """
         _, _, sequence, _, wrap, count, peerWrap, peerCount, flags, _ = message
-        if (sequence - self.heard) & 0x8000:
-            return 0
         if flags & _FAILOVER:
             return self._validate(sequence)
+        if (sequence - self.heard) & 0x8000:
+            return 0
         arrived = self.arrived
         size = self.size
         peerConsumed = self.peerConsumed
@@ -242,7 +242,7 @@ class Ring:
 
     def _validate(self, sequence: int) -> int:
         """The peer moved to another link: have we all that it knows to be done? (RFC 7609, 4.6.)"""
-        if (sequence - self.heard) & 0xFFFF:  # older ones have been sorted out before
+        if 0 < (sequence - self.heard) & 0xFFFF < 0x8000:
             raise WireError("CDC", 2, f"failover lost messages {self.heard + 1} to {sequence}")
         self._moved = True
         return 0
