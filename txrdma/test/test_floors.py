@@ -68,7 +68,7 @@ STRANGERS = {
 """Rooms that meet only through L{txrdma.interfaces}, though the floors would allow an import."""
 
 CORE_ROOMS = {"soft", "mad", "cm", "smc", "btl"}
-CORE_MAY_IMPORT = {*sys.stdlib_module_names, "automat", "txrdma"}
+CORE_MAY_IMPORT = {*sys.stdlib_module_names, "typing_extensions", "automat", "txrdma"}
 LONGEST = 600
 
 
