@@ -26,6 +26,9 @@ _IFF_UP: Final = 1
 _OVERHEAD: Final = 12 + 16 + 4 + 4 + 8
 
 
+_SMALLEST: Final = 576
+
+
 class NetworkInterface(NamedTuple):
     """An interface of this host. C{mtu} is that of IP."""
 
@@ -58,6 +61,13 @@ def pathMTU(interfaceMTU: int, isIPv6: bool) -> MTU:
     @raise ValueError: there is none.
     """
     return MTU.fitting(interfaceMTU - _OVERHEAD - (40 if isIPv6 else 20))
+
+
+def activeMTU(address: str, most: MTU | None) -> MTU:
+    """What a device at this address can send at present, if it is not to send even less."""
+    interface = interfaceOf(address)
+    lengthBytes = 1500 if interface is None else max(interface.mtu, _SMALLEST)
+    return min(pathMTU(lengthBytes, ":" in address), MTU.MTU_4096 if most is None else most)
 
 
 def softMAC(address: str, port: int) -> MACAddress:

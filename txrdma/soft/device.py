@@ -42,7 +42,7 @@ from txrdma.interfaces import (
     IQueuePair,
     IVerbsDevice,
 )
-from txrdma.soft._netdev import interfaceOf, NetworkInterface, pathMTU, softMAC
+from txrdma.soft._netdev import activeMTU, interfaceOf, softMAC
 from txrdma.soft._route import Owner, Route, RoutePort
 from txrdma.soft.completion import SoftCompletionChannel, SoftCompletionQueue
 from txrdma.soft.memory import Domain, KeyTable
@@ -191,10 +191,15 @@ class SoftDevice:
     def portAttributes(self, port: int) -> PortAttributes:
         """What the port is at present: as the network interface is."""
         self._checkPort(port)
-        interface = interfaceOf(self.address) or NetworkInterface("", 1500, True)
-        state = PortState.ACTIVE if interface.isUp and not self._closed else PortState.DOWN
-        active = min(pathMTU(max(interface.mtu, 576), ":" in self.address), self._mtu or MTU.MTU_4096)
-        return PortAttributes(state, MTU.MTU_4096, active, netdev=interface.name, mac=self.mac)
+        interface = interfaceOf(self.address)
+        isUp = (interface is None or interface.isUp) and not self._closed
+        return PortAttributes(
+            PortState.ACTIVE if isUp else PortState.DOWN,
+            maxMTU=MTU.MTU_4096,
+            activeMTU=activeMTU(self.address, self._mtu),
+            netdev="" if interface is None else interface.name,
+            mac=self.mac,
+        )
 
     # What is made from it.
 
@@ -392,7 +397,8 @@ def openSoftDevice(
         if file is not None:
             undo.callback(file.close)
             capture = RoCECapture(file)
-        roce = RoCEPort(IReactorTime(reactor), UDPCarrier(IReactorFDSet(reactor), address, port), capture)
+        carrier = UDPCarrier(IReactorFDSet(reactor), address, port)
+        roce = RoCEPort(IReactorTime(reactor), carrier, capture, activeMTU(address, mtu))
         undo.callback(roce.close)
         routes: list[RoutePort] = []
         if route != "rocev2":
