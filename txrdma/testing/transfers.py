@@ -118,9 +118,9 @@ class SendContract(TwoEnds):
 
     def test_unsignaled(self) -> None:
         """An unsignaled request that succeeds makes no completion, and gives back its place in the queue."""
-        alice, bob = self.pair()
-        rounds = alice.queuePair.capacity.maxSend
-        for index in range(rounds * 2):
+        alice, bob = self.end(0, capacity=Capacity(maxSend=8)), self.end(1)
+        self.connect(alice, bob)
+        for index in range(alice.queuePair.capacity.maxSend * 2):
             bob.receive(bob.segment())
             alice.send(alice.fill(b"quiet"), identifier=index, signaled=False)
             self.runUntilCompleted(bob, receives=index + 1)
