@@ -13,6 +13,8 @@ from twisted.internet.test.reactormixins import ReactorBuilder
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
+from txrdma.iba.headers import Opcode
+from txrdma.iba.verbs import QPAttributes, QPState, Status
 from txrdma.interfaces import IVerbsDevice
 from txrdma.sim.network import SimulatedNetwork
 from txrdma.soft.device import openSoftDevice, SoftDevice
@@ -33,8 +35,8 @@ class SimulatedContractTests(VerbsDeviceContract, SynchronousTestCase):
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
         """Two hosts."""
         self.clock = Clock()
-        network = SimulatedNetwork(self.clock)
-        one, other = network.device("192.0.2.1"), network.device("192.0.2.2")
+        self.network = SimulatedNetwork(self.clock)
+        one, other = self.network.device("192.0.2.1"), self.network.device("192.0.2.2")
         for device in (one, other):
             self.addCleanup(device.close)
         return one, other
@@ -53,6 +55,19 @@ class SimulatedContractTests(VerbsDeviceContract, SynchronousTestCase):
         """In small steps."""
         for _ in range(100):
             self.clock.advance(seconds / 100)
+
+    def test_halfReceived(self) -> None:
+        """A receive of which only the beginning has come is flushed, too, before those behind it."""
+        alice, bob = self.pair()
+        self.network.drop(lambda packet: packet.bth.opcode is Opcode.RC_SEND_LAST, times=1000)
+        for identifier in (4, 5):
+            bob.receive(bob.segment(0, 50_000), identifier=identifier)
+        alice.send(alice.fill(b"1" * 40_000))
+        self.runUntil(lambda: bob.memory.view[30_000] == ord("1"))
+        bob.queuePair.modify(QPAttributes(state=QPState.ERR))
+        self.runUntilCompleted(bob, receives=2)
+        self.assertEqual([c.identifier for c in bob.received], [4, 5])
+        self.assertEqual(bob.statuses()[1], [Status.WR_FLUSH_ERR] * 2)
 
 
 class RealTime(_Case):
