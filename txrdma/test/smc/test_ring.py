@@ -346,6 +346,7 @@ class UpdateTests(SynchronousTestCase):
         """Under the limit nothing is told, even to one who is blocked."""
         self.ring.received(fields(producerWrap=1, flags=ProducerFlags.WRITE_BLOCKED))
         self.assertFalse(self.ring.consume(2304))
+        self.assertFalse(self.ring.updateDue)
         self.assertTrue(self.ring.consume(1))
         message(self.ring)
         self.assertFalse(self.ring.consume(1))
@@ -355,6 +356,11 @@ class UpdateTests(SynchronousTestCase):
         self.ring.received(fields(producerCount=SIZE // 2 - 1))
         self.assertFalse(self.ring.consume(SIZE // 2 - 1))
         self.assertEqual(self.ring.received(fields(sequence=2, producerCount=SIZE // 2)), DATA | UPDATE)
+
+    def test_blocked(self) -> None:
+        """Who says that it is blocked is told, however much is free."""
+        self.ring.received(fields(producerCount=5000, flags=ProducerFlags.WRITE_BLOCKED))
+        self.assertTrue(self.ring.consume(3000))
 
     def test_asked(self) -> None:
         """Who asks is told of the next byte, once."""
