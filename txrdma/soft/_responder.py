@@ -435,7 +435,7 @@ class Responder:
             self._acknowledge = True
             return
         reads = self._reads
-        while reads and reads[-1].first >= psn:  # the peer has gone back, and asks for all of these again
+        while reads and reads[-1].end > psn:  # the peer has gone back, and asks for all of these again
             reads.pop()
         try:
             read = self._requested(psn, run, number, again=True)
