@@ -224,6 +224,8 @@ class SoftDevice:
             raise InvalidRequest(f"{channel!r} is no channel of a software device")
         if not 1 <= depth <= LIMITS.maxCompletionQueueDepth:
             raise InvalidRequest(f"the depth is from 1 to {LIMITS.maxCompletionQueueDepth}, not {depth}")
+        if len(self._completionQueues) >= LIMITS.maxCompletionQueues:
+            raise ResourceExhausted(f"the device has its {LIMITS.maxCompletionQueues} completion queues")
         queue = SoftCompletionQueue(depth, channel, self.notify, self._completionQueues.pop)
         self._completionQueues[queue] = None
         return queue

@@ -14,6 +14,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
+from txrdma.iba.verbs import AsyncEvent, AsyncEventKind
 from txrdma.interfaces import IVerbsDevice, IVerbsDeviceStringParser
 from txrdma.soft.device import SoftDevice
 from txrdma.verbs import devices
@@ -102,6 +103,19 @@ class StringTests(SynchronousTestCase):
         again = sharedDevice(self.reactor, "test:1")
         self.assertEqual(len(self.parser.opened), 3)
         again.close()
+
+    def test_sharedEvents(self) -> None:
+        """A share that is closed hears no more events; the others do."""
+        one, other = (sharedDevice(self.reactor, "test:1") for _ in range(2))
+        heard: list[str] = []
+        one.subscribe(lambda event: heard.append("one"))
+        unsubscribe = other.subscribe(lambda event: heard.append("other"))
+        one.close()
+        self.parser.opened[0].notify(AsyncEvent(AsyncEventKind.GID_CHANGE, 1))
+        self.reactor.advance(0)
+        self.assertEqual(heard, ["other"])
+        unsubscribe()
+        other.close()
 
     def test_sharedByReactor(self) -> None:
         """Two reactors share nothing."""

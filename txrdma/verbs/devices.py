@@ -82,6 +82,7 @@ class _Share:
         self.name: str = holding.device.name
         self.portCount: int = holding.device.portCount
         self.limits: DeviceLimits = holding.device.limits
+        self._unsubscribers: list[Callable[[], None]] = []
         holding.holders += 1
 
     @property
@@ -109,12 +110,16 @@ class _Share:
         return self._device.createCompletionQueue(depth, channel)
 
     def subscribe(self, listener: Callable[[AsyncEvent], None]) -> Callable[[], None]:
-        return self._device.subscribe(listener)
+        unsubscribe = self._device.subscribe(listener)
+        self._unsubscribers.append(unsubscribe)
+        return unsubscribe
 
     def close(self) -> None:
         holding, self._holding = self._holding, None
         if holding is None:
             return
+        for unsubscribe in self._unsubscribers:
+            unsubscribe()
         holding.holders -= 1
         if holding.holders == 0:
             del _held[holding.key]
