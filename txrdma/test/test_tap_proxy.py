@@ -37,6 +37,7 @@ from twisted.python.failure import Failure
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
+from txrdma.smc.groups import closeLinkGroups
 from txrdma.tap.proxy import IStreamTransport, makeService, Options, ProxyFactory, ProxyService
 
 
@@ -304,6 +305,7 @@ class ProxyTests(TestCase):
 
     async def start(self) -> tuple[Gathering, Gathering]:
         """A server, a proxy before it, and a client of the proxy: both ends."""
+        self.addCleanup(closeLinkGroups, reactor)
         servers: list[Gathering] = []
 
         def build() -> Gathering:
