@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
 from zope.interface.verify import verifyObject
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -452,3 +454,97 @@ class QueuePairTests(SynchronousTestCase):
         self.receives.close()
         self.assertEqual(queuePair.state, ERR)
         queuePair.close()
+
+
+class Honest(Route):
+    """A route that keeps its promises: it completes what was posted, in order, when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.owner: SoftQueuePair | None = None
+
+    def complete(self, status: Status = Status.SUCCESS) -> None:
+        """End the oldest request."""
+        if self.posted and self.owner is not None:
+            request = self.posted.pop(0)
+            if status or request.signaled:
+                opcode = CompletionOpcode.SEND
+                self.owner.sendCompleted(Completion(request.identifier, status, opcode, QPN(9)))
+            self.owner.retired(1)
+            if status:
+                self.owner.failed()
+
+    def receive(self) -> None:
+        """Fill the oldest receive."""
+        if self.owner is not None and self.owner.receives and self.owner.state in (RTR, RTS, SQD):
+            done = self.owner.receives.popleft()
+            self.owner.receiveCompleted(
+                Completion(done.identifier, Status.SUCCESS, CompletionOpcode.RECEIVE, QPN(9)), False
+            )
+
+    def flush(self) -> list[tuple[int, CompletionOpcode]]:
+        left, self.posted = self.posted, []
+        return [(request.identifier, CompletionOpcode.SEND) for request in left]
+
+
+class LifeTests(SynchronousTestCase):
+    """Whatever happens to a queue pair, every request ends once, in order."""
+
+    ACTIONS = ("send", "quiet", "receive", "complete", "fill", "spoil", "SQD", "RTS", "ERR", "reset", "poll")
+
+    @given(st.lists(st.sampled_from(ACTIONS), max_size=60))
+    def test_everyRequestEndsOnce(self, actions: list[str]) -> None:
+        """Signaled requests complete exactly once, in order; after ERR nothing is left; places add up."""
+        case = QueuePairTests()
+        case.setUp()
+        route = case.host.route = Honest()
+        queuePair = route.owner = case.make()
+        sent: list[int] = []
+        received: list[int] = []
+        done: list[int] = []
+        filled: list[int] = []
+        quiet: set[int] = set()
+
+        def poll() -> None:
+            done.extend(c.identifier for c in case.sends.poll(1000))
+            filled.extend(c.identifier for c in case.receives.poll(1000))
+
+        for number, action in enumerate(actions):
+            try:
+                if action in ("send", "quiet"):
+                    queuePair.postSend([SendRequest(number, Operation.SEND, signaled=action == "send")])
+                    sent.append(number)
+                    if action == "quiet":
+                        quiet.add(number)
+                elif action == "receive":
+                    queuePair.postReceive([ReceiveRequest(number)])
+                    received.append(number)
+                elif action == "complete":
+                    route.complete()
+                elif action == "spoil":
+                    route.complete(Status.REM_ACCESS_ERR)
+                elif action == "fill":
+                    route.receive()
+                elif action == "poll":
+                    poll()
+                elif action == "reset":
+                    poll()
+                    queuePair.modify(QPAttributes(state=RESET))
+                    route = case.host.route = Honest()
+                    route.owner = queuePair
+                    for before, after in ((RESET, INIT), (INIT, RTR), (RTR, RTS)):
+                        queuePair.modify(required(RC, before, after))
+                    self.assertEqual(queuePair.query().state, RTS)
+                    sent, received, done, filled = [], [], [], []
+                else:
+                    queuePair.modify(QPAttributes(state=QPState[action]))
+            except (InvalidRequest, QueueFull):
+                pass
+        queuePair.failed()
+        poll()
+        case.channel.close()
+        self.assertEqual(
+            [number for number in done if number not in quiet], [n for n in sent if n not in quiet]
+        )
+        self.assertEqual(sorted(set(done)), sorted(done))
+        self.assertEqual(filled, received)
