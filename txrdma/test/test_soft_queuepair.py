@@ -540,6 +540,7 @@ class LifeTests(SynchronousTestCase):
                     queuePair.modify(QPAttributes(state=QPState[action]))
             except (InvalidRequest, QueueFull):
                 pass
+            self.assertLessEqual(len(route.posted), queuePair.capacity.maxSend)
         queuePair.failed()
         poll()
         case.channel.close()
