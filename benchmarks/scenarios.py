@@ -99,8 +99,8 @@ def growth(before: tuple[int, int], connections: list[Protocol]) -> Result:
 def ringBytes(protocol: Protocol) -> int:
     """The two ring buffers of a connection: ours for receiving, and the peer's that we write to."""
     status = getattr(protocol.transport, "smc", None)
-    buffers = {} if status is None else status.toDict().get("buffers", {})
-    return sum(buffers.get(name, 0) for name in ("receive", "send"))
+    told = {} if status is None else status.toDict()
+    return int(told.get("bufferSize", 0)) + int(told.get("peerBufferSize", 0))
 
 
 def modeOf(protocol: Protocol) -> str:

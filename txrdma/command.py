@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
-from typing import Any, cast, TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater, react
@@ -110,42 +110,47 @@ def _lines(*lines: object) -> str:
     return "\n".join(str(line) for line in lines if line not in ("", None))
 
 
-def connectionsTable(entries: Sequence[dict[str, object]]) -> Table:
+def _traffic(entry: dict[str, Any]) -> str:
+    """What has gone through a connection, and where its ring buffers stand."""
+    lines = [f"sent {_size(entry.get('bytesSent'))}, received {_size(entry.get('bytesReceived'))}"]
+    if entry.get("mode") != "TCP":
+        lines += [
+            f"{entry.get('writes')} RDMA writes",
+            f"CDC {entry.get('messagesSent')} sent, {entry.get('messagesReceived')} received",
+        ]
+    cursors = entry.get("cursors")
+    if cursors:
+        ours, peers = _size(entry["bufferSize"]), _size(entry["peerBufferSize"])
+        lines += [
+            f"in {cursors['arrived']}, read {cursors['consumed']}, ring {ours}",
+            f"out {cursors['produced']}, read {cursors['peerConsumed']}, ring {peers}",
+        ]
+    return "\n".join(lines)
+
+
+def connectionsTable(entries: Sequence[dict[str, Any]]) -> Table:
     """What L{flat} gives, as a table."""
     from rich.markup import escape
 
-    table = _table("process", "connection", "mode", "device", "buffers", "traffic")
+    table = _table("process", "connection", "mode", "traffic and cursors")
     for entry in entries:
         if "error" in entry:
-            table.add_row(str(entry["pid"]), escape(str(entry["error"])))
+            table.add_row(str(entry["pid"]), escape(entry["error"]))
             continue
-        command = " ".join(cast("list[str]", entry["command"])[1:])
-        reason, diagnosis = entry.get("fallbackReason"), entry.get("peerDiagnosis")
-        buffers = entry.get("buffers")
-        table.add_row(
-            escape(_lines(entry["pid"], command[:40])),
-            escape(_lines(entry.get("role"), entry.get("local"), f"to {entry.get('peer')}")),
-            escape(
-                _lines(
-                    entry.get("mode"),
-                    entry.get("state") if entry.get("state") != entry.get("mode") else "",
-                    reason and f"because of {reason}",
-                    diagnosis and f"peer said {diagnosis}",
-                )
-            ),
-            escape(_lines(entry.get("device"), entry.get("route"), entry.get("linkGroup"))),
-            escape(_lines(*(f"{name} {value}" for name, value in buffers.items())))
-            if isinstance(buffers, dict)
-            else "",
+        mode, reason, diagnosis = entry.get("mode"), entry.get("fallbackReason"), entry.get("peerDiagnosis")
+        cells = (
+            _lines(entry["pid"], " ".join(entry["command"][1:])[:40]),
+            _lines(entry.get("role"), entry.get("local"), f"to {entry.get('peer')}"),
             _lines(
-                f"sent {_size(entry.get('bytesSent'))}",
-                f"received {_size(entry.get('bytesReceived'))}",
-                entry.get("mode") != "TCP" and f"{entry.get('writes')} RDMA writes" or "",
-                entry.get("mode") != "TCP"
-                and f"{entry.get('messagesSent')} CDC sent, {entry.get('messagesReceived')} received"
-                or "",
+                mode if mode == "TCP" else f"{mode} {entry.get('state')}",
+                reason and f"because of {reason}",
+                diagnosis and f"peer said {diagnosis}",
+                f"{entry.get('device')} {entry.get('route')}".strip(),
+                entry.get("linkGroup"),
             ),
+            _traffic(entry),
         )
+        table.add_row(*map(escape, cells))
     return table
 
 

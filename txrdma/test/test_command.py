@@ -34,7 +34,9 @@ SMC: dict[str, object] = {
     "writes": 41,
     "messagesSent": 42,
     "messagesReceived": 43,
-    "buffers": {"send": 16384, "receive": 32768},
+    "bufferSize": 16384,
+    "peerBufferSize": 65536,
+    "cursors": {"produced": 501, "peerConsumed": 502, "arrived": 503, "consumed": 504, "reported": 505},
 }
 
 TCP: dict[str, object] = {
@@ -46,7 +48,7 @@ TCP: dict[str, object] = {
     "device": "",
     "route": "",
     "linkGroup": "",
-    "buffers": None,
+    "cursors": None,
 }
 
 
@@ -106,12 +108,25 @@ class ConnectionsTests(SynchronousTestCase):
         )
 
     def test_table(self) -> None:
-        """The table shows mode, reasons by name, addresses, device, route, link group, buffers and counts."""
+        """The table shows mode, reasons by name, addresses, device, route, link group, rings, counts."""
         answers = [Answer(77, ["python", "[x]"], [SMC, TCP]), Answer(78, error="hm")]
         text = shown(connectionsTable(flat(answers)))
         for words in (
             *("77", "[x]", "SMC-R", "ACTIVE", "127.0.0.1:1234", "127.0.0.1:80", "soft", "shared-memory"),
-            *("group 7", "12.3 kB", "2.0 MB", "41", "42", "43", "32768"),
+            *(
+                "group 7",
+                "12.3 kB",
+                "2.0 MB",
+                "41",
+                "42",
+                "43",
+                "16.4 kB",
+                "65.5 kB",
+                "501",
+                "502",
+                "503",
+                "504",
+            ),
             *("TCP", "PEERDECL", "NOSMCRDEV", "78", "hm"),
         ):
             self.assertIn(words, text)
