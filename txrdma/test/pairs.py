@@ -1,0 +1,105 @@
+"""
+Two software devices with a connection between them, for tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from txrdma.iba.types import MTU
+from txrdma.iba.verbs import (
+    Access,
+    AddressVector,
+    AsyncEvent,
+    Capacity,
+    Completion,
+    Operation,
+    QPAttributes,
+    QPKind,
+    QPState,
+    ReceiveRequest,
+    Segment,
+    SendRequest,
+)
+from txrdma.soft.device import SoftDevice
+
+ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
+QKEY = 0x11111111
+
+INIT = QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1, access=Access.REMOTE_WRITE | Access.REMOTE_READ)
+RTR = QPAttributes(state=QPState.RTR, pathMTU=MTU.MTU_1024, rqPSN=0xFFFFF0, maxDestRDAtomic=4, minRNRTimer=1)
+RTS = QPAttributes(state=QPState.RTS, timeout=14, retryCount=7, rnrRetry=7, sqPSN=0xFFFFF0, maxRDAtomic=4)
+
+
+class End:
+    """A device with one queue pair, and a region of memory."""
+
+    def __init__(self, device: SoftDevice, kind: QPKind = QPKind.RC, length: int = 1 << 20) -> None:
+        self.device = device
+        self.domain = device.createProtectionDomain()
+        self.channel = device.createChannel()
+        self.queue = device.createCompletionQueue(1024, self.channel)
+        self.qp = self.domain.createQueuePair(kind, self.queue, self.queue, Capacity(256, 256, 4, 4, 4096))
+        self.region = self.domain.allocateMemory(length, ALL)
+        self.events: list[AsyncEvent] = []
+        device.subscribe(self.events.append)
+
+    def way(self) -> AddressVector:
+        """How others reach it."""
+        return AddressVector(self.device.gids(1)[0], dmac=self.device.mac)
+
+    def join(self, peer: End, **changes: Any) -> None:  # attributes of different types
+        """Bring an RC queue pair to RTS, connected to that one."""
+        names = {name for attributes in (RTR, RTS) for name in attributes.given()}
+        assert set(changes) <= names
+        self.qp.modify(INIT)
+        rtr = replace(RTR, **{n: v for n, v in changes.items() if n in RTR.given()})
+        self.qp.modify(replace(rtr, address=peer.way(), destinationQPN=peer.qp.number))
+        self.qp.modify(replace(RTS, **{n: v for n, v in changes.items() if n in RTS.given()}))
+
+    def open(self) -> None:
+        """Bring a UD queue pair to RTS."""
+        self.qp.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1, qkey=QKEY))
+        self.qp.modify(QPAttributes(state=QPState.RTR))
+        self.qp.modify(QPAttributes(state=QPState.RTS, sqPSN=5))
+
+    def segment(self, offset: int = 0, length: int = 1 << 20) -> Segment:
+        """A piece of the region."""
+        return Segment(self.region.address + offset, length, self.region.lkey)
+
+    def post(
+        self, identifier: int, operation: Operation, segments: Sequence[Segment] = (), **more: Any
+    ) -> None:
+        """Post one request."""
+        self.qp.postSend([SendRequest(identifier, operation, segments, **more)])
+
+    def write(
+        self, peer: End, identifier: int, offset: int, length: int, there: int = 0, **more: Any
+    ) -> None:
+        """RDMA WRITE from our region to the peer's."""
+        self.post(
+            identifier,
+            Operation.RDMA_WRITE,
+            [self.segment(offset, length)],
+            remoteAddress=peer.region.address + there,
+            rkey=peer.region.rkey,
+            **more,
+        )
+
+    def receive(self, identifier: int, offset: int, length: int) -> None:
+        """Post one receive."""
+        self.qp.postReceive([ReceiveRequest(identifier, [self.segment(offset, length)])])
+
+    def poll(self) -> list[Completion]:
+        """All completions there are."""
+        return list(self.queue.poll(1024))
+
+
+def connected(one: SoftDevice, other: SoftDevice, **changes: Any) -> tuple[End, End]:
+    """An RC connection between two devices."""
+    ends = End(one), End(other)
+    ends[0].join(ends[1], **changes)
+    ends[1].join(ends[0], **changes)
+    return ends
