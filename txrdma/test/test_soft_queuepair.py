@@ -330,6 +330,17 @@ class QueuePairTests(SynchronousTestCase):
         queuePair.modify(QPAttributes(state=RTS))
         self.assertEqual([request.identifier for request in self.route().posted], [1, 2, 3])
 
+    def test_heldTakePlaces(self) -> None:
+        """What is held in SQD takes its places in the queue, until it has gone out and retired."""
+        queuePair = self.make()
+        queuePair.modify(QPAttributes(state=SQD))
+        queuePair.postSend([SendRequest(index, Operation.SEND) for index in range(4)])
+        self.assertRaises(QueueFull, queuePair.postSend, [SendRequest(9, Operation.SEND)])
+        queuePair.modify(QPAttributes(state=RTS))
+        self.assertRaises(QueueFull, queuePair.postSend, [SendRequest(9, Operation.SEND)])
+        queuePair.retired(1)
+        queuePair.postSend([SendRequest(9, Operation.SEND)])
+
     def test_heldAreFlushedLast(self) -> None:
         """A failure in SQD flushes what the route has, then what is held, then the receives."""
         queuePair = self.make()
@@ -490,7 +501,18 @@ class Honest(Route):
 class LifeTests(SynchronousTestCase):
     """Whatever happens to a queue pair, every request ends once, in order."""
 
-    ACTIONS = ("send", "quiet", "receive", "complete", "fill", "spoil", "SQD", "RTS", "ERR", "reset", "poll")
+    ACTIONS = (
+        *("send", "receive") * 4,
+        "quiet",
+        "complete",
+        "fill",
+        "spoil",
+        "SQD",
+        "RTS",
+        "ERR",
+        "reset",
+        "poll",
+    )
 
     @given(st.lists(st.sampled_from(ACTIONS), max_size=60))
     def test_everyRequestEndsOnce(self, actions: list[str]) -> None:
