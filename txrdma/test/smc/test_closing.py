@@ -1,0 +1,326 @@
+"""
+Tests for L{txrdma.smc._closing}: every row of the table, every event in every state, two ends together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Sequence
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.smc._closing import (
+    Closing,
+    diagram,
+    Ended,
+    Ending,
+    Event,
+    ReadEnded,
+    Released,
+    Send,
+    State,
+)
+from txrdma.smc.cdc import StateFlags
+
+DONE = int(StateFlags.DONE_WRITING)
+CLOSED = int(StateFlags.CLOSED)
+ABORT = int(StateFlags.ABNORMAL_CLOSE)
+
+Step = Callable[[Closing], None]
+
+local: dict[str, Step] = {
+    "doneWriting": Closing.doneWriting,
+    "close": Closing.close,
+    "abort": Closing.abort,
+    "fail": Closing.fail,
+    "groupDied": Closing.groupDied,
+    "expired": Closing.expired,
+    "drained": Closing.drained,
+    "peer done": lambda closing: closing.received(DONE, 0),
+    "peer closed": lambda closing: closing.received(int(closing.peerFlags) | CLOSED, 0),
+    "peer abort": lambda closing: closing.received(int(closing.peerFlags) | ABORT, 0),
+}
+
+
+def after(*steps: str) -> Closing:
+    """A connection that was active, after some steps."""
+    closing = Closing()
+    closing.established()
+    for step in steps:
+        local[step](closing)
+    closing.events()
+    return closing
+
+
+def flagsIn(events: Sequence[Event]) -> list[int]:
+    """What is sent."""
+    return [int(each.flags) for each in events if isinstance(each, Send)]
+
+
+# From, how to get there, the event, to, and the flags of messages sent: facts, section 6.1, row by row.
+TABLE: tuple[tuple[State, tuple[str, ...], str, State, list[int]], ...] = (
+    (State.ACTIVE, (), "doneWriting", State.PEERCLOSEWAIT1, [DONE]),
+    (State.ACTIVE, (), "close", State.PEERCLOSEWAIT1, [CLOSED]),
+    (State.ACTIVE, (), "abort", State.PEERABORTWAIT, [ABORT]),
+    (State.APPCLOSEWAIT1, ("peer done",), "doneWriting", State.APPCLOSEWAIT2, [DONE]),
+    (State.APPCLOSEWAIT1, ("peer closed",), "doneWriting", State.APPCLOSEWAIT2, [DONE]),
+    (State.APPCLOSEWAIT1, ("peer done",), "close", State.PEERFINCLOSEWAIT, [CLOSED]),
+    (State.APPCLOSEWAIT1, ("peer closed",), "close", State.CLOSED, [CLOSED]),
+    (State.APPCLOSEWAIT1, ("peer done", "peer closed"), "close", State.CLOSED, [CLOSED]),
+    (State.APPCLOSEWAIT2, ("peer done", "doneWriting"), "close", State.PEERFINCLOSEWAIT, [DONE | CLOSED]),
+    (State.APPCLOSEWAIT2, ("peer closed", "doneWriting"), "close", State.CLOSED, [DONE | CLOSED]),
+    (
+        State.APPCLOSEWAIT2,
+        ("peer done", "doneWriting", "peer closed"),
+        "close",
+        State.CLOSED,
+        [DONE | CLOSED],
+    ),
+    (State.APPFINCLOSEWAIT, ("doneWriting", "peer closed"), "close", State.CLOSED, [DONE | CLOSED]),
+    (State.PEERCLOSEWAIT1, ("doneWriting",), "close", State.PEERCLOSEWAIT1, [DONE | CLOSED]),
+    (State.PEERCLOSEWAIT2, ("doneWriting", "peer done"), "close", State.PEERCLOSEWAIT2, [DONE | CLOSED]),
+    (State.ACTIVE, (), "peer done", State.APPCLOSEWAIT1, []),
+    (State.ACTIVE, (), "peer closed", State.APPCLOSEWAIT1, []),
+    (State.PEERCLOSEWAIT1, ("doneWriting",), "peer done", State.PEERCLOSEWAIT2, []),
+    (State.PEERCLOSEWAIT1, ("close",), "peer done", State.PEERCLOSEWAIT2, []),
+    (State.PEERCLOSEWAIT1, ("close",), "peer closed", State.CLOSED, []),
+    (State.PEERCLOSEWAIT1, ("doneWriting",), "peer closed", State.APPFINCLOSEWAIT, []),
+    (State.PEERCLOSEWAIT1, ("doneWriting", "close"), "peer closed", State.CLOSED, []),
+    (State.PEERCLOSEWAIT2, ("close", "peer done"), "peer closed", State.CLOSED, []),
+    (State.PEERCLOSEWAIT2, ("doneWriting", "peer done"), "peer closed", State.APPFINCLOSEWAIT, []),
+    (State.PEERCLOSEWAIT2, ("doneWriting", "peer done", "close"), "peer closed", State.CLOSED, []),
+    (State.PEERFINCLOSEWAIT, ("peer done", "close"), "peer closed", State.CLOSED, []),
+    # Abnormal: PROCESSABORT is left at once, because the application learns of it at once.
+    (State.ACTIVE, (), "peer abort", State.CLOSED, [ABORT]),
+    (State.APPCLOSEWAIT1, ("peer done",), "peer abort", State.CLOSED, [ABORT]),
+    (State.PEERCLOSEWAIT1, ("close",), "peer abort", State.CLOSED, []),
+    (State.PEERCLOSEWAIT2, ("close", "peer done"), "peer abort", State.CLOSED, []),
+    (State.PEERFINCLOSEWAIT, ("peer done", "close"), "peer abort", State.CLOSED, []),
+    (State.PEERABORTWAIT, ("abort",), "peer abort", State.CLOSED, []),
+    (State.PEERABORTWAIT, ("abort",), "peer closed", State.CLOSED, []),
+    # More than the table has: an answer that spares the peer its wait.
+    (State.PEERCLOSEWAIT1, ("doneWriting",), "peer abort", State.CLOSED, [DONE | ABORT]),
+    (State.PEERCLOSEWAIT2, ("doneWriting", "peer done"), "peer abort", State.CLOSED, [DONE | ABORT]),
+    (State.APPCLOSEWAIT2, ("peer done", "doneWriting"), "peer abort", State.CLOSED, [DONE | ABORT]),
+)
+
+
+class TableTests(SynchronousTestCase):
+    """The table of section 6.1."""
+
+    def test_rows(self) -> None:
+        """Every row is so."""
+        for before, steps, event, then, sent in TABLE:
+            closing = after(*steps)
+            self.assertEqual(closing.state, before, steps)
+            local[event](closing)
+            self.assertEqual(closing.state, then, (steps, event))
+            self.assertEqual(flagsIn(closing.events()), sent, (steps, event))
+
+    def test_groupDies(self) -> None:
+        """Whatever the state, the loss of the link ends all, without a word to the peer."""
+        for _, steps, _, _, _ in TABLE:
+            closing = after(*steps)
+            wasOver = closing.over
+            closing.groupDied()
+            expected: list[Event] = [] if wasOver else [Ended(Ending.LOST)]
+            self.assertEqual(closing.events(), [*expected, Released(True)], steps)
+            self.assertEqual(closing.state, State.CLOSED)
+
+    def test_numbers(self) -> None:
+        """States have the numbers that Linux's tools show."""
+        self.assertEqual([int(state) for state in State], [1, 2, 7, *range(20, 28)])
+
+
+class TellingTests(SynchronousTestCase):
+    """What the application is told."""
+
+    def test_endOfFileAfterAllBytes(self) -> None:
+        """The flag may come with data: the end is told when that is read."""
+        closing = after()
+        closing.received(DONE, 500)
+        self.assertEqual(closing.events(), [])
+        self.assertTrue(closing.readEnding)
+        closing.drained()
+        self.assertEqual(closing.events(), [ReadEnded()])
+        closing.drained()
+        self.assertEqual(closing.events(), [])
+
+    def test_endOfFileOnce(self) -> None:
+        """Done writing, then closed, is one end of file; repeated flags are none."""
+        closing = after()
+        for flags in (DONE, DONE, DONE | CLOSED, DONE | CLOSED):
+            closing.received(flags, 0)
+        self.assertEqual(closing.events(), [ReadEnded()])
+
+    def test_flagsStay(self) -> None:
+        """A peer that takes a flag back has still said it."""
+        closing = after()
+        closing.received(DONE, 0)
+        closing.received(0, 0)
+        closing.received(CLOSED, 0)
+        self.assertEqual(closing.peerFlags, StateFlags.DONE_WRITING | StateFlags.CLOSED)
+        self.assertEqual(closing.events(), [ReadEnded()])
+
+    def test_close(self) -> None:
+        """Who closes is told at once that it is done; what comes later is for nobody."""
+        closing = after()
+        closing.close()
+        self.assertEqual(closing.events(), [Send(StateFlags.CLOSED), Ended(Ending.DONE)])
+        self.assertTrue(closing.over)
+        closing.received(DONE | CLOSED, 77)
+        self.assertFalse(closing.readEnding)
+        self.assertEqual(closing.events(), [Released(True)])
+
+    def test_abort(self) -> None:
+        """Who aborts is told so; the buffer is free when the peer has answered."""
+        closing = after()
+        closing.abort()
+        self.assertEqual(closing.events(), [Send(StateFlags.ABNORMAL_CLOSE), Ended(Ending.ABORTED)])
+        closing.received(ABORT, 0)
+        self.assertEqual(closing.events(), [Released(True)])
+
+    def test_peerAborts(self) -> None:
+        """Bytes that were not read are lost, as with a TCP reset."""
+        closing = after()
+        closing.received(DONE, 100)
+        closing.received(DONE | ABORT, 100)
+        self.assertEqual(
+            closing.events(), [Send(StateFlags.ABNORMAL_CLOSE), Ended(Ending.RESET), Released(True)]
+        )
+
+    def test_peerBreaksRules(self) -> None:
+        """It is told, and the application, too; its buffer is not trusted until it answers."""
+        closing = after()
+        closing.fail()
+        self.assertEqual(closing.events(), [Send(StateFlags.ABNORMAL_CLOSE), Ended(Ending.BROKEN)])
+        closing.expired()
+        self.assertEqual(closing.events(), [Released(False)])
+
+    def test_peerNeverCloses(self) -> None:
+        """After its time, the connection is given up, but its buffer can't be trusted."""
+        for steps in (("close",), ("peer done", "close"), ("doneWriting", "peer done", "close"), ("abort",)):
+            closing = after(*steps)
+            closing.expired()
+            self.assertEqual(closing.events(), [Released(False)], steps)
+            self.assertEqual(closing.state, State.CLOSED)
+
+    def test_patience(self) -> None:
+        """As long as the application is there, it may take what time it likes."""
+        for steps in ((), ("doneWriting",), ("peer done",), ("peer closed",), ("doneWriting", "peer closed")):
+            closing = after(*steps)
+            before = closing.state
+            closing.expired()
+            self.assertEqual((closing.state, closing.events()), (before, []))
+
+
+class EarlyTests(SynchronousTestCase):
+    """Messages that overtake the end of the handshake."""
+
+    def test_close(self) -> None:
+        """The peer has closed before we are ready: the end is told then."""
+        for flags in (DONE, CLOSED, DONE | CLOSED):
+            closing = Closing()
+            self.assertEqual(closing.state, State.INIT)
+            closing.received(flags, 3)
+            closing.established()
+            self.assertEqual((closing.state, closing.events()), (State.APPCLOSEWAIT1, []))
+            closing.drained()
+            self.assertEqual(closing.events(), [ReadEnded()])
+
+    def test_abort(self) -> None:
+        """The peer gave up before we are ready."""
+        closing = Closing()
+        closing.received(ABORT, 0)
+        closing.established()
+        self.assertEqual(closing.state, State.CLOSED)
+
+
+class AnyOrderTests(SynchronousTestCase):
+    """Events of all kinds, in all states."""
+
+    @settings(max_examples=500)
+    @given(st.lists(st.sampled_from(sorted(local)), max_size=12))
+    def test_promises(self, steps: list[str]) -> None:
+        """No event is without an answer; the end is told once, and nothing is told after it."""
+        closing = Closing()
+        closing.established()
+        told: list[Event] = []
+        for step in steps:
+            local[step](closing)
+            told += closing.events()
+        ends = [place for place, event in enumerate(told) if isinstance(event, Ended)]
+        reads = [place for place, event in enumerate(told) if isinstance(event, ReadEnded)]
+        released = [place for place, event in enumerate(told) if isinstance(event, Released)]
+        self.assertLessEqual(len(ends), 1)
+        self.assertLessEqual(len(reads), 1)
+        self.assertTrue(not ends or not reads or reads < ends)
+        self.assertEqual(released, [len(told) - 1] if closing.state is State.CLOSED else [])
+        self.assertEqual(closing.over, bool(ends))
+        sent = flagsIn(told)
+        self.assertEqual(sent, sorted(set(sent)))  # flags are added, and each only once
+
+    @settings(max_examples=300)
+    @given(st.integers(0, 1 << 32))
+    def test_together(self, seed: int) -> None:
+        """Two ends that end as they like both get to the end, and hear of each other what happened."""
+        random = Random(seed)
+        ends = (Closing(), Closing())
+        wires: tuple[deque[int], deque[int]] = (deque(), deque())
+        told: tuple[list[Event], list[Event]] = ([], [])
+
+        def turn(who: int) -> None:
+            events = ends[who].events()
+            wires[who].extend(flagsIn(events))
+            told[who].extend(events)
+
+        def deliver(who: int) -> None:
+            if wires[who]:
+                ends[1 - who].received(wires[who].popleft(), random.choice((0, 5)))
+                turn(1 - who)
+
+        for end in ends:
+            end.established()
+        for _ in range(random.randrange(12)):
+            who = random.randrange(2)
+            if random.random() < 0.5:
+                deliver(who)
+            else:
+                step = random.choice((Closing.doneWriting, Closing.close, Closing.abort, Closing.drained))
+                step(ends[who])
+                turn(who)
+        for who in (0, 1, 0, 1):
+            ends[who].drained()
+            ends[who].close()
+            turn(who)
+            for each in (0, 1, 0, 1, 0, 1):
+                deliver(each)
+        for who in (0, 1):
+            self.assertEqual(ends[who].state, State.CLOSED)
+            self.assertEqual(told[who][-1], Released(True))
+            hows = [event.how for event in told[who] if isinstance(event, Ended)]
+            self.assertEqual(len(hows), 1)
+            if hows[0] is Ending.RESET:
+                self.assertIn(Ended(Ending.ABORTED), told[1 - who])
+
+
+class DiagramTests(SynchronousTestCase):
+    """The picture for the documentation."""
+
+    def test_dot(self) -> None:
+        """It is a graph in which every state can be reached, and left."""
+        text = diagram()
+        edges = re.findall(r'^  "([^"]+)" -> "([^"]+)" \[label="([^"]+)"\];$', text, re.MULTILINE)
+        nodes = re.findall(r'^  "([^"]+)";$', text, re.MULTILINE)
+        self.assertEqual({name.partition(" ")[0] for name in nodes}, {state.name for state in State})
+        reached = {"INIT"}
+        for _ in nodes:
+            reached |= {there for here, there, _ in edges if here in reached}
+        self.assertEqual(reached, set(nodes))
+        self.assertEqual({here for here, _, _ in edges}, set(nodes) - {"CLOSED"})
+        self.assertTrue(text.startswith("digraph") and text.endswith("}\n"))
