@@ -37,7 +37,7 @@ from txrdma.iba.verbs import CompletionOpcode, Operation, SendRequest
 HEADER_BYTES: Final = 4096
 RING_BYTES: Final = 256 * 1024
 SMALLEST_RING: Final = 4096
-LARGEST_RING: Final = 1 << 26
+LARGEST_RING: Final = 1 << 24
 LINE: Final = 64
 
 # Indices of words in a box.

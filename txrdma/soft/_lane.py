@@ -17,7 +17,6 @@ from typing import Final
 from txrdma.error import ProtectionError
 from txrdma.iba.verbs import AsyncEventKind, Completion, CompletionOpcode, ReceiveRequest, Status
 from txrdma.soft._box import (
-    acquire,
     barrier,
     COMPLETION_OF,
     CONSUMED,
@@ -33,7 +32,6 @@ from txrdma.soft._box import (
     PADDING,
     PLAIN,
     PLAIN_SOLICITED,
-    release,
     ringBytes,
     SOLICITED,
     STALLED,
@@ -46,7 +44,9 @@ from txrdma.soft._sending import Sending, spread
 
 _SUCCESS: Final = Status.SUCCESS
 _RECEIVE: Final = CompletionOpcode.RECEIVE
-_BUDGET: Final = 64
+_LOCAL_WRITE: Final = 1
+_WAKES_SENDER: Final = Wake.SENDS | Wake.ROOM
+_BUDGET: Final = range(64)
 _PATIENCE: Final = 16
 _new = tuple.__new__
 
@@ -61,9 +61,11 @@ class Lane(Sending):
         "_filled",
         "_inBytes",
         "_inEnd",
+        "_number",
         "_rungSends",
         "_stalled",
         "_targets",
+        "_unsaid",
     )
 
     name = "shared-memory"
@@ -77,6 +79,8 @@ class Lane(Sending):
         self._filled = 0
         self._stalled = False
         self._rungSends = 0
+        self._unsaid = False
+        self._number = owner.number
 
     def attach(self, box: memoryview) -> None:
         """
@@ -102,65 +106,97 @@ class Lane(Sending):
 
     # Receiving
 
-    def _take(self) -> None:
-        """Consume records into posted receives."""
-        owner, words, data = self._owner, self._inWords, self._inBytes
-        receives, end = owner.receives, self._inEnd
-        consumed = self._consumed
-        for _ in range(_BUDGET):
-            at = self._at
+    def poll(self) -> None:
+        """
+        Look for what has arrived, and for what the peer has consumed.
+
+        A whole SEND without immediate for a receive of one segment is nearly all that comes: that is done here,
+        without calls.
+        """
+        words = self._inWords
+        at = self._at
+        if not words[at]:
+            outstanding = self._outstanding
+            if outstanding:
+                consumed = words[CONSUMED]
+                if consumed >= outstanding[0][0] or self._held:
+                    self._settle(consumed)
+            elif self._held and self._linked:
+                self._settle(words[CONSUMED])
+            if self._unsaid:
+                self._sayConsumed()
+            return
+        owner, data, end = self._owner, self._inBytes, self._inEnd
+        receives = owner.receives
+        for _ in _BUDGET:
             header = words[at]
-            if not header:
-                break
+            control = header >> 24
             if not ORDERED:
                 barrier()
-            control = header >> 24
             if (control == PLAIN or control == PLAIN_SOLICITED) and receives and self._targets is None:
                 length = header & LENGTH
-                after = at + ((length + 71 & -LINE) >> 3)
+                size = length + 71 & -LINE
+                after = at + (size >> 3)
                 request = receives[0]
                 segments = request.segments
-                if after > end or len(segments) != 1 or length > segments[0][1]:
-                    if not self._special(header):
-                        break
-                    continue
-                address, _, lkey = segments[0]
-                start = (at << 3) + 8
-                try:
-                    owner.keys.local(owner.domain, (address, length, lkey), True)[:] = data[  # type: ignore[arg-type]
-                        start : start + length
-                    ]
-                except ProtectionError:
-                    self._unfit(request, Status.LOC_PROT_ERR, Status.REM_OP_ERR)
-                    return
-                receives.popleft()
-                self._at = after if after != end else FIRST
-                self._consumed += (after - at) << 3
-                owner.receiveCompleted(
-                    _new(
-                        Completion,
-                        (request.identifier, _SUCCESS, _RECEIVE, owner.number, length, None, 0, False),
-                    ),
-                    control == PLAIN_SOLICITED,
-                )
-            elif not self._special(header):
+                if len(segments) == 1 and after <= end:
+                    address, room, lkey = segments[0]
+                    region = self._lookup(lkey)
+                    if length <= room and region is not None and region.domain is self._domain:
+                        offset = address - region.address
+                        last = offset + length
+                        if offset >= 0 and last <= region.length and region.rights & _LOCAL_WRITE:
+                            start = (at << 3) + 8
+                            region.view[offset:last] = data[start : start + length]
+                            receives.popleft()
+                            at = after if after != end else FIRST
+                            self._at = at
+                            self._consumed += size
+                            self._unsaid = True
+                            owner.receiveCompleted(
+                                _new(
+                                    Completion,
+                                    (
+                                        request.identifier,
+                                        _SUCCESS,
+                                        _RECEIVE,
+                                        self._number,
+                                        length,
+                                        None,
+                                        0,
+                                        False,
+                                    ),
+                                ),
+                                control == PLAIN_SOLICITED,
+                            )
+                            if self._dead:
+                                return
+                            continue
+            if not header or not self._special(header):
                 break
-            if self._dead:
-                return
-        if consumed != self._consumed and not self._dead:
-            self._tellConsumed()
+            at = self._at
+        if self._dead:
+            return
+        if self._unsaid:
+            if not ORDERED:
+                barrier()
+            self._outWords[CONSUMED] = self._consumed
+            if words[WAKE]:
+                self._sayConsumed()
+        if len(self._outstanding) >= _PATIENCE:
+            self._settle(words[CONSUMED])  # mostly this is left for when nothing arrives
 
-    def _tellConsumed(self) -> None:
-        """Say how far we are; wake the peer's sender, when it sleeps and wants to be."""
-        if not ORDERED:
-            barrier()
-        self._outWords[CONSUMED] = self._consumed
-        acquire()
-        release()
-        if not ORDERED:
-            barrier()
+    def _sayConsumed(self) -> None:
+        """
+        Wake the peer's sender when it sleeps and wants to know how far we are.
+
+        C{_unsaid} stays until a fence stood between saying so and looking whether it sleeps: that is done when
+        there is time, and before we sleep.
+        """
+        self._unsaid = False
+        barrier()
         wake = self._inWords[WAKE]
-        if wake & 12 and wake != self._rungSends:
+        if wake & _WAKES_SENDER and wake != self._rungSends:
             self._rungSends = wake
             if wake & Wake.SENDS:
                 self._surroundings.ringSends()
@@ -193,6 +229,7 @@ class Lane(Sending):
                 return False
         self._at = after if after != self._inEnd else FIRST
         self._consumed += size
+        self._unsaid = True
         return True
 
     def _receive(self, control: int, immediate: int, data: memoryview) -> bool:
@@ -239,7 +276,7 @@ class Lane(Sending):
         if self._stalled and not self._dead:
             self._stalled = False
             self._outWords[STALLED] = 0
-            self._take()
+            self.poll()
 
     def _unfit(self, request: ReceiveRequest, ours: Status, theirs: Status) -> None:
         """A posted receive can't take what came: it fails, and the sender's request does."""
@@ -262,23 +299,12 @@ class Lane(Sending):
 
     # Waking and ending
 
-    def poll(self) -> None:
-        """Look for what has arrived, and for what the peer has consumed."""
-        if self._inWords[self._at]:
-            self._take()
-            if len(self._outstanding) < _PATIENCE:
-                return  # what was sent is looked at when nothing arrives
-        if self._outstanding:
-            consumed = self._inWords[CONSUMED]
-            if consumed >= self._outstanding[0][0] or self._held:
-                self._settle(consumed)
-        elif self._held and self._linked:
-            self._settle(self._inWords[CONSUMED])
-
     def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
         """Be woken for these from now on; look once more after this."""
         if self._dead:
             return
+        if self._unsaid:
+            self._sayConsumed()
         self._armed = (Wake.SENDS if sends else 0) | (
             (Wake.SOLICITED if solicitedOnly else Wake.RECEIVES) if receives else 0
         )
@@ -295,7 +321,7 @@ class Lane(Sending):
         before = -1
         while not self._dead and before != self._consumed:
             before = self._consumed
-            self._take()
+            self.poll()
         if not self._dead and self._linked:
             self._settle(self._inWords[CONSUMED])
         if self._dead:

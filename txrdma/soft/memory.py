@@ -11,6 +11,7 @@ import mmap
 import os
 import sys
 from collections import deque
+from collections.abc import Callable
 from secrets import randbits
 from typing import Final
 
@@ -129,6 +130,7 @@ class KeyTable:
 
     def __init__(self, maxRegions: int = 1 << 20) -> None:
         self._regions: dict[int, Region] = {}
+        self.lookup: Callable[[int], Region | None] = self._regions.get  # for those who check by themselves
         self._maxRegions = maxRegions
         self._nextAddress = _FIRST_ADDRESS + (randbits(24) << 12)
         self._old: deque[int] = deque(maxlen=_KEYS_REMEMBERED)
