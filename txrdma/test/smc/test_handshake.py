@@ -1,0 +1,518 @@
+"""
+Tests for L{txrdma.smc._handshake}: agreement, Declines at every point, strangers, lies and silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar, Union
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import WireError
+from txrdma.iba.types import GID, MACAddress, QPN, RKey
+from txrdma.smc._handshake import (
+    Accepted,
+    ApplicationData,
+    CLC_TIMEOUT,
+    ClientHandshake,
+    Confirmed,
+    Event,
+    Failed,
+    FellBack,
+    LATE_DECLINE_TIMEOUT,
+    Proposed,
+    ServerHandshake,
+    Subnets,
+)
+from txrdma.smc.clc import (
+    Accept,
+    Confirm,
+    Decline,
+    decode,
+    Diagnosis,
+    IPv6Prefix,
+    Path,
+    Proposal,
+    ProposalV2,
+    SMCDAccept,
+    SMCDArea,
+)
+from txrdma.testing.captures import names, streams
+
+CLIENT = b"\0\1client"
+SERVER = b"\0\2server"
+
+proposal = Proposal(CLIENT, GID.fromIP("10.0.0.1"), MACAddress(b"client"), 0x0A000001, 24)
+_end: dict[str, Any] = {
+    "qpn": QPN(5),
+    "rkey": RKey(7),
+    "index": 1,
+    "token": 99,
+    "sizeCode": 2,
+    "mtu": 3,
+    "address": 4096,
+    "psn": 77,
+    "firstContact": True,
+}
+accept = Accept(SERVER, GID.fromIP("10.0.0.2"), MACAddress(b"server"), **_end)
+confirm = Confirm(CLIENT, GID.fromIP("10.0.0.1"), MACAddress(b"client"), **_end)
+
+E = TypeVar("E", bound=Event)
+Either = Union[ServerHandshake, ClientHandshake]
+
+
+def newServer(announced: bool = True, subnets: Subnets | None = None) -> ServerHandshake:
+    return ServerHandshake(0.0, peerID=SERVER, announced=announced, subnets=subnets)
+
+
+def serverAt(step: str) -> ServerHandshake:
+    """A server that has come that far; its Accept has left."""
+    server = newServer()
+    if step == "sniffing":
+        return server
+    server.received(proposal.encode(), 0.0)
+    if step != "deciding":
+        server.accept(accept, 0.0)
+        if step != "waiting":
+            server.received(confirm.encode(), 0.0)
+    server.events()
+    server.outgoing()
+    return server
+
+
+def clientAt(step: str) -> ClientHandshake:
+    """A client that has come that far; its Confirm has left."""
+    client = ClientHandshake(0.0, proposal)
+    if step != "waiting":
+        client.received(accept.encode(), 0.0)
+        if step != "deciding":
+            client.confirm(confirm, 0.0)
+    client.events()
+    client.outgoing()
+    return client
+
+
+class AgreementTests(SynchronousTestCase):
+    """Both want SMC."""
+
+    def test_agreement(self) -> None:
+        """Three messages, and the connection is SMC's."""
+        client, server = ClientHandshake(0.0, proposal), newServer(False)
+        server.received(client.outgoing(), 0.0)
+        self.assertEqual(server.events(), [Proposed(proposal)])
+        self.assertIsNone(server.deadline())
+        server.accept(accept, 0.0)
+        client.received(server.outgoing(), 0.0)
+        self.assertEqual(client.events(), [Accepted(accept)])
+        client.confirm(confirm, 0.0)
+        server.received(client.outgoing(), 0.0)
+        self.assertEqual(server.events(), [Confirmed(confirm)])
+        for end in (client, server):
+            self.assertFalse(end.done)
+            end.established()
+            self.assertTrue(end.done)
+            self.assertEqual((end.events(), end.outgoing(), end.deadline()), ([], b"", None))
+
+    def test_bytewise(self) -> None:
+        """TCP may cut messages anywhere."""
+        client, server = ClientHandshake(0.0, proposal), newServer(False)
+
+        def drip(source: Either, target: Either) -> list[Event]:
+            found = []
+            for byte in source.outgoing():
+                target.received(bytes((byte,)), 0.0)
+                found += target.events()
+            return found
+
+        self.assertEqual(drip(client, server), [Proposed(proposal)])
+        server.accept(accept, 0.0)
+        self.assertEqual(drip(server, client), [Accepted(accept)])
+        client.confirm(confirm, 0.0)
+        self.assertEqual(drip(client, server), [Confirmed(confirm)])
+
+    def test_kernelsProposal(self) -> None:
+        """A proposal of version 2 only is declined with the reason, in version 1."""
+        for name in names():
+            if name.startswith("smc-"):
+                content = next(content for _, _, content in streams(name))
+                server = newServer()
+                server.received(content[: int.from_bytes(content[5:7], "big")], 0.0)
+                self.assertEqual(server.events(), [FellBack(Diagnosis.VERSMISMAT, None, b"")])
+                raw = server.outgoing()
+                self.assertEqual((decode(raw), len(raw)), (Decline(SERVER, Diagnosis.VERSMISMAT), 28))
+
+    def test_bothVersions(self) -> None:
+        """A proposal of version 2 that offers version 1, too, is answered in version 1."""
+        both = replace(proposal, version=2, smcd=SMCDArea(), v2=ProposalV2(GID(bytes(16)), (b"e" * 32,)))
+        for typeV1 in (Path.SMC_R, Path.BOTH):
+            server = newServer(False)
+            server.received(replace(both, typeV1=typeV1).encode(), 0.0)
+            [event] = server.events()
+            assert isinstance(event, Proposed)
+            self.assertEqual(event.proposal.peerID, CLIENT)
+        server = newServer(False)
+        server.received(replace(both, typeV1=Path.SMC_D).encode(), 0.0)
+        self.assertEqual(server.events(), [FellBack(Diagnosis.MODEUNSUPP, None, b"")])
+
+
+class StrangerTests(SynchronousTestCase):
+    """Clients that do not speak SMC, at a server that would."""
+
+    @given(st.binary(min_size=1, max_size=100), st.booleans(), st.data())
+    def test_plain(self, data: bytes, announced: bool, draw: st.DataObject) -> None:
+        """Every byte of a plain TCP client comes out again, in order, none earlier than it must."""
+        assume(not announced or data[:1] != b"\xe2")  # who was announced, and begins so, has to go on
+        server = newServer(announced)
+        got = b""
+        at = 0
+        while at < len(data):
+            step = draw.draw(st.integers(1, len(data)))
+            server.received(data[at : at + step], 0.0)
+            at += step
+        fallbacks = 0
+        for now in (0.0, CLC_TIMEOUT):
+            server.expired(now)
+            for event in server.events():
+                assert isinstance(event, (FellBack, ApplicationData)), event
+                got += event.data
+                fallbacks += isinstance(event, FellBack)
+                if isinstance(event, FellBack):
+                    self.assertEqual((event.reason, event.peerDiagnosis), (Diagnosis.PEERNOSMC, None))
+        self.assertEqual((got, fallbacks), (data, 1))
+        self.assertEqual(server.outgoing(), b"")
+        self.assertTrue(server.done)
+
+    def test_almostAnEyecatcher(self) -> None:
+        """Bytes are held only as long as they can still become a Proposal."""
+        for begin in (b"\xe2", b"\xe2\xd4\xc3", proposal.encode()[:8], proposal.encode()[:-1]):
+            server = newServer(False)
+            server.received(begin, 1.0)
+            self.assertEqual((server.events(), server.deadline()), ([], 1.0 + CLC_TIMEOUT))
+            server.received(b"GET " * 12, 2.0)
+            self.assertEqual(server.events(), [FellBack(Diagnosis.PEERNOSMC, None, begin + b"GET " * 12)])
+
+    def test_almostAnEyecatcherThenSilence(self) -> None:
+        """They are given out when nothing follows."""
+        server = newServer(False)
+        self.assertIsNone(server.deadline())
+        server.received(b"\xe2\xd4", 1.0)
+        server.expired(CLC_TIMEOUT)
+        self.assertEqual(server.events(), [])
+        server.expired(1.0 + CLC_TIMEOUT)
+        self.assertEqual(server.events(), [FellBack(Diagnosis.PEERNOSMC, None, b"\xe2\xd4")])
+
+    def test_damagedProposal(self) -> None:
+        """It is an application's data, unless the client was announced."""
+        raw = proposal.encode()[:-1] + b"?"
+        server = newServer(False)
+        server.received(raw, 0.0)
+        self.assertEqual(server.events(), [FellBack(Diagnosis.PEERNOSMC, None, raw)])
+        server = newServer(True)
+        server.received(raw, 0.0)
+        [event] = server.events()
+        assert isinstance(event, Failed)
+        self.assertIsInstance(event.error, WireError)
+
+    def test_middle(self) -> None:
+        """Who begins with an Accept or a Confirm is no client."""
+        for message in (accept, confirm):
+            server = newServer(False)
+            server.received(message.encode(), 0.0)
+            self.assertEqual(server.events(), [FellBack(Diagnosis.PEERNOSMC, None, message.encode())])
+            server = newServer(True)
+            server.received(message.encode(), 0.0)
+            [event] = server.events()
+            self.assertIsInstance(event, Failed)
+
+    def test_declineFirst(self) -> None:
+        """A client that can't, after all, begins with a Decline, and then speaks plain TCP."""
+        server = newServer(False)
+        server.received(Decline(CLIENT, Diagnosis.NOSMCDEV).encode() + b"GET", 0.0)
+        self.assertEqual(server.events(), [FellBack(Diagnosis.PEERDECL, Diagnosis.NOSMCDEV, b"GET")])
+        server.received(b" /", 0.0)
+        self.assertEqual(server.events(), [ApplicationData(b" /")])
+
+    def test_plainServer(self) -> None:
+        """A server that answers a Proposal with data took it for data, too: nothing can be saved."""
+        client = ClientHandshake(0.0, proposal)
+        client.received(b"220 hello", 0.0)
+        [event] = client.events()
+        self.assertIsInstance(event, Failed)
+        client.received(b"more", 0.0)
+        self.assertEqual((client.events(), client.done), ([], True))
+
+
+class DeclineTests(SynchronousTestCase):
+    """Somebody does not want SMC."""
+
+    STEPS: tuple[tuple[Callable[[str], Either], tuple[str, ...]], ...] = (
+        (serverAt, ("sniffing", "deciding", "waiting", "linking")),
+        (clientAt, ("waiting", "deciding", "linking")),
+    )
+
+    def test_everyCode(self) -> None:
+        """Every code of the peer is told as it came, unknown ones, too."""
+        for diagnosis in (*Diagnosis, Diagnosis(0x06000000)):
+            for version, words in ((1, b""), (2, bytes(16)), (2, b"")):
+                client = ClientHandshake(0.0, proposal)
+                raw = Decline(SERVER, diagnosis, version=version, words=words).encode()
+                client.received(raw + b"data", 0.0)
+                self.assertEqual(client.events(), [FellBack(Diagnosis.PEERDECL, diagnosis, b"data")])
+
+    def test_peerDeclines(self) -> None:
+        """At every point before the link carries the connection, and no byte after it is lost."""
+        for at, steps in self.STEPS:
+            for step in steps:
+                if step == "deciding":
+                    continue  # nothing is read meanwhile: see the next test
+                end = at(step)
+                end.received(Decline(b"somebody", Diagnosis.MEM).encode() + b"hello", 0.0)
+                expected = FellBack(Diagnosis.PEERDECL, Diagnosis.MEM, b"hello")
+                self.assertEqual(end.events(), [expected], step)
+                self.assertEqual((end.done, end.outgoing()), (True, b""))
+                end.established()  # what was under way comes too late
+                end.decline(Diagnosis.INTERR, 0.0)
+                self.assertEqual((end.events(), end.outgoing()), ([], b""))
+
+    def test_peerDeclinesWhileWeThink(self) -> None:
+        """It is read when we have decided; our answer is sent, and the peer knows what to do with it."""
+        server = serverAt("deciding")
+        server.received(Decline(CLIENT, Diagnosis.MEM).encode() + b"hello", 0.0)
+        self.assertEqual(server.events(), [])
+        server.accept(accept, 0.0)
+        self.assertEqual(server.events(), [FellBack(Diagnosis.PEERDECL, Diagnosis.MEM, b"hello")])
+
+    def test_outOfSync(self) -> None:
+        """The peer does not know the group that we meant."""
+        server = serverAt("waiting")
+        server.received(Decline(CLIENT, Diagnosis.SYNCERR, True).encode(), 0.0)
+        self.assertEqual(server.events(), [FellBack(Diagnosis.PEERDECL, Diagnosis.SYNCERR, b"", True)])
+        client = clientAt("deciding")
+        client.decline(Diagnosis.SYNCERR, 0.0, outOfSync=True)
+        self.assertEqual(decode(client.outgoing()), Decline(CLIENT, Diagnosis.SYNCERR, True))
+
+    def test_weDecline(self) -> None:
+        """At every point; the reason is sent once, and what follows is the application's."""
+        for at, steps in self.STEPS:
+            for step in steps:
+                end = at(step)
+                end.decline(Diagnosis.MEM, 0.0)
+                end.decline(Diagnosis.INTERR, 0.0)
+                sent = decode(end.outgoing())
+                assert isinstance(sent, Decline)
+                self.assertEqual((sent.diagnosis, len(sent.encode())), (Diagnosis.MEM, 28))
+                self.assertEqual(end.events(), [FellBack(Diagnosis.MEM, None, b"")], step)
+                end.received(b"hello", 0.1)
+                self.assertEqual(end.events(), [ApplicationData(b"hello")], step)
+                self.assertTrue(end.done)
+
+    def test_unasked(self) -> None:
+        """A client of which nobody knows what it speaks is not sent a Decline."""
+        server = newServer(False)
+        server.received(b"\xe2", 0.0)
+        server.decline(Diagnosis.MEM, 0.0)
+        self.assertEqual(server.outgoing(), b"")
+        self.assertEqual(server.events(), [FellBack(Diagnosis.MEM, None, b"\xe2")])
+
+    def test_crossing(self) -> None:
+        """What the peer sent before it read our Decline is no application's data."""
+        late = Decline(b"somebody", Diagnosis.TIMEOUT_CL).encode()
+        cases: list[tuple[Either, bytes]] = [
+            (serverAt("sniffing"), proposal.encode()),
+            (serverAt("waiting"), confirm.encode()),
+            (serverAt("waiting"), late),
+            (serverAt("waiting"), confirm.encode() + late),
+            (serverAt("linking"), late),
+            (clientAt("waiting"), accept.encode()),
+            (clientAt("linking"), late),
+        ]
+        for end, crossing in cases:
+            end.decline(Diagnosis.MEM, 0.0)
+            end.events()
+            for byte in crossing:
+                end.received(bytes((byte,)), 0.0)
+            self.assertEqual(end.events(), [])
+            end.received(b"hello", 0.0)
+            self.assertEqual(end.events(), [ApplicationData(b"hello")])
+
+    def test_crossingAndData(self) -> None:
+        """They may come together."""
+        late = Decline(CLIENT, Diagnosis.TIMEOUT_CL).encode()
+        server = serverAt("waiting")
+        server.decline(Diagnosis.MEM, 0.0)
+        server.events()
+        server.received(confirm.encode() + late + late, 0.0)
+        self.assertEqual(server.events(), [ApplicationData(late)])  # the second is no CLC any more
+
+    def test_nothingCrosses(self) -> None:
+        """After a second there is nothing to wait for."""
+        server = serverAt("linking")
+        server.decline(Diagnosis.MEM, 5.0)
+        server.events()
+        self.assertEqual(server.deadline(), 5.0 + LATE_DECLINE_TIMEOUT)
+        server.received(b"\xe2\xd4", 5.5)
+        self.assertFalse(server.done)
+        server.expired(6.0)
+        self.assertEqual((server.done, server.events()), (True, [ApplicationData(b"\xe2\xd4")]))
+
+    def test_nothingCanCross(self) -> None:
+        """Who declines an Accept or a Proposal is done at once: the peer waits for that."""
+        for end in (serverAt("deciding"), clientAt("deciding")):
+            end.decline(Diagnosis.MEM, 0.0)
+            self.assertTrue(end.done)
+
+
+class TimeTests(SynchronousTestCase):
+    """Silence."""
+
+    def test_noMessage(self) -> None:
+        """Who waits six seconds for an answer can't know what the other end did: the connection fails."""
+        ends: tuple[tuple[Either, str], ...] = (
+            (serverAt("sniffing"), "Proposal"),
+            (serverAt("waiting"), "Confirm"),
+            (clientAt("waiting"), "Accept"),
+        )
+        for end, name in ends:
+            self.assertEqual(end.deadline(), CLC_TIMEOUT)
+            end.expired(5.9)
+            self.assertEqual(end.events(), [])
+            end.expired(6.0)
+            [event] = end.events()
+            assert isinstance(event, Failed)
+            self.assertIn(name, str(event.error))
+            self.assertTrue(end.done)
+
+    def test_ourTime(self) -> None:
+        """Nothing runs while we decide, or while the link comes up."""
+        for end in (*map(serverAt, ("deciding", "linking")), *map(clientAt, ("deciding", "linking"))):
+            self.assertIsNone(end.deadline())
+            end.expired(1e9)
+            self.assertEqual(end.events(), [])
+
+
+class LieTests(SynchronousTestCase):
+    """Messages that say what can't be."""
+
+    LIES: tuple[tuple[dict[str, Any], Diagnosis], ...] = (
+        ({"index": 0}, Diagnosis.CNFERR),
+        ({"token": 0}, Diagnosis.CNFERR),
+        ({"qpn": QPN(0)}, Diagnosis.CNFERR),
+        ({"mtu": 0}, Diagnosis.CNFERR),
+        ({"mtu": 6}, Diagnosis.CNFERR),
+        ({"address": (1 << 64) - 65535}, Diagnosis.CNFERR),
+        ({"address": (1 << 64) - 65536 * 3, "index": 4}, Diagnosis.CNFERR),
+    )
+
+    def test_accept(self) -> None:
+        """A client declines an Accept with a lie."""
+        for lie, diagnosis in self.LIES:
+            client = clientAt("waiting")
+            client.received(replace(accept, **lie).encode() + b"x", 0.0)
+            found = client.events()
+            self.assertEqual(found, [FellBack(diagnosis, None, b""), ApplicationData(b"x")], lie)
+            self.assertEqual(decode(client.outgoing()), Decline(CLIENT, diagnosis))
+
+    def test_confirm(self) -> None:
+        """A server declines a Confirm with a lie, or from somebody else."""
+        others = (
+            ({"peerID": b"somebody"}, Diagnosis.CNFERR),
+            ({"firstContact": False}, Diagnosis.SYNCERR),
+        )
+        for lie, diagnosis in (*self.LIES, *others):
+            server = serverAt("waiting")
+            server.received(replace(confirm, **lie).encode(), 0.0)
+            self.assertEqual(server.events(), [FellBack(diagnosis, None, b"")], lie)
+            self.assertEqual(decode(server.outgoing()), Decline(SERVER, diagnosis))
+
+    def test_atTheEnd(self) -> None:
+        """The last element may end with the address space."""
+        client = clientAt("waiting")
+        last = replace(accept, address=(1 << 64) - 65536)
+        client.received(last.encode(), 0.0)
+        self.assertEqual(client.events(), [Accepted(last)])
+
+    def test_outOfTurn(self) -> None:
+        """A message that has no place is the end: nobody knows what the peer means."""
+        cases: tuple[tuple[Either, bytes], ...] = (
+            (serverAt("waiting"), proposal.encode()),
+            (serverAt("waiting"), accept.encode()),
+            (serverAt("waiting"), b"data"),
+            (serverAt("linking"), confirm.encode()),
+            (serverAt("linking"), proposal.encode()),
+            (serverAt("linking"), b"data"),
+            (clientAt("waiting"), confirm.encode()),
+            (clientAt("waiting"), proposal.encode()),
+            (clientAt("waiting"), SMCDAccept(1, 2, 3, 4, 5).encode()),
+            (clientAt("linking"), accept.encode()),
+            (clientAt("linking"), b"data"),
+        )
+        for end, raw in cases:
+            end.received(raw, 0.0)
+            [event] = end.events()
+            assert isinstance(event, Failed)
+            self.assertIsInstance(event.error, WireError)
+            self.assertEqual((end.done, end.outgoing(), end.deadline()), (True, b"", None))
+
+    def test_halfAMessageAtTheEnd(self) -> None:
+        """Bytes that stand before the link carries the connection are nobody's."""
+        for end in (serverAt("linking"), clientAt("linking")):
+            end.received(b"\xe2", 0.0)
+            end.established()
+            [event] = end.events()
+            self.assertIsInstance(event, Failed)
+
+    @given(st.lists(st.sampled_from([proposal.encode(), accept.encode(), confirm.encode(), b"data", b"\xe2",
+                                     Decline(CLIENT, Diagnosis.MEM).encode()])),
+           st.lists(st.integers(1, 60)))  # fmt: skip
+    def test_anyOrder(self, messages: list[bytes], cuts: list[int]) -> None:
+        """Whatever comes in whatever pieces, there is an answer, and only one end."""
+        for at, steps in DeclineTests.STEPS:
+            for step in steps:
+                end = at(step)
+                raw = b"".join(messages)
+                for cut in cuts:
+                    end.received(raw[:cut], 0.0)
+                    raw = raw[cut:]
+                end.received(raw, 0.0)
+                end.decline(Diagnosis.MEM, 1.0)
+                end.expired(10.0)
+                ends = [event for event in end.events() if isinstance(event, (FellBack, Failed))]
+                self.assertEqual((len(ends), end.done), (1, True))
+
+
+class SubnetTests(SynchronousTestCase):
+    """Version 1 stays in its subnet."""
+
+    def _answer(self, subnets: Subnets | None, one: Proposal = proposal) -> Event:
+        server = newServer(True, subnets)
+        server.received(one.encode(), 0.0)
+        return server.events()[0]
+
+    def test_ipv4(self) -> None:
+        """The same network and the same length of its prefix."""
+        self.assertEqual(self._answer(Subnets((0x0A0000FF, 24))), Proposed(proposal))
+        self.assertEqual(self._answer(None), Proposed(proposal))
+        declined = FellBack(Diagnosis.DIFFPREFIX, None, b"")
+        for network in ((0x0A000100, 24), (0x0A000000, 23), (0x0A000000, 16), (0x0A000000, 33), None):
+            self.assertEqual(self._answer(Subnets(network)), declined)
+
+    def test_everywhere(self) -> None:
+        """A prefix of length 0 is everywhere."""
+        self.assertIsInstance(self._answer(Subnets((0, 0)), replace(proposal, prefixLength=0)), Proposed)
+
+    def test_ipv6(self) -> None:
+        """Any prefix that both have, but not the link-local one."""
+        shared = bytes.fromhex("20010db8") + bytes(12)
+        local = bytes.fromhex("fe80") + bytes(14)
+        other = bytes.fromhex("20010db9") + bytes(12)
+        prefixes = tuple(IPv6Prefix(prefix=each, length=64) for each in (local, shared))
+        one = replace(proposal, subnet=0, prefixLength=0, ipv6Prefixes=prefixes)
+        self.assertEqual(self._answer(Subnets(ipv6=((other, 64), (shared, 64))), one), Proposed(one))
+        declined = FellBack(Diagnosis.DIFFPREFIX, None, b"")
+        for ours in (((local, 64),), ((other, 64),), ((shared, 48),), ()):
+            self.assertEqual(self._answer(Subnets((0, 0), ours), one), declined)
