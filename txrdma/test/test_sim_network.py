@@ -1,0 +1,232 @@
+"""
+Thousands of connections over a bad network: tests for L{txrdma.sim.network}, C{scenario} and C{simulate}.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from unittest import mock
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.iba.headers import Opcode
+from txrdma.iba.roce import RoCEPacket
+from txrdma.sim import simulate as command
+from txrdma.sim.network import Faults, SimulatedNetwork
+from txrdma.sim.scenario import Outcome, simulate, Violation
+from txrdma.soft.udp import RawAddress
+
+SEEDS = int(os.environ.get("TXRDMA_SEEDS", "3000"))
+PARTS = 4
+
+
+class Taker:
+    """Collects what a carrier brings."""
+
+    def __init__(self) -> None:
+        self.got: list[bytes] = []
+        self.turns = self.rooms = 0
+
+    def received(self, data: memoryview, segment: int, source: RawAddress) -> None:
+        self.got += [bytes(data[at : at + segment]) for at in range(0, len(data), segment)]
+
+    def turnEnded(self) -> None:
+        self.turns += 1
+
+    def writable(self) -> None:
+        self.rooms += 1
+
+
+class NetworkTests(SynchronousTestCase):
+    """The network does what it is told to."""
+
+    def play(self, faults: Faults, seed: int = 1, count: int = 1000) -> list[bytes]:
+        """Send numbered datagrams; return what arrives."""
+        clock = Clock()
+        self.network = SimulatedNetwork(clock, seed, faults)
+        here, there = self.network.carrier("10.0.0.1"), self.network.carrier("10.0.0.2")
+        self.taker = Taker()
+        there.start(self.taker)
+        for number in range(count):
+            here.send(memoryview(number.to_bytes(4, "big") * 5), 20, ("10.0.0.2", 4791))
+            clock.advance(1e-4)
+        clock.advance(10)
+        return self.taker.got
+
+    def numbers(self, got: list[bytes]) -> list[int]:
+        return [int.from_bytes(data[:4], "big") for data in got]
+
+    def test_fair(self) -> None:
+        """Without faults everything arrives once, in order."""
+        self.assertEqual(self.numbers(self.play(Faults())), list(range(1000)))
+
+    def test_loss(self) -> None:
+        """Some are lost; the rest is in order."""
+        got = self.numbers(self.play(Faults(loss=0.2)))
+        self.assertTrue(700 < len(got) < 900)
+        self.assertEqual(got, sorted(set(got)))
+        self.assertEqual(self.network.dropped, 1000 - len(got))
+
+    def test_duplication(self) -> None:
+        """Some come twice."""
+        got = self.numbers(self.play(Faults(duplication=0.2)))
+        self.assertTrue(1100 < len(got) < 1300)
+        self.assertEqual(set(got), set(range(1000)))
+
+    def test_reordering(self) -> None:
+        """With jitter they change places, and all are there."""
+        got = self.numbers(self.play(Faults(jitterSeconds=0.01)))
+        self.assertNotEqual(got, sorted(got))
+        self.assertEqual(sorted(got), list(range(1000)))
+
+    def test_late(self) -> None:
+        """Some come long after those behind them."""
+        got = self.numbers(self.play(Faults(late=0.1, lateSeconds=1.0)))
+        self.assertEqual(sorted(got), list(range(1000)))
+        self.assertGreater(max(place - number for place, number in enumerate(got)), 100)
+
+    def test_corruption(self) -> None:
+        """Some are changed, in a way that UDP's checksum would not see."""
+        got = self.play(Faults(corruption=0.5))
+        spoilt = [data for number, data in enumerate(got) if data != number.to_bytes(4, "big") * 5]
+        self.assertGreater(len(spoilt), 100)
+        for data in spoilt:
+            words = sorted(data[at : at + 2] for at in range(0, 20, 2))
+            self.assertEqual(len(set(words)), 2)
+
+    def test_seed(self) -> None:
+        """The same seed does the same, another one something else."""
+        bad = Faults(loss=0.1, duplication=0.1, corruption=0.1, late=0.1, jitterSeconds=0.01)
+        self.assertEqual(self.play(bad, 5), self.play(bad, 5))
+        self.assertNotEqual(self.play(bad, 5), self.play(bad, 6))
+
+    def test_congestion(self) -> None:
+        """A carrier without room says so, and tells when there is some."""
+        clock = Clock()
+        network = SimulatedNetwork(clock, 1, Faults(congestion=1.0))
+        carrier, taker = network.carrier("10.0.0.1"), Taker()
+        carrier.start(taker)
+        self.assertFalse(carrier.send(memoryview(bytes(20)), 20, ("10.0.0.2", 4791)))
+        clock.advance(1)
+        self.assertEqual(taker.rooms, 1)
+
+    def test_partition(self) -> None:
+        """Nothing passes between two addresses until it is healed."""
+        clock = Clock()
+        network = SimulatedNetwork(clock)
+        here, there = network.carrier("10.0.0.1"), network.carrier("10.0.0.2")
+        taker = Taker()
+        there.start(taker)
+        network.partition("10.0.0.2", "10.0.0.1")
+        here.send(memoryview(bytes(20)), 20, ("10.0.0.2", 4791))
+        clock.advance(1)
+        self.assertEqual(taker.got, [])
+        network.heal()
+        here.send(memoryview(bytes(20)), 20, ("10.0.0.2", 4791))
+        clock.advance(1)
+        self.assertEqual(len(taker.got), 1)
+
+    def test_drop(self) -> None:
+        """Packets can be lost on purpose, a certain number of a certain kind."""
+        clock = Clock()
+        network = SimulatedNetwork(clock)
+        here, there = network.carrier("10.0.0.1"), network.carrier("10.0.0.2")
+        taker = Taker()
+        there.start(taker)
+
+        def isSend(packet: RoCEPacket) -> bool:
+            return packet.bth.opcode is Opcode.RC_SEND_ONLY
+
+        network.drop(isSend, times=2)
+        for opcode in (4, 10, 4, 4):
+            here.send(memoryview(bytes((opcode,)) + bytes(35)), 36, ("10.0.0.2", 4791))
+        clock.advance(1)
+        self.assertEqual([data[0] for data in taker.got], [10, 4])
+
+    def test_taken(self) -> None:
+        """A port is given once; without a number the next free one is."""
+        network = SimulatedNetwork(Clock())
+        first, second = network.carrier("10.0.0.1"), network.carrier("10.0.0.1")
+        self.assertEqual((first.port, second.port), (4791, 4792))
+        self.assertRaises(ValueError, network.carrier, "10.0.0.1", 4791)
+        first.close()
+        self.assertEqual(network.carrier("10.0.0.1").port, 4791)
+
+
+class SeedTests(SynchronousTestCase):
+    """
+    Whatever the network does, each operation completes once, in order, with the right bytes, or both sides fail.
+
+    How many seeds is said by C{TXRDMA_SEEDS}; C{make simulate SEEDS=N} plays any number.
+    """
+
+    def play(self, part: int) -> None:
+        each = -(-SEEDS // PARTS)
+        completed = failed = 0
+        for seed in range(part * each, (part + 1) * each):
+            try:
+                outcome = simulate(seed)
+            except Exception as error:
+                raise AssertionError(
+                    f"seed {seed}: {error}; again by: python -m txrdma.sim.simulate --seeds 1 --first {seed}"
+                ) from error
+            completed += outcome.completed
+            failed += len(outcome.failures)
+        self.assertGreater(completed, each)
+        self.assertGreater(failed, 0)
+
+    def test_part0(self) -> None:
+        """The first quarter."""
+        self.play(0)
+
+    def test_part1(self) -> None:
+        """The second quarter."""
+        self.play(1)
+
+    def test_part2(self) -> None:
+        """The third quarter."""
+        self.play(2)
+
+    def test_part3(self) -> None:
+        """The last quarter."""
+        self.play(3)
+
+    def test_repeats(self) -> None:
+        """A seed repeats all that it did."""
+        for seed in range(20):
+            self.assertEqual(simulate(seed), simulate(seed))
+
+
+class CommandTests(SynchronousTestCase):
+    """C{python -m txrdma.sim.simulate}."""
+
+    def play(self, first: int, count: int) -> tuple[int, str, str]:
+        with (
+            contextlib.redirect_stdout(io.StringIO()) as out,
+            contextlib.redirect_stderr(io.StringIO()) as err,
+        ):
+            failed = command.run(first, count, quiet=True)
+        return failed, out.getvalue(), err.getvalue()
+
+    def test_well(self) -> None:
+        """It says what it did."""
+        failed, out, err = self.play(5, 10)
+        self.assertEqual((failed, err), (0, ""))
+        self.assertIn("10 simulations", out)
+
+    def test_failing(self) -> None:
+        """It names the seeds that fail, and how to repeat one."""
+
+        def fails(seed: int) -> Outcome:
+            if seed == 7:
+                raise Violation("a promise was broken")
+            return simulate(seed)
+
+        with mock.patch.object(command, "simulate", fails):
+            failed, out, err = self.play(5, 5)
+        self.assertEqual(failed, 1)
+        self.assertIn("seed 7 fails: a promise was broken", err)
+        self.assertIn("--seeds 1 --first 7", err)
