@@ -1,16 +1,20 @@
 """
-Decoders of SMC-R: CLC, LLC and CDC messages.
+Decoders of SMC-R: CLC, LLC and CDC messages; and the cores that hear them from a peer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness import decoder
+from harness import decoder, Target
 
 from txrdma.error import WireError
+from txrdma.iba.types import GID, MACAddress, QPN
 from txrdma.smc import clc, llc
-from txrdma.smc.cdc import CDC
+from txrdma.smc._handshake import ApplicationData, FellBack, ServerHandshake
+from txrdma.smc._linkgroup import LinkEnd, LinkGroup, Role
+from txrdma.smc._ring import Ring
+from txrdma.smc.cdc import CDC, CDC_LENGTH, unpackFrom
 from txrdma.testing.captures import messages, names, SMC_GO, streams
 
 
@@ -34,8 +38,63 @@ def _messages() -> Iterator[bytes]:
             yield message
 
 
+def _sniffed(raw: bytes) -> None:
+    """What does not become SMC comes out again, every byte."""
+    server = ServerHandshake(0.0, peerID=bytes(8), announced=False)
+    got = b""
+    for byte in raw:
+        server.received(bytes((byte,)), 0.0)
+    server.expired(100.0)
+    for event in server.events():
+        if isinstance(event, FellBack) and event.reason is not clc.Diagnosis.PEERNOSMC:
+            return  # it was CLC
+        if isinstance(event, (FellBack, ApplicationData)):
+            got += event.data
+        else:
+            return  # it was a Proposal
+    if got != raw:
+        raise AssertionError(f"{got!r} came out")
+
+
+_END = LinkEnd(MACAddress(bytes(6)), GID(bytes(16)), QPN(1))
+
+
+def _group(raw: bytes) -> None:
+    """A group ends at most once, and its answers are messages."""
+    for role in Role:
+        group = LinkGroup(role, _END)
+        group.confirm(0.0, _END)
+        ends = 0
+        for at in range(0, len(raw), llc.LLC_LENGTH):
+            group.received(raw[at : at + llc.LLC_LENGTH], 0.0)
+            for answer in group.outgoing():
+                llc.decode(answer)
+            wasOver, ends = ends, ends + (group.state == "ended")
+            if wasOver and group.events():
+                raise AssertionError("it went on after its end")
+            group.events()
+
+
+def _ring(raw: bytes) -> None:
+    """Cursors stay where they can be."""
+    ring = Ring(1 << 14, 1 << 15, 1)
+    ring.take(5000, 5000)
+    for at in range(0, len(raw) - CDC_LENGTH + 1, CDC_LENGTH):
+        try:
+            ring.received(unpackFrom(raw, at))
+        except WireError:
+            return
+        if not (0 <= ring.readable <= ring.size and 0 <= ring.space <= ring.peerSize):
+            raise AssertionError(f"{ring.readable} to read, room for {ring.space}")
+        ring.consume(ring.readable // 2)
+        ring.pack(bytearray(CDC_LENGTH), 0)
+
+
 TARGETS = {
     "CLC": decoder(clc.decode, _clc),
     "LLC": decoder(llc.decode, _messages),
     "CDC": decoder(CDC.decode, _messages),
+    "CLC handshake": Target(_sniffed, _clc),
+    "link group": Target(_group, _messages),
+    "ring": Target(_ring, _messages),
 }
