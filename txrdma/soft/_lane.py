@@ -12,7 +12,8 @@ be ends this queue pair, nothing else.
 
 from __future__ import annotations
 
-from typing import Final
+from collections import deque
+from typing import Any, Final, TYPE_CHECKING
 
 from txrdma.error import ProtectionError
 from txrdma.iba.verbs import AsyncEventKind, Completion, CompletionOpcode, ReceiveRequest, Status
@@ -42,13 +43,23 @@ from txrdma.soft._box import (
 from txrdma.soft._route import Owner
 from txrdma.soft._sending import Sending, spread
 
+if TYPE_CHECKING:
+    from txrdma.soft.memory import Region
+
 _SUCCESS: Final = Status.SUCCESS
 _RECEIVE: Final = CompletionOpcode.RECEIVE
 _LOCAL_WRITE: Final = 1
 _WAKES_SENDER: Final = Wake.SENDS | Wake.ROOM
-_BUDGET: Final = range(64)
 _PATIENCE: Final = 16
+_IDLE: Final = 8
 _new = tuple.__new__
+
+_SHORT_BYTES: Final = 512
+_SHORT: Final[dict[int, tuple[int, int, bool]]] = {}
+"""Headers of short SENDs that have been seen: their length, the words they take, whether solicited."""
+
+_Ready = tuple[int, "Region | None", int, int, Completion]
+"""Identifier, region, offset, length (-1: not as simple as that), and the completion when all goes well."""
 
 
 class Lane(Sending):
@@ -60,8 +71,14 @@ class Lane(Sending):
         "_consumed",
         "_filled",
         "_inBytes",
+        "_idle",
         "_inEnd",
+        "_deliver",
+        "_inRaw",
         "_number",
+        "_ready",
+        "_receives",
+        "_usual",
         "_rungSends",
         "_stalled",
         "_targets",
@@ -73,6 +90,7 @@ class Lane(Sending):
 
     def __init__(self, owner: Owner, surroundings: Surroundings, box: memoryview) -> None:
         super().__init__(owner, surroundings, box)
+        self._inRaw: Any  # the peer's box as it is: slices of a mapping are quicker than those of a view
         self._detach()
         self._consumed = 0
         self._targets: list[memoryview] | None = None
@@ -80,6 +98,11 @@ class Lane(Sending):
         self._stalled = False
         self._rungSends = 0
         self._unsaid = False
+        self._idle = 0  # how often we have looked since something came
+        self._usual = 0  # the length of the latest message
+        self._ready: deque[_Ready] = deque()
+        self._receives = owner.receives
+        self._deliver = owner.receiveCompleted
         self._number = owner.number
 
     def attach(self, box: memoryview) -> None:
@@ -96,6 +119,7 @@ class Lane(Sending):
 
     def _read(self, box: memoryview) -> None:
         self._inBytes = box
+        self._inRaw = box.obj
         self._inWords = box.cast("Q")
         self._inEnd = len(box) // 8
         self._at = FIRST
@@ -110,88 +134,78 @@ class Lane(Sending):
         """
         Look for what has arrived, and for what the peer has consumed.
 
-        A whole SEND without immediate for a receive of one segment is nearly all that comes: that is done here,
-        without calls.
+        A short SEND for a receive of one segment is nearly all that comes: that is done here, without calls.
         """
         words = self._inWords
         at = self._at
-        if not words[at]:
-            outstanding = self._outstanding
-            if outstanding:
-                consumed = words[CONSUMED]
-                if consumed >= outstanding[0][0] or self._held:
-                    self._settle(consumed)
-            elif self._held and self._linked:
-                self._settle(words[CONSUMED])
-            if self._unsaid:
-                self._sayConsumed()
+        header = words[at]
+        if not header:
+            self._idle += 1
+            if self._idle > _IDLE or self._armed or self._held:
+                self._lookBack()
             return
-        owner, data, end = self._owner, self._inBytes, self._inEnd
-        receives = owner.receives
-        for _ in _BUDGET:
-            header = words[at]
-            control = header >> 24
-            if not ORDERED:
-                barrier()
-            if (control == PLAIN or control == PLAIN_SOLICITED) and receives and self._targets is None:
-                length = header & LENGTH
-                size = length + 71 & -LINE
-                after = at + (size >> 3)
-                request = receives[0]
-                segments = request.segments
-                if len(segments) == 1 and after <= end:
-                    address, room, lkey = segments[0]
-                    region = self._lookup(lkey)
-                    if length <= room and region is not None and region.domain is self._domain:
-                        offset = address - region.address
-                        last = offset + length
-                        if offset >= 0 and last <= region.length and region.rights & _LOCAL_WRITE:
-                            start = (at << 3) + 8
-                            region.view[offset:last] = data[start : start + length]
-                            receives.popleft()
-                            at = after if after != end else FIRST
-                            self._at = at
-                            self._consumed += size
-                            self._unsaid = True
-                            owner.receiveCompleted(
-                                _new(
-                                    Completion,
-                                    (
-                                        request.identifier,
-                                        _SUCCESS,
-                                        _RECEIVE,
-                                        self._number,
-                                        length,
-                                        None,
-                                        0,
-                                        False,
-                                    ),
-                                ),
-                                control == PLAIN_SOLICITED,
-                            )
-                            if self._dead:
-                                return
-                            continue
-            if not header or not self._special(header):
+        ready, data, end, consumed = self._ready, self._inRaw, self._inEnd, self._consumed
+        while header:
+            short = _SHORT.get(header)
+            if short is not None and ready and self._targets is None:
+                if not ORDERED:
+                    barrier()
+                length, size, solicited = short
+                identifier, region, offset, room, completion = ready[0]
+                after = at + size
+                if length <= room and after <= end and region is not None and region.valid:
+                    start = (at << 3) + 8
+                    region.view[offset : offset + length] = data[start : start + length]
+                    if completion[4] != length:
+                        self._usual = length
+                        completion = self._received(identifier, length)
+                    ready.popleft()
+                    self._receives.popleft()
+                    self._at = at = after if after != end else FIRST
+                    self._consumed = consumed = consumed + (size << 3)
+                    self._deliver(completion, solicited)
+                    header = words[at]
+                    continue
+            if not self._special(header):
                 break
             at = self._at
+            consumed = self._consumed
+            header = words[at]
         if self._dead:
             return
-        if self._unsaid:
-            if not ORDERED:
-                barrier()
-            self._outWords[CONSUMED] = self._consumed
-            if words[WAKE]:
-                self._sayConsumed()
+        if not ORDERED:
+            barrier()
+        self._outWords[CONSUMED] = consumed
+        self._unsaid = True
+        self._idle = 0
+        if words[WAKE]:
+            self._sayConsumed()
         if len(self._outstanding) >= _PATIENCE:
-            self._settle(words[CONSUMED])  # mostly this is left for when nothing arrives
+            self._lookBack()  # mostly this is left for when nothing arrives
+
+    def _lookBack(self) -> None:
+        """
+        See what the peer has consumed, and whether it wants to know what we have.
+
+        There is time for that when nothing comes, and it must be done before we sleep.
+        """
+        outstanding = self._outstanding
+        if self._linked and (outstanding or self._held):
+            consumed = self._inWords[CONSUMED]
+            if self._held or consumed >= outstanding[0][0]:
+                self._settle(consumed)
+        if self._unsaid and not self._dead:
+            self._sayConsumed()
+
+    def _received(self, identifier: int, length: int) -> Completion:
+        return _new(Completion, (identifier, _SUCCESS, _RECEIVE, self._number, length, None, 0, False))
 
     def _sayConsumed(self) -> None:
         """
         Wake the peer's sender when it sleeps and wants to know how far we are.
 
-        C{_unsaid} stays until a fence stood between saying so and looking whether it sleeps: that is done when
-        there is time, and before we sleep.
+        C{_unsaid} stays until a fence stood between saying so and looking whether it sleeps: that is done
+        when there is time, and before we sleep.
         """
         self._unsaid = False
         barrier()
@@ -211,7 +225,12 @@ class Lane(Sending):
         size = (length + 71) & -LINE
         after = at + (size >> 3)
         kind = control & KIND
+        if control & ~SOLICITED == PLAIN and length <= _SHORT_BYTES:
+            _SHORT[header] = (length, size >> 3, control == PLAIN_SOLICITED)
         if after > self._inEnd or not 1 <= kind <= PADDING or control > 63:
+            self._invalid(Status.REM_INV_REQ_ERR, AsyncEventKind.QP_REQUEST_ERROR)
+            return False
+        if kind == PADDING and (after != self._inEnd or at == FIRST):
             self._invalid(Status.REM_INV_REQ_ERR, AsyncEventKind.QP_REQUEST_ERROR)
             return False
         if kind == Kind.FAULT:
@@ -238,7 +257,12 @@ class Lane(Sending):
         request = owner.receives[0]
         kind = control & KIND
         first = not control & CONTINUED
-        if first != (self._targets is None) or (kind == Kind.WRITE_WITH_IMMEDIATE and len(data) != 8):
+        part = control & (MORE | CONTINUED)
+        if (
+            first != (self._targets is None)
+            or (part and (not data or kind == Kind.WRITE_WITH_IMMEDIATE))
+            or (kind == Kind.WRITE_WITH_IMMEDIATE and len(data) != 8)
+        ):
             self._invalid(Status.REM_INV_REQ_ERR, AsyncEventKind.QP_REQUEST_ERROR)
             return False
         opcode, length = _RECEIVE, 0
@@ -264,6 +288,7 @@ class Lane(Sending):
         self._targets = None
         self._filled = 0
         owner.receives.popleft()
+        self._ready.popleft()
         told = None if kind == Kind.SEND else immediate
         owner.receiveCompleted(
             Completion(request.identifier, _SUCCESS, opcode, owner.number, length, told),
@@ -272,8 +297,24 @@ class Lane(Sending):
         return not self._dead
 
     def receivesPosted(self) -> None:
-        """The receive queue has grown."""
-        if self._stalled and not self._dead:
+        """The receive queue has grown: find out beforehand where messages go, and how it will be told."""
+        if self._dead:
+            return
+        receives, ready = self._receives, self._ready
+        for index in range(len(ready) - len(receives), 0):  # the new ones, counted from the end
+            request = receives[index]
+            identifier, segments = request.identifier, request.segments
+            completion = self._received(identifier, self._usual)
+            if len(segments) == 1:
+                address, room, lkey = segments[0]
+                region = self._lookup(lkey)
+                if region is not None and region.domain is self._domain and region.rights & _LOCAL_WRITE:
+                    offset = address - region.address
+                    if offset >= 0 and offset + room <= region.length:
+                        ready.append((identifier, region, offset, room, completion))
+                        continue
+            ready.append((identifier, None, 0, -1, completion))
+        if self._stalled:
             self._stalled = False
             self._outWords[STALLED] = 0
             self.poll()
@@ -284,6 +325,7 @@ class Lane(Sending):
         self._tellFault(theirs)
         if owner.receives and owner.receives[0] is request:
             owner.receives.popleft()
+            self._ready.popleft()
         owner.receiveCompleted(Completion(request.identifier, ours, _RECEIVE, owner.number), True)
         if not self._dead:
             owner.failed(None)
@@ -303,8 +345,6 @@ class Lane(Sending):
         """Be woken for these from now on; look once more after this."""
         if self._dead:
             return
-        if self._unsaid:
-            self._sayConsumed()
         self._armed = (Wake.SENDS if sends else 0) | (
             (Wake.SOLICITED if solicitedOnly else Wake.RECEIVES) if receives else 0
         )
@@ -353,5 +393,6 @@ class Lane(Sending):
         self._outWords[WAKE] = 0
         self._detach()
         self.regions.clear()
+        self._ready.clear()
         self._outBytes = self._outWords = memoryview(b"")
         self._surroundings.left()

@@ -56,7 +56,7 @@ _WRITE: Final = Operation.RDMA_WRITE
 _WRITE_DONE: Final = CompletionOpcode.RDMA_WRITE
 _PLAIN_HEADER: Final = PLAIN << 24
 _SOLICITED_HEADER: Final = PLAIN_SOLICITED << 24
-_BYTES: Final = frozenset({bytes, bytearray})
+_WHOLE_LINES: Final = -LINE
 _RDMA: Final = frozenset({Operation.RDMA_WRITE, Operation.RDMA_WRITE_WITH_IMMEDIATE, Operation.RDMA_READ})
 _REMOTE_WRITE: Final = 2
 _REMOTE_READ: Final = 4
@@ -83,6 +83,7 @@ class Sending:
         "_acknowledged",
         "_armed",
         "_asked",
+        "_attentive",
         "_dead",
         "_domain",
         "_epoch",
@@ -144,6 +145,7 @@ class Sending:
         # How long the peer may take, and how it ends.
         self._inWords: memoryview  # where the peer writes
         self._impatient = True
+        self._attentive = True  # every post ends with a full look around
         self._since: tuple[int, float] | None = None
         self._gone = False
         self._dead = False
@@ -152,13 +154,14 @@ class Sending:
         """Timers and counters are others now."""
         retries = self._owner.attributes.rnrRetry
         self._impatient = not self._linked or (retries is not None and retries != _FOR_EVER)
+        self._attentive = self._impatient or not ORDERED
 
     def post(self, requests: Sequence[SendRequest]) -> None:
         """
         Carry these out, in order.
 
-        The two that make up nearly all traffic are done here, without calls: a short SEND of inline bytes, and
-        an RDMA WRITE from one segment into a region that is mapped.
+        The two that make up nearly all traffic are done here, without calls: a short SEND of inline bytes,
+        and an RDMA WRITE from one segment into a region that is mapped.
         """
         if self._held:
             self._postLater(requests)
@@ -170,30 +173,35 @@ class Sending:
             operation = request.operation
             if operation is _SEND:
                 inline = request.inline
-                if len(inline) == 1 and type(inline[0]) in _BYTES:
-                    length = len(inline[0])
-                    size = length + 71 & -LINE
+                if len(inline) == 1:
+                    piece = inline[0]
+                    length = len(piece)
+                    size = length + 71 & _WHOLE_LINES
                     out = self._out
                     after = out + (size >> 3)
                     produced = self._produced + size
                     if after < self._outEnd and produced <= self._limit:
                         start = (out << 3) + 8
-                        self._outBytes[start : start + length] = inline[0]
-                        words = self._outWords
-                        words[after] = 0
-                        if not ORDERED:
-                            barrier()
-                        if request.solicited:
-                            solicited = True
-                            words[out] = _SOLICITED_HEADER | length
-                        else:
-                            words[out] = _PLAIN_HEADER | length
-                        self._out = after
-                        self._produced = produced
-                        outstanding.append(
-                            (produced, request.identifier, _SEND_DONE, request.signaled, _SUCCESS)
-                        )
-                        continue
+                        try:
+                            self._outBytes[start : start + length] = piece
+                        except ValueError:
+                            length = -1  # no plain bytes: then not here
+                        if length >= 0:
+                            words = self._outWords
+                            words[after] = 0
+                            if not ORDERED:
+                                barrier()
+                            if request.solicited:
+                                solicited = True
+                                words[out] = _SOLICITED_HEADER | length
+                            else:
+                                words[out] = _PLAIN_HEADER | length
+                            self._out = after
+                            self._produced = produced
+                            outstanding.append(
+                                (produced, request.identifier, _SEND_DONE, request.signaled, _SUCCESS)
+                            )
+                            continue
             elif operation is _WRITE and len(request.segments) == 1:
                 region = self.regions.get(request.rkey)
                 segment = request.segments[0]
@@ -223,7 +231,10 @@ class Sending:
                 break
             if request.solicited:
                 solicited = True
-        self._announce(solicited)
+        acquire()
+        release()
+        if self._inWords[WAKE] or self._attentive or self._held or self._produced == self._acknowledged:
+            self._announce(solicited)
 
     def _postLater(self, requests: Sequence[SendRequest]) -> None:
         self._waiting.extend(map(_kept, requests))
@@ -236,17 +247,14 @@ class Sending:
 
     def _announce(self, solicited: bool) -> None:
         """After something was posted: wake the peer, when it sleeps and wants to be."""
-        acquire()
-        release()
-        if not ORDERED:
-            barrier()
+        barrier()
         wake = self._inWords[WAKE]
         if wake and wake != self._rungReceives and wake & (3 if solicited else 1):
             self._rungReceives = wake
             self._surroundings.ringReceives()
-        if self._produced == self._acknowledged or self._failing:
-            self._retire()
-        if self._impatient and not self._dead:
+        if (self._produced == self._acknowledged or self._failing) and not self._retire():
+            return
+        if self._impatient:
             self._surroundings.watch()
 
     def _carryOut(self, request: SendRequest) -> bool:
