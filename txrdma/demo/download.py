@@ -1,20 +1,19 @@
 """
-The downloading process of the demonstration: fetches every file of a list by HTTP and tells how it went.
+The downloading process of the demonstration: fetches files by HTTP, a turn at a time, and tells how it went.
 
-Reads its orders as one line of JSON from standard input; writes lines of JSON: progress, then the result.
-Bodies are hashed after the clock has stopped, so the time is that of the transport and of HTTP.
+Orders come as lines of JSON by standard input, answers go as lines of JSON to standard output. Bodies are
+hashed at the end, so that the time of a turn is that of the transport and of HTTP.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import resource
 import sys
 import time
 from collections.abc import Iterator
-from typing import cast, TextIO
+from typing import Any, cast
 from urllib.parse import quote
 
 import treq
@@ -37,6 +36,11 @@ def cpuSeconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
+def tell(message: dict[str, object]) -> None:
+    """One line for the process that started us."""
+    print(json.dumps(message), flush=True)
+
+
 def agentFor(reactor: object, kind: str, pool: HTTPConnectionPool) -> IAgent:
     """What C{http:} addresses are fetched by: over SMC-R with C{smc}, else over plain TCP."""
     if kind == "smc":
@@ -47,61 +51,58 @@ def agentFor(reactor: object, kind: str, pool: HTTPConnectionPool) -> IAgent:
 
 
 class Download:
-    """All files of a list, a few at a time, and what came of it."""
+    """Files of one server, a few at a time, and what came of them."""
 
-    def __init__(self, client: HTTPClient, base: str, names: list[str], parallel: int, out: TextIO) -> None:
+    def __init__(self, client: HTTPClient, base: str, parallel: int) -> None:
         self._client = client
         self._base = base
-        self._names = names
         self._parallel = parallel
-        self._out = out
         self._told = 0.0
-        self.bytes = 0
-        self.files = 0
-        self.latencies: list[float] = []
-        self.bodies: dict[str, list[bytes]] = {}
+        self._bytes = 0
+        self._latencies: list[float] = []
+        self._bodies: dict[str, list[bytes]] = {}
 
-    async def run(self) -> None:
-        """Fetch the files of the list."""
-        work = self._work()  # the same iterator for all: each takes the next name when it is ready
+    async def turn(self, names: list[str]) -> dict[str, object]:
+        """Fetch these; what it took."""
+        self._bytes = 0
+        self._latencies = []
+        cpu, begun = cpuSeconds(), time.perf_counter()
+        work = self._work(names)  # the same iterator for all: each takes the next name when it is ready
         await gatherResults([cooperate(work).whenDone() for _ in range(self._parallel)], consumeErrors=True)
+        return {
+            "seconds": time.perf_counter() - begun,
+            "cpu": cpuSeconds() - cpu,
+            "bytes": self._bytes,
+            "latencies": self._latencies,
+        }
 
-    def _work(self) -> Iterator[Deferred[None]]:
-        for name in self._names:
-            yield Deferred.fromCoroutine(self.fetch(name))
+    def _work(self, names: list[str]) -> Iterator[Deferred[None]]:
+        for name in names:
+            yield Deferred.fromCoroutine(self._fetch(name))
 
-    async def fetch(self, name: str) -> None:
-        """One file."""
+    async def _fetch(self, name: str) -> None:
         body: list[bytes] = []
 
         def collect(data: bytes) -> None:
             body.append(data)
-            self.bytes += len(data)
-            self._tell()
+            self._bytes += len(data)
+            now = time.monotonic()
+            if now - self._told > PROGRESS_SECONDS:
+                self._told = now
+                tell({"progress": self._bytes})
 
         begun = time.perf_counter()
         response = await self._client.get(f"{self._base}/{quote(name)}")
         if response.code != 200:
             raise RuntimeError(f"{name}: the server answered {response.code}")
         await treq.collect(response, collect)
-        self.latencies.append(time.perf_counter() - begun)
-        self.files += 1
-        self.bodies[name] = body
-        self._tell()
-
-    def _tell(self) -> None:
-        now = time.monotonic()
-        if now - self._told > PROGRESS_SECONDS:
-            self._told = now
-            self._write({"bytes": self.bytes, "files": self.files})
-
-    def _write(self, message: dict[str, object]) -> None:
-        print(json.dumps(message), file=self._out, flush=True)
+        self._latencies.append(time.perf_counter() - begun)
+        self._bodies[name] = body
 
     def hashes(self) -> dict[str, str]:
         """SHA-256 of every body."""
         answer = {}
-        for name, body in self.bodies.items():
+        for name, body in self._bodies.items():
             digest = hashlib.sha256()
             for data in body:
                 digest.update(data)
@@ -110,32 +111,20 @@ class Download:
 
 
 async def main(reactor: object) -> None:
-    """Read the orders, carry them out, tell the result."""
-    orders = json.loads(sys.stdin.readline())
+    """Carry out orders until there are no more."""
+    orders: dict[str, Any] = json.loads(sys.stdin.readline())  # as the parent has written it
     pool = HTTPConnectionPool(reactor, persistent=True)
     pool.maxPersistentPerHost = orders["parallel"]
     client = HTTPClient(agentFor(reactor, orders["kind"], pool))
-    download = Download(client, orders["base"], orders["names"], orders["parallel"], sys.stdout)
-    cpu, begun = cpuSeconds(), time.perf_counter()
-    await download.run()
-    largeBegun = time.perf_counter()
-    await download.fetch(orders["large"])
-    ended = time.perf_counter()
-    cpu = cpuSeconds() - cpu
-    # The parent looks at the server while our connections are still there, and says when it has.
-    result = {
-        "pid": os.getpid(),
-        "seconds": ended - begun,
-        "largeSeconds": ended - largeBegun,
-        "cpu": cpu,
-        "files": download.files,
-        "bytes": download.bytes,
-        "latencies": download.latencies,
-        "connections": [told.toDict() for told in status.statuses()],
-    }
-    print(json.dumps({"result": result}), flush=True)
-    sys.stdin.readline()
-    print(json.dumps({"hashes": download.hashes()}), flush=True)
+    download = Download(client, orders["base"], orders["parallel"])
+    for line in sys.stdin:
+        order = json.loads(line)
+        if order == "connections":
+            tell({"answer": [told.toDict() for told in status.statuses()]})
+        elif order == "hashes":
+            tell({"answer": download.hashes()})
+        else:
+            tell({"answer": await download.turn(order)})
     await pool.closeCachedConnections()
 
 

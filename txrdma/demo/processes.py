@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +32,16 @@ def running(command: list[str], **kwargs: Any) -> Iterator[subprocess.Popen[str]
     try:
         yield process
     finally:
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
         process.terminate()
         try:
             process.wait(5)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                stream.close()
 
 
 class Server:
@@ -87,30 +88,47 @@ def _port(process: subprocess.Popen[str], log: Path) -> int:
     raise ProcessFailed(f"twistd web ended with {process.returncode}:\n{log.read_text()}")
 
 
-def download(
-    orders: Told, reactor: str | None, tell: Callable[[int, int], None], look: Callable[[], None]
-) -> tuple[Told, dict[str, str]]:
-    """
-    Fetch everything in a process of its own.
+class Downloader:
+    """A process that fetches files, a turn at a time."""
 
-    @param tell: is called with the bytes and the files so far.
-    @param look: is called when all is there, while the connections still are, too.
-    @return: the result, and the hashes.
-    """
-    command = [sys.executable, "-m", "txrdma.demo.download", *([reactor] if reactor else [])]
-    with running(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None and process.stdout is not None
-        print(json.dumps(orders), file=process.stdin, flush=True)
-        result: Told | None = None
-        for line in process.stdout:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def turn(self, names: list[str], tell: Callable[[int], None]) -> Told:
+        """Fetch these; what it took. C{tell} is called with the bytes so far."""
+        answer: Told = self._ask(names, tell)
+        return answer
+
+    def connections(self) -> list[Told]:
+        """What its connections tell of themselves."""
+        answer: list[Told] = self._ask("connections")
+        return answer
+
+    def hashes(self) -> dict[str, str]:
+        """SHA-256 of everything that it has fetched, by name."""
+        answer: dict[str, str] = self._ask("hashes")
+        return answer
+
+    def _ask(self, order: object, tell: Callable[[int], None] = lambda _: None) -> Any:  # out of JSON
+        assert self._process.stdin is not None and self._process.stdout is not None
+        try:
+            print(json.dumps(order), file=self._process.stdin, flush=True)
+        except BrokenPipeError:
+            raise ProcessFailed(f"the download ended with {self._process.wait()}") from None
+        for line in self._process.stdout:
             said = json.loads(line)
-            if "result" in said:
-                result = said["result"]
-                look()
-                print(file=process.stdin, flush=True)
-            elif "hashes" in said and result is not None:
-                process.wait(10)
-                return result, said["hashes"]
-            else:
-                tell(said["bytes"], said["files"])
-        raise ProcessFailed(f"the download ended with {process.wait()}")
+            if "answer" in said:
+                return said["answer"]
+            tell(said["progress"])
+        raise ProcessFailed(f"the download ended with {self._process.wait()}")
+
+
+@contextmanager
+def downloading(kind: str, port: int, parallel: int, reactor: str | None = None) -> Iterator[Downloader]:
+    """A process that fetches from a server on this host."""
+    command = [sys.executable, "-m", "txrdma.demo.download", *([reactor] if reactor else [])]
+    orders = {"kind": kind, "base": f"http://127.0.0.1:{port}", "parallel": parallel}
+    with running(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        print(json.dumps(orders), file=process.stdin, flush=True)
+        yield Downloader(process)

@@ -37,7 +37,6 @@ GOOD = Run(
     kind="smc",
     expected={"a": "00"},
     hashes={"a": "00"},
-    files=1,
     bytes=100,
     seconds=1.0,
     largeBytes=1,
