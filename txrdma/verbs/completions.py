@@ -54,6 +54,11 @@ class CompletionReader:
         self._polls = tuple(queue.poll for queue in queues)
         self._handler = handler
         self._polling: IReactorPolling | None = IReactorPolling(reactor, None)
+        self._armed = False
+        # Queues may know how not to be armed any more; on a reactor that looks anyway this saves their bells.
+        self._disarms: list[Callable[[], None]] = [
+            queue.disarm for queue in queues if self._polling is not None and hasattr(queue, "disarm")
+        ]
         self._again: IDelayedCall | None = None
         self._running = False
 
@@ -125,9 +130,16 @@ class CompletionReader:
                     self._handler(batch)
                 except Exception:
                     _log.failure("while {handler!r} took completions", handler=self._handler)
-        return found and self._running
+                if not self._running:
+                    return False
+        if found and self._armed:
+            self._armed = False
+            for disarm in self._disarms:
+                disarm()
+        return found
 
     def arm(self) -> None:
         """Wake the descriptor from now on."""
+        self._armed = True
         for queue in self._queues:
             queue.arm()
