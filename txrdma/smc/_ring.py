@@ -8,10 +8,8 @@ of two.
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 from txrdma.error import WireError
-from txrdma.smc.cdc import CDC_LENGTH, CDC_TYPE, packInto, ProducerFlags
+from txrdma.smc.cdc import CDC_HEAD, packInto, ProducerFlags
 
 DATA = 1
 """In what L{Ring.received} returns: there are new bytes to read."""
@@ -26,10 +24,10 @@ _SMALLEST_LIMIT = 2304
 """Consuming fewer bytes than that is never worth a message of its own (Linux: half the least send buffer)."""
 
 _BLOCKED = int(ProducerFlags.WRITE_BLOCKED)
+_WE_ARE_BLOCKED = _BLOCKED << 8
 _PRESENT = int(ProducerFlags.URGENT_PRESENT)
 _REQUESTED = int(ProducerFlags.CONSUMER_UPDATE_REQUESTED)
 _FAILOVER = int(ProducerFlags.FAILOVER_VALIDATION)
-_SPECIAL = _PRESENT | _REQUESTED | _FAILOVER
 
 
 def cursor(total: int, size: int) -> tuple[int, int]:
@@ -62,13 +60,20 @@ class Ring:
     """
 
     __slots__ = (
+        "_ackBase",
+        "_ackWrap",
+        "_at",
+        "_base",
+        "_dueAbove",
         "_hurry",
         "_limit",
         "_mask",
         "_moved",
         "_peerMask",
         "_peerShift",
+        "_round",
         "_shift",
+        "_wrap",
         "arrived",
         "blocked",
         "consumed",
@@ -100,7 +105,12 @@ class Ring:
         self._peerShift = peerSize.bit_length() - 1
         self._mask = (size << 16) - 1  # a cursor says its place modulo 65536 rounds
         self._peerMask = (peerSize << 16) - 1
+        # Cursors mostly stay in their round, so the total at which that began is kept with its wrap count.
+        self._at = self._round = 0  # our producer cursor
+        self._base = self._wrap = 0  # the peer's producer cursor
+        self._ackBase = self._ackWrap = 0  # the peer's consumer cursor
         self._limit = max(size // 10, _SMALLEST_LIMIT)
+        self._dueAbove = self._limit  # no update is due before more than this is consumed
         self._hurry = False  # the peer waits for an update, whatever its size
         self._moved = False  # the peer went to another link, and begins again further back
 
@@ -122,18 +132,21 @@ class Ring:
         @param most: bytes of these to write now, if there is room.
         @return: an offset in the peer's buffer, how many to write there, how many to write at offset 0.
         """
-        produced = self.produced
         size = self.peerSize
+        produced = self.produced
         space = size - produced + self.peerConsumed
         self.blocked = backlog >= space
         if most > space:
             most = space
         self.produced = produced + most
-        offset = produced & (size - 1)
-        first = size - offset
-        if most <= first:
+        offset = self._at
+        end = offset + most
+        if end < size:
+            self._at = end
             return offset, most, 0
-        return offset, first, most - first
+        self._at = end = end - size
+        self._round = (self._round + 1) & 0xFFFF
+        return offset, most - end, end
 
     def pack(self, buffer: bytearray | memoryview, offset: int, state: int = 0) -> None:
         """
@@ -142,23 +155,20 @@ class Ring:
         @param state: the state flags, which stay once they are set.
         """
         self.sequence = sequence = (self.sequence + 1) & 0xFFFF
-        produced = self.produced
         self.reported = consumed = self.consumed
+        self._dueAbove = consumed + self._limit
         if self._hurry:
             self._answered()
         packInto(
             buffer,
             offset,
-            CDC_TYPE,
-            CDC_LENGTH,
-            sequence,
+            CDC_HEAD | sequence,
             self.token,
-            (produced >> self._peerShift) & 0xFFFF,
-            produced & (self.peerSize - 1),
+            self._round,
+            self._at,
             (consumed >> self._shift) & 0xFFFF,
             consumed & (self.size - 1),
-            _BLOCKED if self.blocked else 0,
-            state,
+            _WE_ARE_BLOCKED | state if self.blocked else state,
         )
 
     def received(self, message: tuple[int, ...]) -> int:
@@ -169,36 +179,42 @@ class Ring:
         @return: L{DATA}, L{SPACE} and L{UPDATE} as they apply; 0 for one that is older than the last.
         @raise WireError: a cursor is where it can't be.
         """
-        _, _, sequence, _, wrap, count, peerWrap, peerCount, flags, _ = message
-        if flags & _FAILOVER:
-            return self._validate(sequence)
-        if (sequence - self.heard) & 0x8000:
-            return 0
+        _, _, sequence, _, wrap, count, ackWrap, ackCount, flags, _ = message
+        if (sequence - self.heard) & 0x8000 or flags & _FAILOVER:
+            return self._unusual(sequence, flags)
         arrived = self.arrived
         size = self.size
+        if wrap == self._wrap:
+            new = self._base + count - arrived
+        else:
+            new = (wrap << self._shift) + count - arrived & self._mask
+        if count >= size or (new and not 0 < new <= size - arrived + self.reported):
+            new = self._checkProducer(new, count)
         peerConsumed = self.peerConsumed
-        new = ((wrap << self._shift) + count - arrived) & self._mask
-        read = ((peerWrap << self._peerShift) + peerCount - peerConsumed) & self._peerMask
-        if (
-            new > size - arrived + self.reported
-            or read > self.produced - peerConsumed
-            or count >= size
-            or peerCount >= self.peerSize
-        ):
-            new, read = self._judge(new, read, count, peerCount)
+        if ackWrap == self._ackWrap:
+            read = self._ackBase + ackCount - peerConsumed
+        else:
+            read = (ackWrap << self._peerShift) + ackCount - peerConsumed & self._peerMask
+        if ackCount >= self.peerSize or (read and not 0 < read <= self.produced - peerConsumed):
+            read = self._checkConsumer(read, ackCount)
         self.heard = sequence
-        self.peerFlags = flags
         result = 0
         if read:
-            self.peerConsumed = peerConsumed + read
+            self.peerConsumed = peerConsumed = peerConsumed + read
             self.blocked = False
+            if ackWrap != self._ackWrap:
+                self._ackWrap = ackWrap
+                self._ackBase = peerConsumed - ackCount
             result = SPACE
         if new:
-            self.arrived = arrived + new
+            self.arrived = arrived = arrived + new
+            if wrap != self._wrap:
+                self._wrap = wrap
+                self._base = arrived - count
             result |= DATA
-        if flags & _SPECIAL:
-            self._special(flags)
-        if (self._hurry or self.consumed - self.reported > self._limit) and self.updateDue:
+        if flags or self.peerFlags:
+            self._flagged(flags)
+        if self.consumed > self._dueAbove and self.updateDue:
             result |= UPDATE
         return result
 
@@ -209,9 +225,7 @@ class Ring:
         @return: tell the peer now, even without data to send.
         """
         self.consumed = consumed = self.consumed + length
-        if consumed - self.reported <= self._limit and not self._hurry:
-            return False
-        return self.updateDue
+        return consumed > self._dueAbove and self.updateDue
 
     @property
     def updateDue(self) -> bool:
@@ -228,46 +242,51 @@ class Ring:
             return False
         return bool(self.peerFlags & _BLOCKED) or (self.arrived - self.reported) * 2 >= self.size
 
-    def _special(self, flags: int) -> None:
+    def _flagged(self, flags: int) -> None:
+        self.peerFlags = flags
         if flags & _PRESENT:
             self.urgentAt = self.arrived  # the byte before the producer cursor is the urgent one
         if flags & (_PRESENT | _REQUESTED):
             self._hurry = True
+            self._dueAbove = -1
 
     def _answered(self) -> None:
         if self.urgentAt is not None and self.consumed >= self.urgentAt:
             self.urgentAt = None
         self.peerFlags &= ~_REQUESTED
         self._hurry = self.urgentAt is not None
+        if self._hurry:
+            self._dueAbove = -1
 
-    def _validate(self, sequence: int) -> int:
-        """The peer moved to another link: have we all that it knows to be done? (RFC 7609, 4.6.)"""
-        if 0 < (sequence - self.heard) & 0xFFFF < 0x8000:
-            raise WireError("CDC", 2, f"failover lost messages {self.heard + 1} to {sequence}")
-        self._moved = True
+    def _unusual(self, sequence: int, flags: int) -> int:
+        """An old message; or the peer moved to another link: have we all that it thinks (RFC 7609, 4.6)?"""
+        if flags & _FAILOVER:
+            if 0 < (sequence - self.heard) & 0xFFFF < 0x8000:
+                raise WireError("CDC", 2, f"failover lost messages {self.heard + 1} to {sequence}")
+            self._moved = True
         return 0
 
-    def _judge(self, new: int, read: int, count: int, peerCount: int) -> tuple[int, int]:
-        """Say which cursor is where it can't be; after a failover, old places are no news."""
-        for name, at, place, size in (
-            ("producer", 12, count, self.size),
-            ("consumer", 20, peerCount, self.peerSize),
-        ):
-            if place >= size:
-                raise WireError("CDC", at, f"{name} cursor {place} in a buffer of {size} bytes")
-        if new > self.size - self.arrived + self.reported:
-            new = self._back("producer", 12, new, self._mask, "beyond the free space")
-        if read > self.produced - self.peerConsumed:
-            read = self._back("consumer", 20, read, self._peerMask, "ahead of what was written")
-        return new, read
+    def _checkProducer(self, new: int, count: int) -> int:
+        room = self.size - self.arrived + self.reported
+        return self._check("producer", 12, (count, self.size), new, (room, "beyond the free space"))
 
-    def _back(self, name: str, at: int, step: int, mask: int, ahead: str) -> int:
-        backwards = step > mask >> 1
-        if backwards and self._moved:
-            return 0
-        self._refuse(
-            name, at, f"{mask + 1 - step} bytes backwards" if backwards else f"{step} bytes on, {ahead}"
+    def _checkConsumer(self, read: int, count: int) -> int:
+        written = self.produced - self.peerConsumed
+        return self._check(
+            "consumer", 20, (count, self.peerSize), read, (written, "ahead of what was written")
         )
 
-    def _refuse(self, name: str, at: int, how: str) -> NoReturn:
-        raise WireError("CDC", at, f"{name} cursor {how}")
+    def _check(self, name: str, at: int, place: tuple[int, int], step: int, most: tuple[int, str]) -> int:
+        """Say what is wrong with a cursor; after a failover, old places are no news."""
+        count, size = place
+        if count >= size:
+            raise WireError("CDC", at, f"{name} cursor {count} in a buffer of {size} bytes")
+        step &= (size << 16) - 1
+        if step <= most[0]:
+            return step
+        back = (size << 16) - step
+        if back > step:
+            raise WireError("CDC", at, f"{name} cursor {step} bytes on, {most[1]}")
+        if not self._moved:
+            raise WireError("CDC", at, f"{name} cursor {back} bytes backwards")
+        return 0

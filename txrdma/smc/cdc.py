@@ -2,8 +2,8 @@
 Connection data control: where the cursors are, sent after each RDMA write (RFC 7609, appendix A.4).
 
 L{CDC} is the declaration. L{packInto} and L{unpackFrom} are the same layout for the path of every message:
-0.1 microseconds each, by one C{struct}, where the layout takes 1.0 and 1.2 (Python 3.11, measured by
-C{timeit}; a test holds them equal).
+0.09 microseconds each, where the layout takes 0.47 with its making, and 0.31 (Python 3.11, C{timeit}). A test
+holds them equal.
 """
 
 from __future__ import annotations
@@ -79,5 +79,11 @@ C{unpackFrom(buffer, offset=0)}: type, length, sequence, token, producer wrap an
 count, producer flags, state flags. Raises C{struct.error} when not even these are there.
 """
 
-packInto = struct.Struct(">BBHI2xHI2xHIBB18x").pack_into
-"""C{packInto(buffer, offset, *fields)}: the same fields, and zeros to the end of the message."""
+CDC_HEAD = CDC_TYPE << 24 | CDC_LENGTH << 16
+"""Type and length, to be joined with a sequence number."""
+
+packInto = struct.Struct(">II2xHI2xHIH18x").pack_into
+"""
+C{packInto(buffer, offset, CDC_HEAD | sequence, token, producer wrap and count, consumer wrap and count,
+producer flags << 8 | state flags)}: a whole message.
+"""

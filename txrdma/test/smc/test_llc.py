@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import WireError
 from txrdma.iba.types import GID, QPN, RKey
 from txrdma.smc import llc
-from txrdma.smc.cdc import CDC, CDC_TYPE, packInto, ProducerFlags, StateFlags, unpackFrom
+from txrdma.smc.cdc import CDC, CDC_HEAD, CDC_TYPE, packInto, ProducerFlags, StateFlags, unpackFrom
 from txrdma.smc.llc import (
     AddLink,
     AddLinkExtension,
@@ -258,6 +258,6 @@ class CDCTests(SynchronousTestCase):
                   one.consumerWrap, one.consumerCount, int(one.flags), int(one.state))  # fmt: skip
         self.assertEqual(unpackFrom(b"?" + one.encode(), 1), fields)
         buffer = bytearray(b"\xff" * 46)
-        packInto(buffer, 1, *fields)
-        plain = one.replace(reserved8=0, reserved16=0, reserved26=bytes(18))
+        packInto(buffer, 1, CDC_HEAD | fields[2], *fields[3:8], fields[8] << 8 | fields[9])
+        plain = one.replace(type=0xFE, length=44, reserved8=0, reserved16=0, reserved26=bytes(18))
         self.assertEqual(buffer, b"\xff" + plain.encode() + b"\xff")

@@ -171,18 +171,22 @@ class SimulationTests(SynchronousTestCase):
 
     def test_wrapCountWraps(self) -> None:
         """After 65536 rounds everything goes on."""
-        one, other = pair(SIZE, SIZE)
-        begin = SIZE * 0xFFFF + 100
-        for end in (one, other):
-            end.ring.produced = end.ring.peerConsumed = begin
-            end.ring.arrived = end.ring.consumed = end.ring.reported = begin
-            end.ring.sequence = end.ring.heard = 0xFFFE
+        one, other = pair(SIZE, 2 * SIZE)
+        buffer = bytearray(44)
+        for _ in range(65537):
+            for end in (one, other):
+                end.ring.take(end.ring.peerSize, end.ring.peerSize)
+                end.ring.pack(buffer, 0)
+                end.peer.ring.received(unpackFrom(buffer))
+                end.peer.ring.consume(end.peer.ring.readable)
+        self.assertEqual(cursor(one.ring.produced, 2 * SIZE), (1, 0))
+        self.assertEqual(one.ring.sequence, 1)
         data = Random(1).randbytes(3 * SIZE)
         one.write(data)
         one.flush()
         drain(one, other)
         self.assertEqual(other.got, data)
-        self.assertEqual(message(one.ring).producerWrap, 2)
+        self.assertEqual((message(one.ring).producerWrap, message(one.ring).producerCount), (2, SIZE))
 
 
 class CursorTests(SynchronousTestCase):
