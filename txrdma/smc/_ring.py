@@ -267,26 +267,19 @@ class Ring:
         return 0
 
     def _checkProducer(self, new: int, count: int) -> int:
-        room = self.size - self.arrived + self.reported
-        return self._check("producer", 12, (count, self.size), new, (room, "beyond the free space"))
+        return self._check("producer", 12, count, self.size, new, "beyond the free space")
 
     def _checkConsumer(self, read: int, count: int) -> int:
-        written = self.produced - self.peerConsumed
-        return self._check(
-            "consumer", 20, (count, self.peerSize), read, (written, "ahead of what was written")
-        )
+        return self._check("consumer", 20, count, self.peerSize, read, "ahead of what was written")
 
-    def _check(self, name: str, at: int, place: tuple[int, int], step: int, most: tuple[int, str]) -> int:
+    def _check(self, name: str, at: int, count: int, size: int, step: int, ahead: str) -> int:
         """Say what is wrong with a cursor; after a failover, old places are no news."""
-        count, size = place
         if count >= size:
             raise WireError("CDC", at, f"{name} cursor {count} in a buffer of {size} bytes")
         step &= (size << 16) - 1
-        if step <= most[0]:
-            return step
         back = (size << 16) - step
         if back > step:
-            raise WireError("CDC", at, f"{name} cursor {step} bytes on, {most[1]}")
+            raise WireError("CDC", at, f"{name} cursor {step} bytes on, {ahead}")
         if not self._moved:
             raise WireError("CDC", at, f"{name} cursor {back} bytes backwards")
         return 0

@@ -146,7 +146,11 @@ class SimulationTests(SynchronousTestCase):
         drain(one, other)
         self.assertEqual(other.got, sent[one])
         self.assertEqual(one.got, sent[other])
-        self.assertEqual((one.ring.readable, other.ring.readable), (0, 0))
+        for end in (one, other):
+            end.update()
+            end.deliver()
+        for end in (one, other):
+            self.assertEqual((end.ring.readable, end.ring.space), (0, end.ring.peerSize))
 
     @given(st.integers(1, 20000), st.integers(0, 4))
     def test_neverChatters(self, step: int, code: int) -> None:
@@ -268,6 +272,7 @@ class DistrustTests(SynchronousTestCase):
         before = (self.ring.arrived, self.ring.peerConsumed, self.ring.space, self.ring.readable)
         error = self.assertRaises(WireError, self.ring.received, fields(**values))
         self.assertIn(text, str(error))
+        self.assertEqual(error.offset, 12 if "producer" in str(error) else 20)
         self.assertEqual(
             before, (self.ring.arrived, self.ring.peerConsumed, self.ring.space, self.ring.readable)
         )
@@ -375,6 +380,14 @@ class UpdateTests(SynchronousTestCase):
         message(self.ring)
         self.assertFalse(self.ring.consume(1))
         self.assertEqual(self.ring.received(fields(sequence=2, producerCount=10, flags=asked)), UPDATE)
+
+    def test_askedAndBlocked(self) -> None:
+        """Who has been answered is blocked still."""
+        flags = ProducerFlags.CONSUMER_UPDATE_REQUESTED | ProducerFlags.WRITE_BLOCKED
+        self.ring.received(fields(producerCount=8000, flags=flags))
+        self.assertTrue(self.ring.consume(1))
+        message(self.ring)
+        self.assertTrue(self.ring.consume(3000))
 
     def test_dataCarriesIt(self) -> None:
         """A message with data tells of all that was read."""
