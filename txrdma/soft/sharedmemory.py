@@ -306,6 +306,7 @@ class _Peer:
             self._invitations[key] = (box, doorbells)  # its queue pair is not ready to receive yet
         else:
             joint.join(box, doorbells)
+            joint.lane.poll()  # the peer may have written, and rung for it, before we could see its box
 
     def left(self, told: Note) -> None:
         invitation = self._invitations.pop((told.source, told.destination), None)
