@@ -50,6 +50,7 @@ _SUCCESS: Final = Status.SUCCESS
 _RECEIVE: Final = CompletionOpcode.RECEIVE
 _LOCAL_WRITE: Final = 1
 _WAKES_SENDER: Final = Wake.SENDS | Wake.ROOM
+_LONGEST: Final = 1 << 31
 _PATIENCE: Final = 16
 _IDLE: Final = 8
 _new = tuple.__new__
@@ -269,6 +270,9 @@ class Lane(Sending):
         if kind == Kind.WRITE_WITH_IMMEDIATE:
             opcode = CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE
             length = int.from_bytes(data, "little")
+            if length > _LONGEST:
+                self._invalid(Status.REM_INV_REQ_ERR, AsyncEventKind.QP_REQUEST_ERROR)
+                return False
         else:
             if sum(segment.length for segment in request.segments) < self._filled + len(data):
                 self._unfit(request, Status.LOC_LEN_ERR, Status.REM_INV_REQ_ERR)

@@ -224,10 +224,13 @@ class Sending:
                                 (self._produced, request.identifier, _WRITE_DONE, request.signaled, _SUCCESS)
                             )
                             continue
-            if self._held or not self._carryOut(request):
+            if not self._carryOut(request):
                 self._waiting.append(_kept(request))
                 self._waiting.extend(map(_kept, rest))
                 self._hold()
+                break
+            if self._held:  # it fails: nothing after it is begun
+                self._waiting.extend(map(_kept, rest))
                 break
             if request.solicited:
                 solicited = True
