@@ -158,7 +158,7 @@ class NetworkTests(SynchronousTestCase):
 
 class SeedTests(SynchronousTestCase):
     """
-    Whatever the network does, each operation completes once, in order, with the right bytes, or both sides fail.
+    Whatever the network does, operations complete once, in order, with the right bytes, or both sides fail.
 
     How many seeds is said by C{TXRDMA_SEEDS}; C{make simulate SEEDS=N} plays any number.
     """
