@@ -153,6 +153,7 @@ class _Joint:
 
     def _expired(self) -> None:
         self._timer = None
+        self.lane.poll()
         again = self.lane.expired(self._port.reactor.seconds())
         if again is not None and self._timer is None:
             self._timer = self._port.reactor.callLater(again, self._expired)
@@ -263,6 +264,7 @@ class _Peer:
         invitation = self._invitations.pop((joint.destination, joint.number), None)
         if invitation is not None:
             joint.join(*invitation)
+            joint.watch()  # the peer may have written before: look, once we are part of our queues
 
     def lost(self, reason: str) -> None:
         """It is no more, or does not deserve to be."""
