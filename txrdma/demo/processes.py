@@ -32,16 +32,25 @@ def running(command: list[str], **kwargs: Any) -> Iterator[subprocess.Popen[str]
     try:
         yield process
     finally:
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                with suppress(BrokenPipeError):
-                    stream.close()
+        if process.stdin is not None:
+            with suppress(BrokenPipeError):
+                process.stdin.close()  # who reads orders ends with them
+            _waited(process, 2)
         process.terminate()
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
+        if not _waited(process, 5):
             process.kill()
             process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def _waited(process: subprocess.Popen[str], seconds: float) -> bool:
+    """Wait that long for the end of a process; tell whether it came."""
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 class Server:

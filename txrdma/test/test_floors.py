@@ -199,7 +199,7 @@ class FloorTests(SynchronousTestCase):
         long = {
             module: lines
             for module, path in modules()
-            if (lines := len(path.read_text().splitlines())) > LONGEST
+            if room(module) != "test" and (lines := len(path.read_text().splitlines())) > LONGEST
         }
         self.assertEqual(long, {})
 

@@ -28,7 +28,7 @@ RESOLVES = """
     from twisted.internet.interfaces import IStreamClientEndpoint, IStreamServerEndpoint
     import txrdma.interfaces, txrdma.web
 
-    for string in ("smc:127.0.0.1:1", r"smc:\\\\:\\\\:1:1:timeout=3"):
+    for string in ("smc:127.0.0.1:1", r"smc:\\:\\:1:1:timeout=3"):
         assert IStreamClientEndpoint.providedBy(clientFromString(reactor, string)), string
     for string in ("smc:0", "smc:127.0.0.1:0", "haproxy:smc:0"):
         assert IStreamServerEndpoint.providedBy(serverFromString(reactor, string)), string
