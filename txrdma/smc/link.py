@@ -171,7 +171,6 @@ class Link:
         mtu = MTU(min(answer.mtu, self.mtu))
         self._peerQPN = answer.qpn
         self.core.learn(answer.rkey, answer.address)
-        remote = LinkEnd(answer.mac, answer.gid, answer.qpn)
         self._queuePair.postReceive(self._requests)
         self._reader.start()
         try:

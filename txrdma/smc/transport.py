@@ -222,7 +222,8 @@ class SMCTransport:
                 self.link.dirty.append(self)
         if message[9] != self._peerState:
             self._peerState = message[9]
-            self._closing.received(message[9], ring.arrived - ring.consumed)
+            # To who has paused, the end is as unread as data would be.
+            self._closing.received(message[9], self._isPaused or ring.arrived - ring.consumed)
             self._happened()
 
     def _receivedEarly(self, message: tuple[int, ...]) -> None:
@@ -266,7 +267,7 @@ class SMCTransport:
         finally:
             self._isReading = False
             contexts.pop()
-        if self._closing.readEnding and ring.arrived == ring.consumed:
+        if self._closing.readEnding and ring.arrived == ring.consumed and not self._isPaused:
             self._closing.drained()
             self._happened()
 
