@@ -185,10 +185,12 @@ class _Core:
     @ivar whole: how long that message is.
     @ivar listening: bytes are read as CLC; otherwise they wait for a decision.
     @ivar announced: the peer speaks SMC, somebody said.
+    @ivar sniffing: nothing else is known of the peer.
     """
 
     def __init__(self, announced: bool) -> None:
         self.announced = announced
+        self.sniffing = not announced
         self.buffer = bytearray()
         self.whole = 0
         self.output = bytearray()
@@ -213,6 +215,7 @@ class _Core:
 
     def consume(self) -> None:
         """The message has been dealt with."""
+        self.sniffing = False
         del self.buffer[: self.whole]
         self.whole = 0
 
@@ -442,7 +445,7 @@ class _Handshake:
             try:
                 size = needed(core.buffer)
                 if len(core.buffer) < size:
-                    if core.deadline is None and not core.announced:
+                    if core.deadline is None and core.sniffing:
                         core.deadline = now + CLC_TIMEOUT  # it looks like CLC: but does it go on?
                     return
                 message = decode(core.buffer[:size])

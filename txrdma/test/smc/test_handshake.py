@@ -389,7 +389,14 @@ class TimeTests(SynchronousTestCase):
 
     def test_ourTime(self) -> None:
         """Nothing runs while we decide, or while the link comes up."""
-        for end in (*map(serverAt, ("deciding", "linking")), *map(clientAt, ("deciding", "linking"))):
+        unannounced = newServer(False)
+        unannounced.received(proposal.encode(), 0.0)
+        unannounced.accept(accept, 0.0)
+        unannounced.received(confirm.encode(), 0.0)
+        unannounced.events()
+        ends = (*map(serverAt, ("deciding", "linking")), *map(clientAt, ("deciding", "linking")), unannounced)
+        for end in ends:
+            end.received(b"\xe2", 0.0)
             self.assertIsNone(end.deadline())
             end.expired(1e9)
             self.assertEqual(end.events(), [])

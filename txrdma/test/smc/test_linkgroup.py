@@ -195,6 +195,21 @@ class ConfirmLinkTests(SynchronousTestCase):
         pair.client.linkDown(0.0, "retries exceeded")
         self.assertEqual(pair.client.events(), [LinkRefused(Diagnosis.NOACTLINK)])
 
+    def test_serverIsAsked(self) -> None:
+        """Only servers ask for that."""
+        server = alone(Role.SERVER)
+        server.received(ask(ConfirmLink(mac=CLIENT.mac, gid=CLIENT.gid, qpn=CLIENT.qpn, link=1), 3), 0.0)
+        [event] = server.events()
+        assert isinstance(event, GroupEnded)
+        self.assertEqual(event.reason, DeleteReason.PROTOCOL_VIOLATION)
+
+    def test_deletedEarly(self) -> None:
+        """A peer that takes the link back before it is up."""
+        server = LinkGroup(Role.SERVER, SERVER)
+        server.confirm(0.0, CLIENT)
+        server.received(ask(DeleteLink(), LLCFlags.ALL_LINKS), 0.0)
+        self.assertEqual(server.events(), [LinkRefused(Diagnosis.NOACTLINK)])
+
     def test_secondLink(self) -> None:
         """A server that offers a link with MTU 0 is rejected at once, which Linux's clients wait for."""
         pair = Pair(offersLink=True)
@@ -373,6 +388,8 @@ class ConnectionTests(SynchronousTestCase):
         client.remove(1, 0.0)
         client.remove(1, 0.0)
         self.assertNotIn(1, client.connections)
+        mine = object()
+        self.assertIs(client.connections[client.add(mine, 0.0)], mine)
 
     def test_full(self) -> None:
         """There is an end to it."""
