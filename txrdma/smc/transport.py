@@ -53,6 +53,9 @@ DELIVERY: Final = 256 * 1024
 _EARLY: Final = 64
 """Messages that may come before the handshake is over here."""
 
+_PULLS: Final = 16
+"""How often a pull producer is asked before what it gave is posted."""
+
 _CLOSED: Final = int(StateFlags.CLOSED)
 
 _TLS_METHODS: Final = ("write", "writeSequence", "loseConnection", "registerProducer", "unregisterProducer")
@@ -409,11 +412,12 @@ class SMCTransport:
         self._happened()
 
     def _pull(self) -> None:
-        """Let a pull producer fill the buffer, as long as it gives something."""
-        before = -1
-        while before < self.backlog < self.bufferSize and self.producer is not None and not self._isAborting:
+        """Let a pull producer fill the buffer somewhat, as long as it gives something."""
+        for _ in range(_PULLS):
             before = self.backlog
-            self.producer.resumeProducing()
+            cast(IPullProducer, self.producer).resumeProducing()
+            if not before < self.backlog < self.bufferSize or self.producer is None or self._isAborting:
+                break
 
     # The end
 
