@@ -126,6 +126,7 @@ class LinkGroup:
         self._window = window
         self._token = secrets.randbits(32)
         self._idleSince: float | None = None
+        self._retired = False
         self._known: set[RKey] = set()
         self._remote: dict[RKey, int] = {}
         self._waiting: deque[_Flow] = deque()
@@ -142,8 +143,10 @@ class LinkGroup:
 
     @property
     def usable(self) -> bool:
-        """Whether a new connection may be put on it."""
-        return self._core.place == "active" and len(self.connections) < MAX_CONNECTIONS
+        """Whether a new connection may be put on it. How many there may be is for the server to say."""
+        if self._core.place != "active" or self._retired:
+            return False
+        return self.role is Role.CLIENT or len(self.connections) < MAX_CONNECTIONS
 
     @property
     def linkNumber(self) -> int:
@@ -181,6 +184,12 @@ class LinkGroup:
         """End the group in order: DELETE LINK; L{GroupEnded} follows."""
         self._inputs.shutdown(now, reason)
 
+    def retire(self, now: float) -> None:
+        """The peer does not know the group (Decline, out of sync): take no more, and end with the last."""
+        self._retired = True
+        if not self.connections:
+            self.shutdown(now)
+
     def linkDown(self, now: float, text: str) -> None:
         """The queue pair failed."""
         self._inputs.down(text)
@@ -192,9 +201,9 @@ class LinkGroup:
         Put a connection on the group.
 
         @return: its alert token.
-        @raise ResourceExhausted: there are as many as can be.
+        @raise ResourceExhausted: a server has as many as can be.
         """
-        if len(self.connections) >= MAX_CONNECTIONS:
+        if self.role is Role.SERVER and len(self.connections) >= MAX_CONNECTIONS:
             raise ResourceExhausted(f"{MAX_CONNECTIONS} connections in a link group")
         token = self._token
         while not token or token in self.connections:
@@ -209,6 +218,8 @@ class LinkGroup:
         self.connections.pop(token, None)
         if not self.connections and self._idleSince is None:
             self._idleSince = now
+            if self._retired:
+                self.shutdown(now)
 
     # Keys of buffers
 

@@ -419,6 +419,11 @@ class Link:
         if queuePair is self._queuePair:
             self._broken(text)
 
+    def retire(self) -> None:
+        """The peer does not know this group: the next connection makes another."""
+        self.core.retire(self._reactor.seconds())
+        self._turnCore()
+
     def _turnCore(self) -> None:
         """Do what the core says."""
         for raw in self.core.outgoing():

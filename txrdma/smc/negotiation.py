@@ -355,6 +355,11 @@ class ServerNegotiation(_Negotiation):
         announced = self._user is not None
         self._begin(ServerHandshake(now, peerID=peerID(), announced=announced))
 
+    def _handle(self, event: clcEvents.Event) -> None:
+        if isinstance(event, clcEvents.FellBack) and event.outOfSync and self._link is not None:
+            self._link.retire()
+        super()._handle(event)
+
     async def _answer(self, event: clcEvents.Event) -> None:
         if isinstance(event, clcEvents.Proposed):
             await self._accept(event.proposal)

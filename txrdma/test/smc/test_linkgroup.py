@@ -393,12 +393,31 @@ class ConnectionTests(SynchronousTestCase):
 
     def test_full(self) -> None:
         """There is an end to it."""
+        server = alone(Role.SERVER)
+        tokens = [server.add(object(), 0.0) for _ in range(MAX_CONNECTIONS)]
+        self.assertFalse(server.usable)
+        self.assertRaises(ResourceExhausted, server.add, object(), 0.0)
+        server.remove(tokens[0], 0.0)
+        self.assertTrue(server.usable)
+
+    def test_fullClient(self) -> None:
+        """A client's connections may linger longer than the server's: it takes what the server gives."""
         client = alone()
-        tokens = [client.add(object(), 0.0) for _ in range(MAX_CONNECTIONS)]
-        self.assertFalse(client.usable)
-        self.assertRaises(ResourceExhausted, client.add, object(), 0.0)
-        client.remove(tokens[0], 0.0)
+        for _ in range(MAX_CONNECTIONS + 1):
+            client.add(object(), 0.0)
         self.assertTrue(client.usable)
+
+    def test_retired(self) -> None:
+        """A group that the peer does not know takes no connections, and ends with the last that it has."""
+        server = alone(Role.SERVER)
+        token = server.add(object(), 0.0)
+        server.retire(0.0)
+        self.assertEqual((server.usable, server.state), (False, "active"))
+        server.remove(token, 1.0)
+        self.assertEqual(server.state, "ending")
+        server = alone(Role.SERVER)
+        server.retire(0.0)
+        self.assertEqual(server.state, "ending")
 
     def test_keys(self) -> None:
         """The server looks for a group by the Proposal, the client by the Accept, whose QPN counts, too."""
