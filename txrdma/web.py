@@ -1,5 +1,5 @@
 """
-HTTP over SMC-R: what C{twisted.web}'s agent, and so treq, connect by.
+HTTP over SMC-R: what C{twisted.web}'s agent, and so treq, connect by::
 
     agent = Agent.usingEndpointFactory(reactor, SMCAgentEndpointFactory(reactor))
     client = treq.client.HTTPClient(agent)

@@ -1,5 +1,5 @@
 """
-The declaration kit for binary layouts: bytes are declared once.
+The declaration kit for binary layouts: bytes are declared once::
 
     @wire(8)
     class DETH(Layout):

@@ -1,7 +1,7 @@
 """
 A network between software devices that loses, doubles, delays, reorders and spoils, by a seed, on a clock.
 
-It takes the place of UDP sockets, so everything above them is the real thing:
+It takes the place of UDP sockets, so everything above them is the real thing::
 
     clock = task.Clock()
     network = SimulatedNetwork(clock, seed=1, faults=Faults(loss=0.1))

@@ -2,7 +2,7 @@
 How a connection ends: done writing, closed, aborted, by either end, in any order.
 
 Follows RFC 7609, 4.8; names and numbers of states are Linux's. Some of these hide a difference that the next
-step depends on (has the application closed, or only stopped writing?); it stands in brackets here.
+step depends on (has the application closed, or only stopped writing?); it stands in brackets here::
 
     closing = Closing()
     closing.established()

@@ -2,7 +2,7 @@
 Connection layer control: the messages by which two ends of a TCP connection agree on SMC-R.
 
 Follows RFC 7609, appendix A.2, for version 1, and IBM's "SMC Version 2" for 2 and 2.1; names of codes
-are Linux's.
+are Linux's::
 
     size = needed(buffer)           # what follows is not CLC's
     message = decode(buffer[:size])
