@@ -1,0 +1,236 @@
+"""
+HTTP and TLS over C{smc:} endpoints, with real sockets: agents, treq, and Twisted's wrapping strings.
+"""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any, cast
+
+from twisted.internet import reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import clientFromString, connectProtocol, serverFromString, wrapServerTLS
+from twisted.internet.interfaces import IListeningPort, IStreamServerEndpoint, ITransport
+from twisted.internet.protocol import connectionDone, Factory, Protocol
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SkipTest, TestCase
+from twisted.web.client import Agent, HTTPConnectionPool, readBody, ResponseNeverReceived, URI
+from twisted.web.error import SchemeNotSupported
+from twisted.web.http import Request
+from twisted.web.resource import Resource
+from twisted.web.server import Site
+
+from txrdma.smc.groups import closeLinkGroups
+from txrdma.web import SMCAgentEndpointFactory
+
+BODY = bytes(range(256)) * 4096
+
+
+def modeOf(transport: ITransport | None) -> str:
+    """What carries a connection, below TLS, too."""
+    while transport is not None:
+        status = getattr(transport, "smc", None)
+        if status is not None:
+            return str(status.mode)
+        transport = getattr(transport, "transport", None)
+    return "plain"
+
+
+class Telling(Resource):
+    """Answers with a large body, and remembers what the request came by."""
+
+    isLeaf = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.modes: list[str] = []
+
+    def render_GET(self, request: Request) -> bytes:
+        self.modes.append(modeOf(request.channel.transport))
+        return BODY
+
+    def render_POST(self, request: Request) -> bytes:
+        assert request.content is not None
+        return request.content.read()
+
+
+class WebTestCase(TestCase):
+    """With a web server, and what cleans up after it."""
+
+    timeout = 60
+
+    def setUp(self) -> None:
+        self.addCleanup(closeLinkGroups, reactor)
+        self.resource = Telling()
+
+    async def listen(self, endpoint: IStreamServerEndpoint) -> int:
+        port = await endpoint.listen(Site(self.resource))
+        return self.willStop(port)
+
+    def willStop(self, port: IListeningPort) -> int:
+        self.addCleanup(port.stopListening)
+        return cast(int, cast(Any, port.getHost()).port)  # IAddress has none, those of streams do
+
+    def agent(self, **kwargs: Any) -> Agent:  # as the factory's
+        pool = HTTPConnectionPool(reactor, persistent=False)
+        self.addCleanup(pool.closeCachedConnections)
+        return Agent.usingEndpointFactory(  # type: ignore[no-any-return]  # not annotated
+            reactor, SMCAgentEndpointFactory(reactor, **kwargs), pool
+        )
+
+
+class HTTPTests(WebTestCase):
+    """C{http:} addresses."""
+
+    async def get(self, listen: str) -> None:
+        port = await self.listen(serverFromString(reactor, listen))
+        response = await self.agent().request(b"GET", f"http://127.0.0.1:{port}/".encode())
+        self.assertEqual(await readBody(response), BODY)
+
+    async def test_smc(self) -> None:
+        """A server that speaks SMC is reached by it."""
+        await self.get("smc:0:interface=127.0.0.1")
+        self.assertEqual(self.resource.modes, ["SMC-R"])
+
+    async def test_tcp(self) -> None:
+        """One that does not is reached by TCP."""
+        await self.get("tcp:0:interface=127.0.0.1")
+        self.assertEqual(self.resource.modes, ["plain"])
+
+    async def test_treq(self) -> None:
+        """treq takes the agent, and posts large bodies by it."""
+        try:
+            from treq.client import HTTPClient
+        except ImportError:
+            raise SkipTest("treq is not installed") from None
+        port = await self.listen(serverFromString(reactor, "smc:0:interface=127.0.0.1"))
+        response = await HTTPClient(self.agent()).post(f"http://127.0.0.1:{port}/", data=BODY)
+        self.assertEqual(await response.content(), BODY)
+
+    def test_scheme(self) -> None:
+        """Other schemes are refused as Twisted's agent does."""
+        factory = SMCAgentEndpointFactory(reactor)
+        uri = URI.fromBytes(b"gopher://localhost/")
+        self.assertRaises(SchemeNotSupported, factory.endpointForURI, uri)
+
+
+def certificate(folder: Path) -> Path:
+    """A certificate for localhost with its key, which nobody has signed but itself."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.timezone.utc)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    path = folder / "server.pem"
+    path.write_bytes(pem + made.public_bytes(serialization.Encoding.PEM))
+    return path
+
+
+class TLSTests(WebTestCase):
+    """TLS over SMC-R, by Twisted's own wrappers."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        try:
+            import OpenSSL  # noqa: F401
+        except ImportError:
+            raise SkipTest("pyOpenSSL is not installed") from None
+        self.folder = Path(self.mktemp())
+        self.folder.mkdir()
+        self.pem = certificate(self.folder)
+
+    async def listenTLS(self) -> int:
+        from twisted.internet.ssl import PrivateCertificate
+
+        context = PrivateCertificate.loadPEM(self.pem.read_bytes()).options()
+        plain = serverFromString(reactor, "smc:0:interface=127.0.0.1")
+        return await self.listen(wrapServerTLS(context, plain))
+
+    async def test_https(self) -> None:
+        """C{https:} addresses work through the same agent."""
+        from twisted.internet.ssl import Certificate, trustRootFromCertificates
+        from twisted.web.client import BrowserLikePolicyForHTTPS
+
+        trusted = trustRootFromCertificates([Certificate.loadPEM(self.pem.read_bytes())])
+        port = await self.listenTLS()
+        agent = self.agent(policy=BrowserLikePolicyForHTTPS(trustRoot=trusted))
+        response = await agent.request(b"GET", f"https://localhost:{port}/".encode())
+        self.assertEqual(await readBody(response), BODY)
+        self.assertEqual(self.resource.modes, ["SMC-R"])
+
+    async def test_untrusted(self) -> None:
+        """Certificates are checked."""
+        port = await self.listenTLS()
+        failed = self.agent().request(b"GET", f"https://localhost:{port}/".encode())
+        await self.assertFailure(failed, ResponseNeverReceived)
+        self.assertEqual(self.resource.modes, [])
+
+    async def test_string(self) -> None:
+        """The string C{tls:...:endpoint=smc...} makes a TLS client over SMC-R."""
+        port = await self.listenTLS()
+        string = rf"tls:localhost:{port}:trustRoots={self.folder}:endpoint=smc\:localhost\:{port}"
+        listener = Heard()
+        await connectProtocol(clientFromString(reactor, string), listener)
+        listener.send(b"GET / HTTP/1.0\r\n\r\n")
+        self.assertTrue((await listener.all).endswith(BODY))
+        self.assertEqual(self.resource.modes, ["SMC-R"])
+
+
+class Heard(Protocol):
+    """Gathers everything."""
+
+    def __init__(self) -> None:
+        self.all: Deferred[bytes] = Deferred()
+        self._parts: list[bytes] = []
+
+    def send(self, data: bytes) -> None:
+        assert self.transport is not None
+        self.transport.write(data)
+
+    def dataReceived(self, data: bytes) -> None:
+        self._parts.append(data)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self.all.callback(b"".join(self._parts))
+
+
+class HAProxyTests(WebTestCase):
+    """The server string C{haproxy:smc:...}."""
+
+    async def test_string(self) -> None:
+        """The address of the PROXY header is what the protocol sees, over SMC-R."""
+        seen: Deferred[tuple[str, str]] = Deferred()
+
+        class Seeing(Protocol):
+            def dataReceived(self, data: bytes) -> None:
+                assert self.transport is not None
+                seen.callback((cast(Any, self.transport.getPeer()).host, data.decode()))
+                self.transport.loseConnection()
+
+        endpoint = serverFromString(reactor, "haproxy:smc:0:interface=127.0.0.1")
+        port = self.willStop(await endpoint.listen(Factory.forProtocol(Seeing)))
+        listener = Heard()
+        await connectProtocol(clientFromString(reactor, f"smc:127.0.0.1:{port}"), listener)
+        self.assertEqual(modeOf(listener.transport), "SMC-R")
+        listener.send(b"PROXY TCP4 192.0.2.7 192.0.2.8 1000 80\r\nhello")
+        self.assertEqual(await seen, ("192.0.2.7", "hello"))
+        await listener.all
