@@ -9,9 +9,9 @@ writes it in its own byte order, so both orders are read, and C{Header.bigEndian
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntFlag
-from typing import ClassVar, TypeVar, Union
+from typing import ClassVar, Literal, TypeVar, Union
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID, MACAddress, QPN, RKey
@@ -119,20 +119,29 @@ def readHeader(buffer: Buffer) -> tuple[LLCType, int, Header]:
     """
     The type, the length and the rest of a header.
 
+    Of two lengths, one in each byte order, the greater is taken for which there are bytes.
+
     @raise WireError: no message begins so; an unknown type is not an error here.
     """
     head = _HeaderV1.decode(buffer)
+    there = len(buffer)
     if not head.version:
         if head.length != LLC_LENGTH:
             raise WireError("LLC", 1, f"a length of {head.length}")
+        if there < LLC_LENGTH:
+            raise WireError("LLC", there, f"it has {LLC_LENGTH} bytes")
         return head.type, LLC_LENGTH, Header(head.flags, 1, head.rejectReason)
     if head.version != 2:
         raise WireError("LLC", 0, f"version {head.version}")
-    for bigEndian in (False, True):
-        length = int.from_bytes(buffer[1:3], "big" if bigEndian else "little")
-        if LLC_LENGTH <= length <= MAX_LENGTH:
-            return head.type, length, Header(head.flags, 2, bigEndian=bigEndian)
-    raise WireError("LLC", 1, f"a length of {bytes(buffer[1:3]).hex()}")
+    little, big = (int.from_bytes(buffer[1:3], order) for order in _ORDERS)
+    fitting = [each for each in (little, big) if LLC_LENGTH <= each <= min(there, MAX_LENGTH)]
+    if not fitting:
+        raise WireError("LLC", 1, f"a length of {little} or {big} in {there} bytes")
+    length = max(fitting)
+    return head.type, length, Header(head.flags, 2, bigEndian=length != little)
+
+
+_ORDERS: tuple[Literal["little"], Literal["big"]] = ("little", "big")
 
 
 class Body(Layout):
@@ -401,8 +410,6 @@ def decode(buffer: Buffer) -> LLC:
     @raise WireError: it is no LLC message. One of an unknown type is; its C{body} is None.
     """
     kind, length, header = readHeader(buffer)
-    if len(buffer) < length:
-        raise WireError("LLC", 1, f"it has {length} bytes, and {len(buffer)} are there")
     raw = bytes(buffer[4:length])
     layout = _BODIES.get(kind)
     if layout is None:
@@ -410,6 +417,9 @@ def decode(buffer: Buffer) -> LLC:
     body = layout.decode(raw)
     rest = raw[layout.size :]
     if layout is AddLink and header.version == 2 and rest:
+        if buffer[1] == buffer[2]:  # the length is the same in both orders: let the count of keys tell
+            count = int.from_bytes(_AddLinkExtension.decode(rest).rkeyCount, "big")
+            header = replace(header, bigEndian=_AddLinkExtension.size + count * RKeyPair.size == len(rest))
         extension, rest = _readExtension(rest, header.bigEndian)
         return LLC(kind, header, body, extension, rest)
     return LLC(kind, header, body, None, rest)

@@ -32,6 +32,7 @@ from txrdma.smc.llc import (
     message,
     RejectReason,
     RKeyPair,
+    TestLink,
 )
 from txrdma.testing.captures import messages, names, SMC_GO
 from txrdma.testing.strategies import layouts
@@ -177,6 +178,22 @@ class LLCTests(SynchronousTestCase):
             found = decode(bytes.fromhex(raw).ljust(44, b"\0"))
             self.assertEqual((found.type, found.header.bigEndian), (LLCType.TEST_LINK, bigEndian))
             self.assertEqual(found.encode()[:4].hex(), raw)
+
+    def test_lengthThatCouldBeBoth(self) -> None:
+        """264 in one order is 2049 in the other: what is there decides."""
+        for bigEndian in (False, True):
+            for length in (264, 2049):
+                body = bytes(length - 44)
+                one = LLC(LLCType.TEST_LINK, Header(version=2, bigEndian=bigEndian), TestLink(), None, body)
+                self.assertEqual(decode(one.encode()), one)
+
+    def test_lengthThatIsBoth(self) -> None:
+        """2056 is the same in both orders: the count of keys is not."""
+        for bigEndian in (False, True):
+            extension = AddLinkExtension(GID(bytes(16)), True, (RKeyPair(),) * 124)
+            one = LLC(LLCType.ADD_LINK, Header(version=2, bigEndian=bigEndian), AddLink(), extension)
+            self.assertEqual(len(one.encode()), 0x0808)
+            self.assertEqual(decode(one.encode()), one)
 
     def test_wrongLengths(self) -> None:
         """Version 1 has one length, and version 2 has its limits."""
