@@ -52,7 +52,7 @@ class Telling(Resource):
 
     def render_POST(self, request: Request) -> bytes:
         assert request.content is not None
-        return request.content.read()
+        return cast(bytes, request.content.read())
 
 
 class WebTestCase(TestCase):
