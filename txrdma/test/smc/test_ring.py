@@ -14,7 +14,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
 from txrdma.smc._ring import cursor, DATA, Ring, SPACE, spans, UPDATE
-from txrdma.smc.cdc import CDC, ProducerFlags, unpackFrom
+from txrdma.smc.cdc import CDC, CDC_TYPE, ProducerFlags, unpackFrom
+from txrdma.testing.captures import messages
 
 SIZE = 16384
 
@@ -191,6 +192,50 @@ class SimulationTests(SynchronousTestCase):
         drain(one, other)
         self.assertEqual(other.got, data)
         self.assertEqual((message(one.ring).producerWrap, message(one.ring).producerCount), (2, SIZE))
+
+
+class RecordedTests(SynchronousTestCase):
+    """Two kernels' conversation, led by two rings of ours."""
+
+    def test_wrap(self) -> None:
+        """
+        Writes of 10000, 12000 and 40000 bytes through the smallest ring: the same messages, bit by bit.
+
+        The receiver tells what it has read when the kernel did, and not when the kernel did not.
+        """
+        client, server = Ring(SIZE, SIZE, 7), Ring(SIZE, SIZE, 8)
+        writes = deque((10000, 12000, 40000))
+        backlog = 0
+        due = False
+        for raw in (raw for _, raw in messages("smc-wrap") if raw[0] == CDC_TYPE):
+            said = CDC.decode(raw)
+            sender, receiver = (client, server) if said.token == 7 else (server, client)
+            if sender is client and (said.producerWrap, said.producerCount) != cursor(client.produced, SIZE):
+                self.assertFalse(due)
+                backlog = backlog or writes.popleft()
+                backlog -= sum(client.take(backlog, backlog)[1:])
+            if sender is server:
+                self.assertTrue(due or said.state)
+            buffer = bytearray(44)
+            sender.pack(buffer, 0, int(said.state))
+            self.assertEqual(buffer.hex(), raw.hex())
+            receiver.received(unpackFrom(raw))
+            due = receiver.consume(receiver.readable)
+        self.assertEqual((backlog, server.consumed, list(writes)), (0, 62000, []))
+
+    def test_urgent(self) -> None:
+        """The kernel waits until its urgent byte has been read, and is told of that at once."""
+        server = Ring(65536, 65536, 14)
+        due = []
+        for raw in (raw for _, raw in messages("smc-urgent") if raw[0] == CDC_TYPE):
+            if CDC.decode(raw).token == 13:
+                server.received(unpackFrom(raw))
+                due.append(server.consume(server.readable))
+            elif due[-1]:
+                buffer = bytearray(44)
+                server.pack(buffer, 0)
+                self.assertEqual(buffer.hex(), raw.hex())
+        self.assertEqual((due, server.consumed), ([False, True, False, False], 7))
 
 
 class CursorTests(SynchronousTestCase):
