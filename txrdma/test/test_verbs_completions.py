@@ -1,0 +1,221 @@
+"""
+The completion reader: arms before it looks, hands over in batches, lets others have their turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from zope.interface import implementer
+from zope.interface.verify import verifyObject
+
+from twisted.internet.interfaces import IReadDescriptor
+from twisted.internet.testing import MemoryReactorClock
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.iba.types import QPN
+from txrdma.iba.verbs import Completion, CompletionOpcode, Status
+from txrdma.interfaces import ICompletionChannel, ICompletionQueue, IPollable, IReactorPolling
+from txrdma.verbs.completions import CompletionReader
+
+
+@implementer(ICompletionQueue)
+class Queue:
+    """A queue that holds what the test puts into it."""
+
+    depth = 1000
+
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+        self.waiting: list[Completion] = []
+
+    def put(self, *identifiers: int) -> None:
+        self.waiting += [
+            Completion(each, Status.SUCCESS, CompletionOpcode.SEND, QPN(5)) for each in identifiers
+        ]
+
+    def arm(self, solicitedOnly: bool = False) -> None:
+        self.log.append("arm")
+
+    def poll(self, limit: int) -> Sequence[Completion]:
+        self.log.append("poll")
+        taken, self.waiting = self.waiting[:limit], self.waiting[limit:]
+        return taken
+
+    def close(self) -> None: ...
+
+
+class QuietQueue(Queue):
+    """One that knows how to be unarmed."""
+
+    def disarm(self) -> None:
+        self.log.append("disarm")
+
+
+@implementer(ICompletionChannel)
+class Channel:
+    """A channel that has always had an event."""
+
+    def __init__(self, queues: Sequence[Queue]) -> None:
+        self.queues = queues
+        self.taken = 0
+
+    def fileno(self) -> int:
+        return 77
+
+    def takeEvents(self) -> Sequence[ICompletionQueue]:
+        self.taken += 1
+        return self.queues
+
+    def close(self) -> None: ...
+
+
+@implementer(IReactorPolling)
+class MemoryPollingReactor(MemoryReactorClock):
+    """A reactor that would look by itself, but leaves it to the test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pollables: list[IPollable] = []
+
+    def addPollable(self, pollable: IPollable) -> None:
+        self.pollables.append(pollable)
+
+    def removePollable(self, pollable: IPollable) -> None:
+        if pollable in self.pollables:
+            self.pollables.remove(pollable)
+
+
+class CompletionReaderTests(SynchronousTestCase):
+    """On any reactor."""
+
+    makeReactor: Any = MemoryReactorClock
+    makeQueue: Any = Queue
+
+    def setUp(self) -> None:
+        self.reactor = self.makeReactor()
+        self.log: list[str] = []
+        self.queue = self.makeQueue(self.log)
+        self.channel = Channel([self.queue])
+        self.batches: list[list[int]] = []
+        self.reader = CompletionReader(self.reactor, self.channel, [self.queue], self.handle)
+
+    def handle(self, batch: Sequence[Completion]) -> None:
+        self.batches.append([completion.identifier for completion in batch])
+
+    def test_provides(self) -> None:
+        """It is what a reactor takes."""
+        verifyObject(IReadDescriptor, self.reader)
+        verifyObject(IPollable, self.reader)
+        self.assertEqual(self.reader.fileno(), 77)
+
+    def test_startAndStop(self) -> None:
+        """It is in the reactor from start to stop; both may be called twice."""
+        self.reader.start()
+        self.reader.start()
+        self.assertEqual(self.reactor.getReaders(), [self.reader])
+        self.reader.stop()
+        self.reader.stop()
+        self.assertEqual(self.reactor.getReaders(), [])
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def test_lost(self) -> None:
+        """When the reactor gives it up it stops."""
+        self.reader.start()
+        self.reader.connectionLost(Failure(ValueError()))
+        self.assertEqual(self.reactor.getReaders(), [])
+
+
+class SleepingTests(CompletionReaderTests):
+    """On a reactor that only waits for descriptors."""
+
+    def test_armsFirst(self) -> None:
+        """It arms, then polls until there is no more."""
+        self.reader.start()
+        self.reactor.advance(0)
+        self.assertEqual(self.log, ["arm", "poll"])
+        self.queue.put(1, 2, 3)
+        self.log.clear()
+        self.reader.doRead()
+        self.assertEqual(self.log, ["arm", "poll", "poll"])
+        self.assertEqual(self.batches, [[1, 2, 3]])
+        self.assertEqual(self.channel.taken, 1)
+
+    def test_budget(self) -> None:
+        """When there is no end it lets others have their turn, and goes on after that."""
+        self.reader.start()
+        self.reactor.advance(0)
+        self.queue.put(*range(5000))
+        self.reader.doRead()
+        first = sum(map(len, self.batches))
+        self.assertLess(first, 5000)
+        self.reader.doRead()  # the descriptor does not make it quicker
+        self.assertEqual(sum(map(len, self.batches)), first)
+        for _ in range(10):
+            self.reactor.advance(0)
+        self.assertEqual(sum(self.batches, []), list(range(5000)))
+
+    def test_failingHandler(self) -> None:
+        """A handler that raises is logged, and gets the next batch."""
+
+        def fail(batch: Sequence[Completion]) -> None:
+            self.handle(batch)
+            raise ValueError("on purpose")
+
+        reader = CompletionReader(self.reactor, self.channel, [self.queue], fail)
+        reader.start()
+        self.queue.put(*range(100))
+        self.reactor.advance(0)
+        self.assertEqual(sum(self.batches, []), list(range(100)))
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), len(self.batches))
+
+    def test_stopInHandler(self) -> None:
+        """After stop, in the middle of a batch even, the handler is not called again."""
+        self.queue.put(*range(200))
+
+        def handleAndStop(batch: Sequence[Completion]) -> None:
+            self.handle(batch)
+            reader.stop()
+
+        reader = CompletionReader(self.reactor, self.channel, [self.queue], handleAndStop)
+        reader.start()
+        self.reactor.advance(0)
+        self.reactor.advance(0)
+        self.assertEqual(len(self.batches), 1)
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+
+class LookedAtTests(CompletionReaderTests):
+    """On a reactor that looks by itself."""
+
+    makeReactor = MemoryPollingReactor
+    makeQueue = QuietQueue
+
+    def test_looked(self) -> None:
+        """It is looked at from start to stop, and says whether there was anything."""
+        self.reader.start()
+        self.assertEqual(self.reactor.pollables, [self.reader])
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+        self.assertFalse(self.reader.poll())
+        self.queue.put(1)
+        self.assertTrue(self.reader.poll())
+        self.assertEqual(self.batches, [[1]])
+        self.assertEqual(self.log, ["poll", "poll"])
+        self.reader.stop()
+        self.assertEqual(self.reactor.pollables, [])
+
+    def test_woken(self) -> None:
+        """After a sleep, the first thing that it finds ends the ringing of bells."""
+        self.reader.start()
+        self.reader.arm()
+        self.assertFalse(self.reader.poll())
+        self.assertEqual(self.log, ["arm", "poll"])
+        self.queue.put(1)
+        self.log.clear()
+        self.reader.doRead()
+        self.assertEqual(self.log, ["poll", "disarm"])
+        self.queue.put(2)
+        self.reader.poll()
+        self.assertEqual(self.log, ["poll", "disarm", "poll"])

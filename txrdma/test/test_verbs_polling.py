@@ -1,0 +1,302 @@
+"""
+The polling reactor: quick where it can be, on time, and quiet when nothing happens.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+from zope.interface import implementer
+from zope.interface.verify import verifyObject
+
+from twisted.application.reactors import IReactorInstaller
+from twisted.internet.interfaces import IReadDescriptor
+from twisted.internet.test.reactormixins import ReactorBuilder
+from twisted.internet.test.test_core import SystemEventTestsBuilder
+from twisted.internet.test.test_fdset import ReactorFDSetTestsBuilder
+from twisted.internet.test.test_tcp import TCPConnectionTestsBuilder
+from twisted.internet.test.test_threads import ThreadTestsBuilder
+from twisted.internet.test.test_time import TimeTestsBuilder
+from twisted.plugin import getPlugins
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.interfaces import IPollable, IReactorPolling
+from txrdma.verbs.polling import PollingReactor
+
+
+@implementer(IPollable)
+class Looked:
+    """Something to look at: has what C{give} left there."""
+
+    def __init__(self) -> None:
+        self.there = 0
+        self.log: list[str] = []
+        self.looks = 0
+        self.handler: Callable[[], Any] = lambda: None
+
+    def poll(self) -> bool:
+        self.looks += 1
+        self.log.append("poll")
+        if self.there:
+            self.there -= 1
+            self.handler()
+            return True
+        return False
+
+    def arm(self) -> None:
+        self.log.append("arm")
+
+
+class Polling(ReactorBuilder):
+    """Twisted's own tests of reactors, while there is something to look at."""
+
+    _reactors = ["txrdma.verbs.polling.PollingReactor"]
+
+    def buildReactor(self) -> Any:
+        reactor = super().buildReactor()
+        reactor.addPollable(Looked())
+        return reactor
+
+
+class PollingTime(Polling, TimeTestsBuilder): ...
+
+
+class PollingThreads(Polling, ThreadTestsBuilder): ...
+
+
+class PollingEvents(Polling, SystemEventTestsBuilder): ...
+
+
+class PollingDescriptors(Polling, ReactorFDSetTestsBuilder):
+    def test_lostFileDescriptor(self) -> None:
+        """Not with epoll: it does not tell when a descriptor was closed behind its back."""
+        self.skipTest("epoll does not tell")
+
+
+class PollingTCP(Polling, TCPConnectionTestsBuilder): ...
+
+
+for builder in (PollingTime, PollingThreads, PollingEvents, PollingDescriptors, PollingTCP):
+    globals().update(builder.makeTestCaseClasses())
+del builder
+
+
+@implementer(IReadDescriptor)
+class Reader:
+    """Calls when its socket has something."""
+
+    def __init__(self, sock: socket.socket, heard: Callable[[bytes], None]) -> None:
+        self.sock = sock
+        self.heard = heard
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def logPrefix(self) -> str:
+        return "test"
+
+    def doRead(self) -> None:
+        self.heard(self.sock.recv(100))
+
+    def connectionLost(self, reason: Failure) -> None: ...
+
+
+class PollingReactorTests(SynchronousTestCase):
+    """One reactor, on real time."""
+
+    def setUp(self) -> None:
+        self.reactor = PollingReactor()
+        self.looked = Looked()
+        self.reactor.addPollable(self.looked)
+        self.addCleanup(self.reactor.removeAll)
+        self.reactor.callLater(30, self.reactor.stop)
+
+    def run_(self) -> float:
+        """Run until somebody stops it; tell the CPU seconds."""
+        began = time.process_time()
+        self.reactor.run(installSignalHandlers=False)
+        return time.process_time() - began
+
+    def test_provides(self) -> None:
+        """It is what it says."""
+        verifyObject(IReactorPolling, self.reactor)
+
+    def test_plugin(self) -> None:
+        """C{twistd --reactor txrdma} finds it."""
+        found: list[Any] = list(getPlugins(IReactorInstaller))
+        names = {each.shortName: each.moduleName for each in found}
+        self.assertEqual(names["txrdma"], "txrdma.verbs.polling")
+
+    def test_looks(self) -> None:
+        """What comes while it spins is handled without a system call in between."""
+        times: list[float] = []
+
+        def handle() -> None:
+            times.append(time.perf_counter())
+            if len(times) < 1000:
+                self.looked.there += 1
+            else:
+                self.reactor.stop()
+
+        self.looked.handler = handle
+        self.looked.there = 1
+        self.run_()
+        self.assertEqual(len(times), 1000)
+        gaps = sorted(after - before for before, after in pairwise(times))
+        self.assertLess(gaps[500], 20e-6)
+
+    def test_armsBeforeSleep(self) -> None:
+        """Before it sleeps it arms, and looks once more: what came in between is not slept over."""
+        logs: list[list[str]] = []
+
+        def handle() -> None:
+            logs.append(self.looked.log[-2:])
+            self.reactor.stop()
+
+        self.looked.handler = handle
+        arm = self.looked.arm
+
+        def armed() -> None:
+            arm()
+            self.looked.there = not logs
+
+        self.looked.arm = armed  # type: ignore[method-assign]  # for the test
+        self.run_()
+        self.assertEqual(logs, [["arm", "poll"]])
+
+    def test_timer(self) -> None:
+        """A timer is on time, though nothing else happens."""
+        late: list[float] = []
+        for delay in (0.0005, 0.003, 0.02):
+            due = self.reactor.seconds() + delay
+            self.reactor.callLater(delay, lambda due=due: late.append(self.reactor.seconds() - due))
+        self.reactor.callLater(0.05, self.reactor.stop)
+        self.run_()
+        self.assertEqual(len(late), 3)
+        self.assertGreaterEqual(min(late), 0)
+        self.assertLess(sorted(late)[1], 0.02)
+
+    def test_busyButFair(self) -> None:
+        """While there is always something to look at, sockets, timers and threads get their turns."""
+        ours, theirs = socket.socketpair()
+        self.addCleanup(ours.close)
+        self.addCleanup(theirs.close)
+        heard: list[object] = []
+
+        def note(what: object) -> None:
+            heard.append(what)
+            if len(heard) == 4:
+                self.reactor.stop()
+
+        def more() -> None:
+            self.looked.there += 1
+            if self.looked.looks == 50:
+                theirs.send(b"socket")
+                self.reactor.callLater(0, note, "soon")
+                self.reactor.callLater(0.01, note, "timer")
+                threading.Thread(target=self.reactor.callFromThread, args=(note, "thread")).start()
+
+        self.looked.handler = more
+        self.looked.there = 1
+        reader = Reader(ours, note)
+        self.reactor.addReader(reader)
+        self.run_()
+        self.assertEqual(set(heard), {b"socket", "soon", "timer", "thread"})
+
+    def test_movedTimer(self) -> None:
+        """A timer that is brought forward in the middle of things is on time, too."""
+        call = self.reactor.callLater(20, self.reactor.stop)
+
+        def more() -> None:
+            self.looked.there += 1
+            if self.looked.looks == 50:
+                call.reset(0.001)
+
+        self.looked.handler = more
+        self.looked.there = 1
+        began = time.monotonic()
+        self.run_()
+        self.assertLess(time.monotonic() - began, 10)
+
+    def test_threadWakes(self) -> None:
+        """A call from a thread wakes it out of its sleep."""
+        threading.Timer(0.1, self.reactor.callFromThread, (self.reactor.stop,)).start()
+        began = time.monotonic()
+        self.run_()
+        self.assertLess(time.monotonic() - began, 10)
+
+    def test_signal(self) -> None:
+        """A signal ends it out of its sleep, as it ends other reactors."""
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.addCleanup(signal.signal, signal.SIGINT, before)
+        self.addCleanup(signal.setitimer, signal.ITIMER_REAL, 0)
+        handler = signal.signal(signal.SIGALRM, lambda number, frame: signal.raise_signal(signal.SIGINT))
+        self.addCleanup(signal.signal, signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        began = time.monotonic()
+        self.reactor.run()
+        self.assertLess(time.monotonic() - began, 10)
+
+    def test_idle(self) -> None:
+        """When nothing happens it takes next to no time of the processor."""
+        self.reactor.callLater(1.0, self.reactor.stop)
+        self.assertLess(self.run_(), 0.05)
+        self.assertLess(self.looked.looks, 20000)
+
+    def test_spinningInVain(self) -> None:
+        """When spinning never pays it spins less; one success, and it spins in full again."""
+        turns = 0
+
+        def tick() -> None:
+            nonlocal turns
+            turns += 1
+            if turns == 40:
+                windows.append(self.reactor._window())
+                self.looked.there = 1
+            elif turns == 42:
+                windows.append(self.reactor._window())
+                self.reactor.stop()
+            self.reactor.callLater(0.001, tick)
+
+        windows: list[float] = []
+        self.reactor.callLater(0.001, tick)
+        self.run_()
+        self.assertLessEqual(windows[0], self.reactor.spinSeconds / 2)
+        self.assertEqual(windows[1], self.reactor.spinSeconds)
+
+    def test_removed(self) -> None:
+        """What was removed, even while it is looked at, is not looked at again."""
+
+        def once() -> None:
+            self.looked.there = 1
+            self.reactor.removePollable(self.looked)
+            self.reactor.callLater(0.01, self.reactor.stop)
+
+        self.looked.handler = once
+        self.looked.there = 1
+        self.run_()
+        self.assertEqual(self.looked.there, 1)
+        self.reactor.removePollable(self.looked)
+
+    def test_failing(self) -> None:
+        """What raises is logged and not looked at any more; the others are."""
+        other = Looked()
+        other.handler = self.reactor.stop
+        self.reactor.addPollable(other)
+
+        def fail() -> None:
+            other.there = 1
+            raise ValueError("on purpose")
+
+        self.looked.handler = fail
+        self.looked.there = 5
+        self.run_()
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+        self.assertEqual(self.looked.there, 4)
