@@ -102,6 +102,24 @@ def psnWords(run: Incoming) -> tuple[int, ...]:
     return words
 
 
+def consecutive(words: Sequence[int], number: int, end: int) -> tuple[int, int]:
+    """
+    How many packets from C{number} on, before C{end}, follow each other without a gap.
+
+    @param words: of L{psnWords}.
+    @return: and their acknowledge bits, any of them.
+    """
+    first, last = words[number], words[end - 1]
+    if end - number > 2 and tuple(words[number : end - 1]) == tuple(range(first, first + end - 1 - number)):
+        if (last - first - end + 1 + number) & PSN_MASK == 0:  # the common case, quickly
+            return end - number, last
+    flags, position = first, number + 1
+    while position < end and (words[position] - first - position + number) & PSN_MASK == 0:
+        flags |= words[position]
+        position += 1
+    return position - number, flags
+
+
 def gathered(pieces: Sequence[memoryview], start: int, length: int) -> Bytes:
     """Bytes C{start} to C{start + length} of the pieces, as if they were one."""
     if len(pieces) == 1:

@@ -21,6 +21,7 @@ from txrdma.iba.verbs import Access, AsyncEventKind, Completion, CompletionOpcod
 from txrdma.soft._packets import (
     ACKNOWLEDGE,
     BTH_LENGTH,
+    consecutive,
     Event,
     Failed,
     FRAME,
@@ -270,13 +271,7 @@ class Responder:
         mtu = self._mtu
         if self._message != family or run.stride != mtu + FRAME or run.pad:
             raise _invalid()
-        difference = self._expected - number
-        flags = words[number]
-        end = number + 1
-        while end < run.packets and (words[end] - end - difference) & PSN_MASK == 0:
-            flags |= words[end]
-            end += 1
-        count = end - number
+        count, flags = consecutive(words, number, run.packets)
         length = count * mtu
         if family == _WRITE_FIRST:
             scatterRun((self._target(length),), 0, run, number, count)
