@@ -99,3 +99,10 @@ class ExampleTests(SynchronousTestCase):
         for name in ("server.py", "client.py"):
             lines = Path(self.example(name)[1]).read_text().splitlines()
             self.assertLessEqual(len(lines), 30)
+
+    def test_readme(self) -> None:
+        """The README shows them as they are."""
+        readme = (CHECKOUT / "README.md").read_text()
+        for name in ("server.py", "client.py"):
+            source = Path(self.example(name)[1]).read_text()
+            self.assertIn(source[source.index("import sys") :], readme)
