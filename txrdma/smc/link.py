@@ -24,7 +24,6 @@ from txrdma.iba.verbs import (
     AddressVector,
     Capacity,
     Completion,
-    CompletionOpcode,
     QPAttributes,
     QPKind,
     QPState,
@@ -49,7 +48,7 @@ from txrdma.smc._linkgroup import (
 from txrdma.smc.cdc import CDC_LENGTH, CDC_TYPE, unpackFrom
 from txrdma.smc.clc import Accept, Confirm, Diagnosis, sizeCode
 from txrdma.smc.memory import BufferPool, Element, MAX_BUFFERS, RemoteMemoryBuffer
-from txrdma.smc.posting import Poster
+from txrdma.smc.posting import Poster, SIGNAL_EVERY
 from txrdma.verbs.completions import CompletionReader
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ _WINDOW: Final = 40
 _ROUNDS: Final = 8
 """How often producers may write before the others on the reactor get their turn."""
 
-_RECEIVE: Final = int(CompletionOpcode.RECEIVE)
+_SIGNAL_MASK: Final = SIGNAL_EVERY - 1
 
 _Handler = Callable[[tuple[int, ...]], None]
 
@@ -108,6 +107,7 @@ class Link:
         self._peerQPN = QPN(0)
         self._acknowledged = 0
         self._isActive = False
+        self._isFull = False
         self._wasHeard = False
 
         self._domain = device.createProtectionDomain()
@@ -115,15 +115,18 @@ class Link:
         capacity = Capacity(
             maxSend=3 * (_WINDOW + 8), maxReceive=_RECEIVES, maxSendSegments=2, maxInline=groups.maxInline
         )
-        self._queue = device.createCompletionQueue(capacity.maxSend + _RECEIVES, self._channel)
-        self._queuePair = self._domain.createQueuePair(QPKind.RC, self._queue, self._queue, capacity)
+        self._queue = device.createCompletionQueue(_RECEIVES, self._channel)
         self._reader = CompletionReader(groups.reactor, self._channel, [self._queue], self._completed)
+        # Nobody sleeps for completions of sends, unless the window is full.
+        self._sendChannel = device.createChannel()
+        self._sendQueue = device.createCompletionQueue(capacity.maxSend, self._sendChannel)
+        self._sendReader = CompletionReader(
+            groups.reactor, self._sendChannel, [self._sendQueue], self._sendsCompleted
+        )
+        self._queuePair = self._domain.createQueuePair(QPKind.RC, self._sendQueue, self._queue, capacity)
         self._pool = BufferPool(self._domain, groups.ringSize)
         self.poster = Poster(self._domain, self._queuePair.capacity)
-        self.write = self.poster.write
-        self.message = self.poster.message
         self.isStaged = self.poster.isStaged
-        self.most = self.poster.most
 
         self._queuePair.modify(
             QPAttributes(
@@ -277,8 +280,12 @@ class Link:
         @return: its alert token.
         """
         token = self.core.add(stream, self._reactor.seconds())
-        self._handlers[token] = stream.received
+        self._handlers[token] = stream.receivedEarly
         return token
+
+    def begin(self, stream: SMCTransport) -> None:
+        """A connection is complete, and takes messages."""
+        self._handlers[stream.token] = stream.received
 
     def linger(self, stream: SMCTransport) -> None:
         """The application is gone, the peer has some time for its part."""
@@ -325,30 +332,24 @@ class Link:
                     call()
             if self.dirty:
                 self._flush()
-            if not self._soon and not self.dirty:
-                break
-            if self._window() <= 0:
+            if not self._soon and (not self.dirty or self._isFull):
                 break
         self.isBusy = False
-        if self._soon or (self.dirty and self._window() > 0):
+        if self._soon or (self.dirty and self._isActive and not self._isFull):
             self.schedule()
-
-    def _window(self) -> int:
-        """How many messages may be sent."""
-        return _WINDOW - self.poster.sent + self._acknowledged
 
     def _flush(self) -> None:
         """Post what connections have."""
         dirty = self.dirty
-        room = self._window()
-        if room <= 0 or not self._isActive:
-            return
-        if len(dirty) <= room:
-            self.dirty = []
-        else:
+        room = _WINDOW - self.poster.sent + self._acknowledged
+        if len(dirty) > room:
+            room = self._makeRoom(room)
+            if room <= 0:
+                return
             self.dirty = dirty[room:]
             dirty = dirty[:room]
-        self.poster.begin()
+        else:
+            self.dirty = []
         requests: list[SendRequest] = []
         for stream in dirty:
             stream.isDirty = False
@@ -358,49 +359,75 @@ class Link:
                 self._queuePair.postSend(requests)
             except RDMAError as error:
                 self._broken(f"posting failed: {error}")
+        for stream in dirty:
+            if not stream.backlog:
+                stream.pending.clear()  # it is posted
+        if self.poster.isUsed:
+            self.poster.clear()
         if self.flushed:
             flushed, self.flushed = self.flushed, []
             for stream in flushed:
                 stream.wasFlushed()
 
+    def _makeRoom(self, room: int) -> int:
+        """See which messages have arrived; if these are too few, be told of the next."""
+        if not self._isActive:
+            return 0
+        self._sendsCompleted(self._sendQueue.poll(_WINDOW))
+        room = _WINDOW - self.poster.sent + self._acknowledged
+        if room <= 0 and not self._isFull:
+            self._isFull = True
+            self._sendReader.start()
+        return room
+
     # Completions
 
     def _completed(self, batch: Sequence[Completion]) -> None:
-        """What the queue pair has done."""
+        """What has been received."""
         self.isBusy = True
         handlers = self._handlers
         receives = self._receives
         used = self._used
-        for identifier, status, opcode, _qpn, length, _immediate, _source, _grh in batch:
+        byOffset = self._byOffset
+        for offset, status, _opcode, _qpn, length, _immediate, _source, _grh in batch:
             if status:
                 self._broken(status.name)
-            elif opcode == _RECEIVE:
-                used.append(self._byOffset[identifier])
-                if length < CDC_LENGTH or receives[identifier] != CDC_TYPE:
-                    self._control(bytes(receives[identifier : identifier + length]))
-                    continue
-                message = unpackFrom(receives, identifier)
-                handler = handlers.get(message[3])
-                if handler is not None and message[1] == CDC_LENGTH:
-                    try:
-                        handler(message)
-                    except Exception:
-                        _log.failure("while {handler!r} took a message", handler=handler)
-            else:
-                self._acknowledged = identifier
-                if self.isStaged:
-                    self.poster.completed(identifier)
+                break
+            used.append(byOffset[offset])
+            message = unpackFrom(receives, offset)
+            if length < CDC_LENGTH or message[0] != CDC_TYPE:
+                self._control(bytes(receives[offset : offset + length]))
+                continue
+            handler = handlers.get(message[3])
+            if handler is not None and message[1] == CDC_LENGTH:
+                try:
+                    handler(message)
+                except Exception:
+                    _log.failure("while {handler!r} took a message", handler=handler)
         self._wasHeard = True
-        if self.isOver:
-            self.isBusy = False
-            return
-        if len(used) >= _REPOST:
+        if len(used) >= _REPOST and not self.isOver:
             self._queuePair.postReceive(used)
             used.clear()
+        if self.dirty and not self._soon:
+            self._flush()
         if self.dirty or self._soon:
             self._finishTurn()
-        else:
-            self.isBusy = False
+        self.isBusy = False
+
+    def _sendsCompleted(self, batch: Sequence[Completion]) -> None:
+        """These messages have arrived, and all before them."""
+        for completion in batch:
+            if completion.status:
+                self._broken(completion.status.name)
+                return
+            self._acknowledged = completion.identifier
+        if batch:
+            if self.isStaged:
+                self.poster.completed(self._acknowledged)
+            if self._isFull:
+                self._isFull = False
+                self._sendReader.stop()
+                self.schedule()
 
     # LLC
 
@@ -455,8 +482,8 @@ class Link:
         """One LLC message, ahead of what waits."""
         if self._queuePair.state is not QPState.RTS:
             return
-        self.poster.begin()
-        request, buffer = self.poster.message()
+        request, buffer = self.poster.newMessage()
+        self.poster.number(request)
         buffer[:] = raw
         try:
             self._queuePair.postSend([request])
@@ -522,9 +549,9 @@ class Link:
         if self._handlers:
             _log.info("{link!r} ends: {text}", link=self, text=text)
         self.groups.forget(self)
-        for call in (self._timer, self._turning):
-            if call is not None and call.active():
-                call.cancel()
+        for timer in (self._timer, self._turning):
+            if timer is not None and timer.active():
+                timer.cancel()
         self._timer = self._turning = None
         self._answer(Refused(text, diagnosis))
         for rkey in list(self._rkeys):
@@ -537,9 +564,12 @@ class Link:
         self.dirty.clear()
         self._lingering.clear()
         self._reader.stop()
+        self._sendReader.stop()
         self._queuePair.close()
-        self._queue.close()
-        self._channel.close()
+        for queue in (self._queue, self._sendQueue):
+            queue.close()
+        for channel in (self._channel, self._sendChannel):
+            channel.close()
         self._pool.close()
         self.poster.close()
         self._domain.close()

@@ -13,7 +13,7 @@ from typing import Final
 
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Access, Buffer, Capacity, Operation, Segment, SendRequest
-from txrdma.interfaces import IProtectionDomain
+from txrdma.interfaces import IMemoryRegion, IProtectionDomain
 from txrdma.smc.cdc import CDC_LENGTH
 
 SIGNAL_EVERY: Final = 8
@@ -29,82 +29,76 @@ _Message = tuple[SendRequest, bytearray]
 
 class Poster:
     """
-    Makes requests, one link's, which are posted before the next are asked for.
+    Makes requests for one link.
 
     @ivar sent: SENDs that were made so far; a signaled one has this number.
     @ivar isStaged: bytes are copied first.
+    @ivar isUsed: there is something to C{clear}.
     """
 
     def __init__(self, domain: IProtectionDomain, capacity: Capacity) -> None:
         self.sent = 0
         self.isStaged = capacity.maxInline < _UNLIMITED
+        self.isUsed = False
         self._writes: list[SendRequest] = []
-        self._writesUsed = 0
-        self._messages: list[_Message] = []
-        self._messagesUsed = 0
+        self._used = 0
         self._maxInline = capacity.maxInline
-        if self.isStaged:
-            self._stage = domain.allocateMemory(STAGE, Access.NONE)
-            self._staged = 0  # bytes, all told
-            self._freed = 0
-            self._marks: deque[tuple[int, int]] = deque()
+        self._staged = self._freed = 0  # bytes, all told
+        self._marks: deque[tuple[int, int]] = deque()
+        self._stage = domain.allocateMemory(STAGE, Access.NONE) if self.isStaged else None
 
-    def begin(self) -> None:
-        """What was made before is posted."""
-        self._writesUsed = self._messagesUsed = 0
-
-    def write(self, address: int, rkey: int, chunks: Sequence[Buffer], length: int) -> SendRequest:
-        """An RDMA WRITE of these bytes."""
-        at = self._writesUsed
+    def write(self, address: int, rkey: RKey, chunks: Sequence[Buffer], length: int) -> SendRequest:
+        """An RDMA WRITE of these bytes, good until C{clear}."""
+        at = self._used
         if at == len(self._writes):
             self._writes.append(SendRequest(0, Operation.RDMA_WRITE, signaled=False))
-        self._writesUsed = at + 1
+        self._used = at + 1
+        self.isUsed = True
         request = self._writes[at]
         request.remoteAddress = address
-        request.rkey = RKey(rkey)
-        if self.isStaged and length > self._maxInline:
+        request.rkey = rkey
+        if self._stage is not None and length > self._maxInline:
             request.inline = ()
-            request.segments = self._copy(chunks, length)
+            request.segments = self._copy(self._stage, chunks, length)
         else:
             request.inline = chunks
             request.segments = ()
         return request
 
-    def message(self) -> _Message:
-        """A SEND of 44 bytes, and the buffer for them, to be filled before it is posted."""
-        at = self._messagesUsed
-        if at == len(self._messages):
-            self._messages.append(self._newMessage())
-        self._messagesUsed = at + 1
+    def clear(self) -> None:
+        """What C{write} made is posted."""
+        for request in self._writes[: self._used]:
+            request.inline = ()
+        self._used = 0
+        self.isUsed = False
+
+    def newMessage(self) -> _Message:
+        """A SEND of 44 bytes, and the buffer for them."""
+        buffer = bytearray(CDC_LENGTH)
+        return SendRequest(0, Operation.SEND, inline=[buffer], solicited=True), buffer
+
+    def number(self, request: SendRequest) -> None:
+        """This SEND is the next."""
         self.sent = sent = self.sent + 1
-        entry = self._messages[at]
-        request = entry[0]
         request.identifier = sent
         request.signaled = not sent % SIGNAL_EVERY
         if self.isStaged:
             self._marks.append((sent, self._staged))
-        return entry
-
-    def _newMessage(self) -> _Message:
-        buffer = bytearray(CDC_LENGTH)
-        return SendRequest(0, Operation.SEND, inline=[buffer], solicited=True), buffer
 
     # Staging
 
     def most(self, backlog: int) -> int:
         """How many of these bytes may be written now."""
-        return min(backlog, STAGE - (self._staged - self._freed)) if self.isStaged else backlog
+        return min(backlog, STAGE - self._staged + self._freed)
 
     def completed(self, identifier: int) -> None:
         """The SEND with this number has arrived, and all that was before it."""
-        if self.isStaged:
-            marks = self._marks
-            while marks and marks[0][0] <= identifier:
-                self._freed = marks.popleft()[1]
+        marks = self._marks
+        while marks and marks[0][0] <= identifier:
+            self._freed = marks.popleft()[1]
 
-    def _copy(self, chunks: Sequence[Buffer], length: int) -> list[Segment]:
+    def _copy(self, region: IMemoryRegion, chunks: Sequence[Buffer], length: int) -> list[Segment]:
         """Into the stage, which is a ring: in one piece or in two."""
-        region = self._stage
         begin = self._staged % STAGE
         at = begin
         for chunk in chunks:
@@ -123,5 +117,5 @@ class Poster:
 
     def close(self) -> None:
         """Let go of the memory."""
-        if self.isStaged:
+        if self._stage is not None:
             self._stage.close()

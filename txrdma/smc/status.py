@@ -195,14 +195,12 @@ class SMCStatus:
     @property
     def bytesSent(self) -> int:
         """Bytes that are in the peer's ring, or were."""
-        ring = self._transport.ring
-        return 0 if ring is None else ring.produced
+        return self._transport.ring.produced
 
     @property
     def bytesReceived(self) -> int:
         """Bytes handed to the application."""
-        ring = self._transport.ring
-        return 0 if ring is None else ring.consumed
+        return self._transport.ring.consumed
 
     @property
     def writes(self) -> int:
@@ -225,16 +223,15 @@ class SMCStatus:
         answer = {"role": transport.role.value, **toDict(self, transport)}
         answer["backlog"] = transport.backlog
         ring = transport.ring
-        if ring is not None:
-            answer["bufferSize"] = ring.size
-            answer["peerBufferSize"] = ring.peerSize
-            answer["cursors"] = {
-                "produced": ring.produced,
-                "peerConsumed": ring.peerConsumed,
-                "arrived": ring.arrived,
-                "consumed": ring.consumed,
-                "reported": ring.reported,
-            }
+        answer["bufferSize"] = ring.size
+        answer["peerBufferSize"] = ring.peerSize
+        answer["cursors"] = {
+            "produced": ring.produced,
+            "peerConsumed": ring.peerConsumed,
+            "arrived": ring.arrived,
+            "consumed": ring.consumed,
+            "reported": ring.reported,
+        }
         return answer
 
 

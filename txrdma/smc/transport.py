@@ -32,7 +32,8 @@ from twisted.python.failure import Failure
 from twisted.python.log import ILogContext
 
 from txrdma.error import WireError
-from txrdma.iba.verbs import SendRequest
+from txrdma.iba.types import RKey
+from txrdma.iba.verbs import Operation, SendRequest
 from txrdma.interfaces import ISMCTransport
 from txrdma.smc import status
 from txrdma.smc._closing import Closing, Ended, Ending, ReadEnded, Released, Send
@@ -40,6 +41,7 @@ from txrdma.smc._linkgroup import Role
 from txrdma.smc._ring import DATA, Ring, SPACE, UPDATE
 from txrdma.smc.cdc import StateFlags
 from txrdma.smc.memory import Element
+from txrdma.smc.posting import SIGNAL_EVERY
 
 if TYPE_CHECKING:
     from txrdma.smc.clc import Accept, Confirm
@@ -57,6 +59,8 @@ _PULLS: Final = 16
 """How often a pull producer is asked before what it gave is posted."""
 
 _CLOSED: Final = int(StateFlags.CLOSED)
+_NEWS: Final = SPACE | UPDATE
+_SIGNAL_MASK: Final = SIGNAL_EVERY - 1
 
 _TLS_METHODS: Final = ("write", "writeSequence", "loseConnection", "registerProducer", "unregisterProducer")
 
@@ -81,7 +85,7 @@ class SMCTransport:
     replace methods; it takes no room otherwise.)
 
     @ivar token: our alert token: what the peer calls this connection.
-    @ivar ring: the cursors, once the peer's end is known.
+    @ivar ring: the cursors.
     @ivar pending: what has been written and not yet posted, oldest first.
     @ivar backlog: its length.
     @ivar isDirty: it is in the link's list of those that have something to do.
@@ -92,6 +96,7 @@ class SMCTransport:
         "__dict__",
         "__weakref__",
         "_address",
+        "_buffer",
         "_closing",
         "_context",
         "_early",
@@ -105,12 +110,15 @@ class SMCTransport:
         "_isOpen",
         "_isPaused",
         "_isReading",
+        "_mask",
+        "_message",
         "_mustSend",
         "_peer",
         "_peerState",
         "_rkey",
         "_tcp",
         "_view",
+        "_write",
         "_writeEnding",
         "backlog",
         "bufferSize",
@@ -138,7 +146,8 @@ class SMCTransport:
     def __init__(self, link: Link, element: Element, tcp: Connection, role: Role) -> None:
         self.link = link
         self.role = role
-        self.ring: Ring | None = None
+        self._view = element.view
+        self.ring = Ring(self._view.nbytes, self._view.nbytes, 0)  # until the peer's end is known
         self.protocol = None
         self.pending: list[bytes | memoryview] = []
         self.backlog = 0
@@ -154,8 +163,8 @@ class SMCTransport:
         self._host: IAddress = tcp.getHost()  # type: ignore[attr-defined]  # both kinds of Connection have it
         self._peer: IAddress = tcp.getPeer()  # type: ignore[attr-defined]
         self._element: Element | None = element
-        self._view = element.view
-        self._address = self._rkey = 0
+        self._address = 0
+        self._rkey = RKey(0)
         self._early: list[tuple[int, ...]] | None = []
         self._failure: Failure | None = None
         self._isOpen = self._isPaused = self._isReading = self._isAborting = self._isHasty = False
@@ -178,6 +187,12 @@ class SMCTransport:
         self._address = self.link.target(answer)
         self._rkey = answer.rkey
         self.ring = Ring(self._view.nbytes, answer.size, answer.token)
+        self._mask = self._view.nbytes - 1
+        self._message, self._buffer = self.link.poster.newMessage()
+        # Posted when pending goes out as it stands; its list is this one's, and never another.
+        self._write = SendRequest(
+            0, Operation.RDMA_WRITE, inline=self.pending, signaled=False, rkey=self._rkey
+        )
 
     def start(self, protocol: IProtocol) -> None:
         """Begin to serve a protocol."""
@@ -192,6 +207,7 @@ class SMCTransport:
         except BaseException:
             self._blame("makeConnection")
         early, self._early = self._early, None
+        self.link.begin(self)
         for message in early or ():
             self.received(message)
 
@@ -204,12 +220,15 @@ class SMCTransport:
 
     # What the link brings: always in its turn, never inside a call of the application
 
+    def receivedEarly(self, message: tuple[int, ...]) -> None:
+        """A CDC message; the peer is quicker here than over TCP."""
+        early = self._early
+        if early is not None and len(early) < _EARLY:
+            early.append(message)
+
     def received(self, message: tuple[int, ...]) -> None:
         """A CDC message."""
         ring = self.ring
-        if ring is None or self._early is not None:
-            self._receivedEarly(message)
-            return
         try:
             what = ring.received(message)
         except WireError as error:
@@ -217,8 +236,25 @@ class SMCTransport:
             return
         self.messagesReceived += 1
         if what & DATA and not self._isPaused:
-            self._deliver()
-        if what & UPDATE or (what & SPACE and self.backlog):
+            # All that is here but loops and exceptions is _deliver's: this is what mostly happens, once.
+            consumed = ring.consumed
+            length = ring.arrived - consumed
+            offset = consumed & self._mask
+            if self.disconnecting or length > DELIVERY or offset + length > self._mask:
+                self._deliver()
+            else:
+                data = bytes(self._view[offset : offset + length])
+                if ring.consume(length):
+                    self._update()
+                contexts = self.link.contexts
+                contexts.append(self._context)
+                try:
+                    self.protocol.dataReceived(data)  # type: ignore[union-attr]  # not disconnecting
+                except BaseException:
+                    self._blame("dataReceived")
+                finally:
+                    contexts.pop()
+        if what & _NEWS and (what & UPDATE or self.backlog):
             self._mustSend |= bool(what & UPDATE)
             if not self.isDirty:
                 self.isDirty = True
@@ -229,16 +265,10 @@ class SMCTransport:
             self._closing.received(message[9], self._isPaused or ring.arrived - ring.consumed)
             self._happened()
 
-    def _receivedEarly(self, message: tuple[int, ...]) -> None:
-        """The peer is quicker here than over TCP."""
-        early = self._early
-        if early is not None and len(early) < _EARLY:
-            early.append(message)
-
     def _deliver(self) -> None:
         """Give out what is in our buffer."""
         ring = self.ring
-        if self._isReading or ring is None:
+        if self._isReading:
             return  # the loop that runs already will see it
         view = self._view
         size = ring.size
@@ -306,7 +336,7 @@ class SMCTransport:
 
     def remoteBuffersGone(self, rkeys: Sequence[int]) -> None:
         """The peer takes back buffers of its own."""
-        if self._rkey in rkeys and self.ring is not None and not self.disconnected:
+        if self._rkey in rkeys and not self.disconnected:
             self.violated("its buffer is taken back")
 
     def aborted(self) -> None:
@@ -324,50 +354,61 @@ class SMCTransport:
     def fill(self, requests: list[SendRequest]) -> None:
         """Append what has to be posted now."""
         ring = self.ring
-        if ring is None:
-            return
-        link = self.link
         backlog = self.backlog
         mustSend = self._mustSend
         if backlog:
             if self._peerState & _CLOSED:
                 self._peerIsGone()
                 return
-            offset, first, second = ring.take(backlog, link.most(backlog) if link.isStaged else backlog)
+            poster = self.link.poster
+            offset, first, second = ring.take(backlog, poster.most(backlog) if poster.isStaged else backlog)
             if first:
                 mustSend = True
-                taken = first + second
-                if taken == backlog:
-                    chunks, self.pending = self.pending, []
-                else:
-                    chunks = _cut(self.pending, taken)
-                self.backlog = backlog - taken
-                address = self._address
                 self.writes += 1
-                if second:
-                    self.writes += 1
-                    head = _cut(chunks, first)
-                    requests.append(link.write(address + offset, self._rkey, head, first))
-                    requests.append(link.write(address, self._rkey, chunks, second))
+                if first == backlog and not poster.isStaged:
+                    self.backlog = 0
+                    write = self._write
+                    write.remoteAddress = self._address + offset
+                    requests.append(write)
                 else:
-                    requests.append(link.write(address + offset, self._rkey, chunks, first))
+                    self._fillPieces(requests, offset, first, second)
         if self._writeEnding:
             mustSend |= self._finishWriting()
-            link.flushed.append(self)
+            self.link.flushed.append(self)
         elif self.producer is not None:
-            link.flushed.append(self)
+            self.link.flushed.append(self)
         if mustSend:
             self._mustSend = False
             self.messagesSent += 1
-            request, buffer = link.message()
-            ring.pack(buffer, 0, self._flags)
-            requests.append(request)
+            poster = self.link.poster
+            message = self._message
+            if poster.isStaged:
+                poster.number(message)
+            else:
+                poster.sent = sent = poster.sent + 1
+                message.identifier = sent
+                message.signaled = not sent & _SIGNAL_MASK
+            ring.pack(self._buffer, 0, self._flags)
+            requests.append(message)
+
+    def _fillPieces(self, requests: list[SendRequest], offset: int, first: int, second: int) -> None:
+        """What does not go out as it stands, in one piece."""
+        poster = self.link.poster
+        pending = self.pending
+        address, rkey = self._address, self._rkey
+        head = _cut(pending, first)
+        requests.append(poster.write(address + offset, rkey, head, first))
+        if second:
+            self.writes += 1
+            requests.append(poster.write(address, rkey, _cut(pending, second), second))
+        self.backlog -= first + second
 
     def _finishWriting(self) -> bool:
         """If all is posted that will ever be written, end it; tell whether there are new flags to send."""
         closing = self._closing
         if self._isHasty:
-            self._drop()
+            if self.backlog:
+                self._drop()
         elif self.backlog or self.producer is not None:
             return False
         self._writeEnding = False
@@ -489,7 +530,7 @@ class SMCTransport:
     def _drop(self) -> None:
         """What is not posted won't be."""
         self._isOpen = False
-        self.pending = []
+        self.pending.clear()
         self.backlog = 0
 
     def _blame(self, where: str) -> None:
@@ -522,7 +563,11 @@ class SMCTransport:
             self.pending.append(data)
             self.backlog = backlog = self.backlog + len(data)
             if not self.isDirty:
-                self._makeDirty()
+                self.isDirty = True
+                link = self.link
+                link.dirty.append(self)
+                if not link.isBusy:
+                    link.schedule()
             if backlog > self.bufferSize and self.producer is not None:
                 self._pauseProducer()
 
