@@ -138,6 +138,7 @@ class PackagingTests(SynchronousTestCase):
         place = Path(self.script(python, RESOLVES).strip())
         self.assertTrue(place.is_relative_to(home), f"imported from {place}")
         self.assertIn("smc-proxy", run(binaries / "twistd", "--help", cwd=self.top))
+        self.assertIn("txrdma", run(binaries / "twistd", "--help-reactors", cwd=self.top))
         self.assertIn("txrdma 0.", run(binaries / "txrdma", "--version", cwd=self.top))
         self.script(python, STARTS)
         self.pip(python, "uninstall", "--yes", "txrdma")
