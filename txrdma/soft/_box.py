@@ -49,6 +49,9 @@ FIRST: Final = HEADER_BYTES // 8
 POSITION: Final = (1 << 56) - 1
 LENGTH: Final = (1 << 24) - 1
 
+TOLD_BYTES: Final = 24
+"""What a WRITE_WITH_IMMEDIATE or a NOTE carries: length, address and key, each C{u64}, little-endian."""
+
 
 class Kind(IntEnum):
     """What a record is; the lower three bits of its control byte."""
@@ -58,6 +61,8 @@ class Kind(IntEnum):
     WRITE_WITH_IMMEDIATE = 3
     FAULT = 4
     PADDING = 5
+    NOTE = 6
+    """What was done to the receiver's memory: for receivers that record everything."""
 
 
 KIND: Final = 7
@@ -126,6 +131,7 @@ class RemoteRegion:
     @ivar rights: plain L{txrdma.iba.verbs.Access} numbers.
     @ivar view: the bytes, mapped; None when they are reached by messages.
     @ivar valid: one C{u64} word that is 1 until the peer deregisters.
+    @ivar noted: the bytes, mapped, in the place of C{view} when the peer wants a note of each access.
     """
 
     address: int
@@ -133,6 +139,7 @@ class RemoteRegion:
     rights: int
     view: memoryview | None
     valid: memoryview
+    noted: memoryview | None = None
 
 
 class Surroundings(Protocol):

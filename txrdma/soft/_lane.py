@@ -37,6 +37,7 @@ from txrdma.soft._box import (
     SOLICITED,
     STALLED,
     Surroundings,
+    TOLD_BYTES,
     WAKE,
     Wake,
 )
@@ -78,6 +79,7 @@ class Lane(Sending):
         "_inRaw",
         "_number",
         "_ready",
+        "_short",
         "_receives",
         "_usual",
         "_rungSends",
@@ -100,21 +102,29 @@ class Lane(Sending):
         self._rungSends = 0
         self._unsaid = False
         self._idle = 0  # how often we have looked since something came
+        self._short = _SHORT
         self._usual = 0  # the length of the latest message
         self._ready: deque[_Ready] = deque()
         self._receives = owner.receives
         self._deliver = owner.receiveCompleted
         self._number = owner.number
 
-    def attach(self, box: memoryview) -> None:
+    @property
+    def wantsNotes(self) -> bool:
+        """Whether the peer is to tell us of each access to our memory."""
+        return False
+
+    def attach(self, box: memoryview, notes: bool = False) -> None:
         """
         The peer's box has come: begin.
 
+        @param notes: the peer wants a note of each access to its memory.
         @raise ValueError: this is none.
         """
         ringBytes(len(box))
         self._read(box)
         self._linked = True
+        self._notes = notes
         self.attributesChanged()
         self._resume()
 
@@ -147,7 +157,7 @@ class Lane(Sending):
             return
         ready, data, end, consumed = self._ready, self._inRaw, self._inEnd, self._consumed
         while header:
-            short = _SHORT.get(header)
+            short = self._short.get(header)
             if short is not None and ready and self._targets is None:
                 if not ORDERED:
                     barrier()
@@ -220,6 +230,8 @@ class Lane(Sending):
 
     def _special(self, header: int) -> bool:
         """Consume a record of any kind; False when there is nothing more to consume at present."""
+        if self._dead:
+            return False
         at = self._at
         control = header >> 24 & 0xFF
         length = header & LENGTH
@@ -228,7 +240,7 @@ class Lane(Sending):
         kind = control & KIND
         if control & ~SOLICITED == PLAIN and length <= _SHORT_BYTES:
             _SHORT[header] = (length, size >> 3, control == PLAIN_SOLICITED)
-        if after > self._inEnd or not 1 <= kind <= PADDING or control > 63:
+        if after > self._inEnd or not 1 <= kind <= Kind.NOTE or control > 63:
             self._invalid(Status.REM_INV_REQ_ERR, AsyncEventKind.QP_REQUEST_ERROR)
             return False
         if kind == PADDING and (after != self._inEnd or at == FIRST):
@@ -237,7 +249,11 @@ class Lane(Sending):
         if kind == Kind.FAULT:
             self._invalid(Status.REM_ACCESS_ERR, AsyncEventKind.QP_ACCESS_ERROR)
             return False
-        if kind != PADDING:
+        if kind == Kind.NOTE:
+            start = (at << 3) + 8
+            if not self._noted(header >> 32, self._inBytes[start : start + length]):
+                return False
+        elif kind != PADDING:
             if not self._owner.receives:
                 if not self._stalled:
                     self._stalled = True
@@ -262,14 +278,14 @@ class Lane(Sending):
         if (
             first != (self._targets is None)
             or (part and (not data or kind == Kind.WRITE_WITH_IMMEDIATE))
-            or (kind == Kind.WRITE_WITH_IMMEDIATE and len(data) != 8)
+            or (kind == Kind.WRITE_WITH_IMMEDIATE and len(data) != TOLD_BYTES)
         ):
             self._invalid(Status.REM_INV_REQ_ERR, AsyncEventKind.QP_REQUEST_ERROR)
             return False
         opcode, length = _RECEIVE, 0
         if kind == Kind.WRITE_WITH_IMMEDIATE:
             opcode = CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE
-            length = int.from_bytes(data, "little")
+            length = int.from_bytes(data[:8], "little")
             if length > _LONGEST:
                 self._invalid(Status.REM_INV_REQ_ERR, AsyncEventKind.QP_REQUEST_ERROR)
                 return False
@@ -299,6 +315,11 @@ class Lane(Sending):
             bool(control & SOLICITED),
         )
         return not self._dead
+
+    def _noted(self, operation: int, told: memoryview) -> bool:
+        """The peer has reached our memory, and tells. False: it must not, or nothing more at present."""
+        self._invalid(Status.REM_INV_REQ_ERR, AsyncEventKind.QP_REQUEST_ERROR)
+        return False
 
     def receivesPosted(self) -> None:
         """The receive queue has grown: find out beforehand where messages go, and how it will be told."""

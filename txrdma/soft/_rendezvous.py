@@ -18,6 +18,7 @@ from typing import Final
 from txrdma.error import WireError
 from txrdma.iba.types import GID, QPN, RKey
 from txrdma.soft._box import HEADER_BYTES, RemoteRegion, ringBytes
+from txrdma.soft._sending import REMOTE_WRITE
 from txrdma.wire import bits, Code, data, Layout, wire
 
 VERSION: Final = 1
@@ -28,8 +29,6 @@ LONGEST: Final = MOST_DATA + 64
 """Of all messages."""
 
 PAGE: Final = mmap.PAGESIZE
-REMOTE_WRITE: Final = 2
-REMOTE_READ: Final = 4
 _LARGEST_REGION: Final = 1 << 40
 _FUTURE_WRITE: Final = 0x10
 _NEEDED: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
@@ -72,12 +71,14 @@ class Join(Layout):
     """
     A queue pair is ready to receive.
 
-    Descriptors: its box, the doorbell of its receives, the doorbell of its sends.
+    Descriptors: its box, the doorbell of its receives, the doorbell of its sends. With C{notes} it wants a
+    note of each access to its memory.
     """
 
     kind: MessageKind = bits(8)
     source: QPN = bits(24)
-    reserved: int = bits(8)
+    notes: bool = bits(1)
+    reserved: int = bits(7)
     destination: QPN = bits(24)
     reserved2: int = bits(8)
     firstPSN: int = bits(24)

@@ -8,8 +8,9 @@ out in order, and complete in order, when the peer has consumed them into receiv
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 from txrdma.error import ProtectionError
@@ -44,6 +45,7 @@ from txrdma.soft._box import (
     SOLICITED,
     STALLED,
     Surroundings,
+    TOLD_BYTES,
     WAKE,
     Wake,
 )
@@ -58,8 +60,8 @@ _PLAIN_HEADER: Final = PLAIN << 24
 _SOLICITED_HEADER: Final = PLAIN_SOLICITED << 24
 _WHOLE_LINES: Final = -LINE
 _RDMA: Final = frozenset({Operation.RDMA_WRITE, Operation.RDMA_WRITE_WITH_IMMEDIATE, Operation.RDMA_READ})
-_REMOTE_WRITE: Final = 2
-_REMOTE_READ: Final = 4
+REMOTE_WRITE: Final = 2
+REMOTE_READ: Final = 4
 _FOR_EVER: Final = 7
 _LOOK_AGAIN: Final = 0.01
 
@@ -94,6 +96,7 @@ class Sending:
         "_impatient",
         "_inWords",
         "_limit",
+        "_notes",
         "_linked",
         "_lookup",
         "_offset",
@@ -134,6 +137,7 @@ class Sending:
         self._held = True  # new requests wait: to be attached, for room, for an answer, behind a failure
         self._heldAt = 0  # how far the peer was then
         self._linked = False
+        self._notes = False  # the peer wants a note of each access to its memory
         self._failing = False  # the newest outstanding entry is one that fails
         self._asked: RKey | None = None  # an answer of the peer's process is awaited
         self._offset = 0  # so much of the first waiting request is done; -1: all but its notice
@@ -160,8 +164,8 @@ class Sending:
         """
         Carry these out, in order.
 
-        The two that make up nearly all traffic are done here, without calls: a short SEND of inline bytes,
-        and an RDMA WRITE from one segment into a region that is mapped.
+        What makes up nearly all traffic is done here, without calls: a short SEND of inline bytes, and an
+        RDMA WRITE of one piece, from a segment or inline, into a region that is mapped.
         """
         if self._held:
             self._postLater(requests)
@@ -214,7 +218,7 @@ class Sending:
                         and source.domain is self._domain
                         and offset >= 0
                         and end <= region.length
-                        and region.rights & _REMOTE_WRITE
+                        and region.rights & REMOTE_WRITE
                     ):
                         start = segment[0] - source.address
                         stop = start + segment[1]
@@ -224,19 +228,42 @@ class Sending:
                                 (self._produced, request.identifier, _WRITE_DONE, request.signaled, _SUCCESS)
                             )
                             continue
+            elif operation is _WRITE and len(request.inline) == 1:
+                region = self.regions.get(request.rkey)
+                if region is not None and region.view is not None and region.valid[0]:
+                    piece = request.inline[0]
+                    offset = request.remoteAddress - region.address
+                    end = offset + len(piece)
+                    if offset >= 0 and end <= region.length and region.rights & REMOTE_WRITE:
+                        try:
+                            region.view[offset:end] = piece
+                        except ValueError:
+                            pass  # no plain bytes: then not here
+                        else:
+                            outstanding.append(
+                                (self._produced, request.identifier, _WRITE_DONE, request.signaled, _SUCCESS)
+                            )
+                            continue
+            self._postSlowly(chain((request,), rest), solicited)
+            return
+        acquire()
+        release()
+        if self._inWords[WAKE] or self._attentive or self._produced == self._acknowledged:
+            self._announce(solicited)
+
+    def _postSlowly(self, requests: Iterator[SendRequest], solicited: bool) -> None:
+        """Carry out requests of any kind."""
+        for request in requests:
             if not self._carryOut(request):
                 self._waiting.append(_kept(request))
-                self._waiting.extend(map(_kept, rest))
+                self._waiting.extend(map(_kept, requests))
                 self._hold()
                 break
             if self._held:  # it fails: nothing after it is begun
-                self._waiting.extend(map(_kept, rest))
+                self._waiting.extend(map(_kept, requests))
                 break
-            if request.solicited:
-                solicited = True
-        acquire()
-        release()
-        if self._inWords[WAKE] or self._attentive or self._held or self._produced == self._acknowledged:
+            solicited |= request.solicited
+        if not self._dead:
             self._announce(solicited)
 
     def _postLater(self, requests: Sequence[SendRequest]) -> None:
@@ -364,13 +391,13 @@ class Sending:
                 return False
             region = self.regions[rkey]
             reading = request.operation is Operation.RDMA_READ
-            need = _REMOTE_READ if reading else _REMOTE_WRITE
+            need = REMOTE_READ if reading else REMOTE_WRITE
             if region is None or not region.valid[0] or not region.rights & need:
                 return self._violate(request)
             offset = request.remoteAddress - region.address
             if offset < 0 or offset + length > region.length:
                 return self._violate(request)
-            view = region.view
+            view = region.noted if region.view is None else region.view
             if view is None:
                 self._reachByMessages(request, pieces)
                 return False
@@ -385,10 +412,19 @@ class Sending:
 
     def _reached(self, request: SendRequest, length: int) -> bool:
         """The bytes are where they belong: tell of them, where that was asked."""
-        if request.operation is Operation.RDMA_WRITE_WITH_IMMEDIATE:
-            control = int(Kind.WRITE_WITH_IMMEDIATE) | (SOLICITED if request.solicited else 0)
-            told = (memoryview(length.to_bytes(8, "little")),)
-            if not self._record(control, request.immediate, told, 8):
+        operation = request.operation
+        withImmediate = operation is Operation.RDMA_WRITE_WITH_IMMEDIATE
+        if withImmediate or self._notes:
+            control = int(Kind.WRITE_WITH_IMMEDIATE if withImmediate else Kind.NOTE)
+            told = b"".join(
+                number.to_bytes(8, "little") for number in (length, request.remoteAddress, request.rkey)
+            )
+            if not self._record(
+                control | (SOLICITED if request.solicited and withImmediate else 0),
+                request.immediate if withImmediate else int(operation),
+                (memoryview(told),),
+                TOLD_BYTES,
+            ):
                 self._offset = -1
                 return False
         self._offset = 0
@@ -419,6 +455,8 @@ class Sending:
         """The answer to C{Surroundings.wantRegion}."""
         if not self._dead and self._asked == rkey:
             self._asked = None
+            if self._notes and region is not None:
+                region.view, region.noted = None, region.view
             self.regions[rkey] = region
             self._resume()
 

@@ -404,19 +404,21 @@ def openSoftDevice(
         undo.callback(roce.close)
         routes: list[RoutePort] = []
         if route != "rocev2":
-            routes += _sharedMemory(reactor, address, roce.port, route == "shared-memory")
+            routes += _sharedMemory(reactor, address, roce.port, capture, route == "shared-memory")
         routes.append(_DatagramsOnly(roce) if route == "shared-memory" else roce)
         closing = undo.pop_all()
     name = "soft" if address == "127.0.0.1" else "soft:" + address.replace(":", r"\:")
     return SoftDevice(IReactorTime(reactor), address, roce.port, routes, name, mtu, closing.close)
 
 
-def _sharedMemory(reactor: object, address: str, port: int, isNeeded: bool) -> list[RoutePort]:
+def _sharedMemory(
+    reactor: object, address: str, port: int, capture: RoCECapture | None, isNeeded: bool
+) -> list[RoutePort]:
     """The way to other processes of this host, if the system has it."""
     try:
         if sys.platform != "linux":
             raise DeviceUnavailable("the shared memory route needs Linux")
-        return [SharedMemoryPort(cast(SharingReactor, reactor), address, port)]
+        return [SharedMemoryPort(cast(SharingReactor, reactor), address, port, capture)]
     except DeviceUnavailable as error:
         if isNeeded:
             raise

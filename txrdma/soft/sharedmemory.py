@@ -19,11 +19,12 @@ from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTim
 from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable, ProtectionError, ResourceExhausted, WireError
+from txrdma.iba.pcap import RoCECapture
 from txrdma.iba.types import GID, QPN, RKey
 from txrdma.iba.verbs import AsyncEventKind, Operation, QPKind, SendRequest
 from txrdma.soft._box import RemoteRegion, RING_BYTES, Surroundings
 from txrdma.soft._lane import Lane
-from txrdma.soft._netdev import udpPort
+from txrdma.soft._netdev import softMAC, udpPort
 from txrdma.soft._rendezvous import (
     Access,
     Answer,
@@ -41,15 +42,14 @@ from txrdma.soft._rendezvous import (
     Note,
     Reach,
     Region,
-    REMOTE_READ,
-    REMOTE_WRITE,
     rendezvousName,
     shareable,
     VERSION,
     Want,
 )
 from txrdma.soft._route import Owner, Route
-from txrdma.soft._sending import part, spread
+from txrdma.soft._sending import part, REMOTE_READ, REMOTE_WRITE, spread
+from txrdma.soft.capture import RecordedLane, Recorder
 from txrdma.soft.unixpackets import PacketListener, PacketSocket, packetSocket, userOf
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class _Joint:
         self._mappings: list[mmap.mmap] = []
         self._doorbells: list[int] = []
         self.joined = False
-        self.lane: Lane = port.makeLane(owner, self, memoryview(mapping))
+        self.lane = port.makeLane(owner, self, memoryview(mapping), peer.name)
 
     def invite(self) -> None:
         """Tell the peer's queue pair that ours is there."""
@@ -107,17 +107,18 @@ class _Joint:
         message = Join(
             kind=MessageKind.JOIN,
             source=self.number,
+            notes=self.lane.wantsNotes,
             destination=self.destination,
             firstPSN=self.owner.attributes.rqPSN or 0,
         )
         self._peer.send(message.encode(), (self._box, receives.doorbell, sends.doorbell))
 
-    def join(self, box: mmap.mmap, doorbells: list[int]) -> None:
+    def join(self, box: mmap.mmap, doorbells: list[int], notes: bool) -> None:
         """The peer's queue pair is there."""
         self.joined = True
         self._mappings.append(box)
         self._doorbells = doorbells
-        self.lane.attach(memoryview(box))
+        self.lane.attach(memoryview(box), notes)
 
     # What the lane asks for: txrdma.soft._box.Surroundings.
 
@@ -250,7 +251,7 @@ class _Peer:
         self.joints: dict[QPN, _Joint] = {}
         self.links: list[_Link] = []
         self._port = port
-        self._invitations: dict[tuple[QPN, QPN], tuple[mmap.mmap, list[int]]] = {}
+        self._invitations: dict[tuple[QPN, QPN], tuple[mmap.mmap, list[int], bool]] = {}
 
     def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
         """To it, over whichever connection there is."""
@@ -273,7 +274,7 @@ class _Peer:
             link.socket.close()
         self._port.forget(self)
         for invitation in self._invitations.values():
-            _discard(*invitation)
+            _discard(*invitation[:2])
         self._invitations.clear()
         joints = list(self.joints.values())
         if joints:
@@ -305,15 +306,19 @@ class _Peer:
         doorbells = descriptors[1:]
         del descriptors[1:]
         if joint is None:
-            self._invitations[key] = (box, doorbells)  # its queue pair is not ready to receive yet
+            self._invitations[key] = (
+                box,
+                doorbells,
+                told.notes,
+            )  # its queue pair is not ready yet
         else:
-            joint.join(box, doorbells)
+            joint.join(box, doorbells, told.notes)
             joint.lane.poll()  # the peer may have written, and rung for it, before we could see its box
 
     def left(self, told: Note) -> None:
         invitation = self._invitations.pop((told.source, told.destination), None)
         if invitation is not None:
-            _discard(*invitation)
+            _discard(*invitation[:2])
         joint = self.joint(told.source, told.destination)
         if joint is not None:
             joint.peerGone(None)
@@ -462,16 +467,17 @@ class SharedMemoryPort:
         reactor: SharingReactor,
         address: str,
         port: int,
+        capture: RoCECapture | None = None,
         ring: int = RING_BYTES,
-        makeLane: Callable[[Owner, Surroundings, memoryview], Lane] = Lane,
     ) -> None:
         """
+        @param capture: gets every packet that RoCE v2 would have sent; its owner closes its file.
         @raise DeviceUnavailable: our name is taken.
         """
         self.reactor = reactor
         self.address = address
         self.port = port
-        self.makeLane = makeLane
+        self._capture = capture
         self._ring = ring
         self._peers: dict[tuple[str, int], _Peer] = {}
         self._links: dict[_Link, None] = {}
@@ -516,6 +522,22 @@ class SharedMemoryPort:
         self._links[link] = None
         peer.links.append(link)
         return peer
+
+    def makeLane(
+        self, owner: Owner, surroundings: Surroundings, box: memoryview, peer: tuple[str, int]
+    ) -> Lane:
+        """A lane to that peer."""
+        if self._capture is None:
+            return Lane(owner, surroundings, box)
+        here = (self.address, self.port)
+        recorder = Recorder(
+            self._capture,
+            (*here, softMAC(*here)),
+            (*peer, softMAC(*peer)),
+            both=peer != here,
+            now=self.reactor.seconds,
+        )
+        return RecordedLane(owner, surroundings, box, recorder)
 
     def peer(self, name: tuple[str, int]) -> _Peer:
         """The one with that name, which may be new to us."""
