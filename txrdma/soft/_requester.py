@@ -9,8 +9,7 @@ Where the specification leaves a choice:
   - Credits in acknowledgements are not looked at: a receiver that is not ready says so (RNR NAK).
   - A long RDMA READ goes out as several requests of at most L{READ_CHUNK} bytes, on a grid that stays the
     same when it is asked for again. The responder sees several READs; nobody has to swallow all in one burst.
-  - RC knows no congestion control. At most L{WINDOW} bytes are in the air, so that ordinary socket buffers
-    hold them; each loss halves that, each acknowledgement widens it a little.
+  - How much is in the air at once is bounded by a L{Window <txrdma.soft._window.Window>}.
 """
 
 from __future__ import annotations
@@ -48,13 +47,11 @@ from txrdma.soft._packets import (
     scatter,
     scatterRun,
 )
+from txrdma.soft._window import Window
 
 if TYPE_CHECKING:
     from txrdma.soft.memory import Domain, KeyTable
 
-WINDOW: Final = 256 * 1024
-MOST_PACKETS: Final = 128
-FEWEST_PACKETS: Final = 4
 READ_CHUNK: Final = 64 * 1024
 LONGEST_MESSAGE: Final = 1 << 31
 
@@ -162,6 +159,7 @@ class Requester:
     """
     The sending half of an RC queue pair.
 
+    @ivar window: how much may be in the air.
     @ivar sent: one above the highest sequence number that ever went out.
     @ivar resent: how many packets went out again; for statistics.
     """
@@ -191,8 +189,8 @@ class Requester:
         self._mtu = mtu
         self._batch = batch
         self._chunk = max(1, READ_CHUNK // mtu)
-        self._widest = max(FEWEST_PACKETS, min(MOST_PACKETS, WINDOW // mtu))
-        self._window = self._widest
+        self.window = Window(mtu)
+        self._held = False  # whether the window keeps something from going
         self._entries: deque[_Entry] = deque()
         self._cursor = 0  # the entry that _next is in
         self._oldest = self._next = self._end = self.sent = psn
@@ -270,6 +268,7 @@ class Requester:
         entries = self._entries
         if self._oldest == self._next:
             self._since = now
+        self._held = False
         while self._cursor < len(entries):
             entry = entries[self._cursor]
             if entry.error is not None:
@@ -278,12 +277,13 @@ class Requester:
                 break
             if entry.fence and self._next == entry.first and self._reads:
                 break
-            room = self._oldest + self._window - self._next
+            room = self._oldest + self.window.size - self._next
             if entry.read:
                 if not self._ask(entry, room, runs):
                     break
             else:
                 if room <= 0:
+                    self._held = True
                     break
                 try:
                     self._send(entry, room, runs)
@@ -337,8 +337,8 @@ class Requester:
     def _pieces(self, entry: _Entry, next: int, stop: int, payload: Bytes, runs: list[Outgoing]) -> None:
         """The packets of a long message that have these sequence numbers."""
         mtu, batch, opcode = self._mtu, self._batch, entry.opcode
-        full = self._oldest + self._window
-        interval = max(1, self._window // 4)
+        full = self._oldest + self.window.size
+        interval = max(1, self.window.size // 4)
         taken = 0
         if next == entry.first:
             runs.append(Outgoing(opcode, next, 1, self._reth(entry), payload[:mtu], mtu, next + 1 == full))
@@ -371,7 +371,10 @@ class Requester:
         next = self._next
         begin = next - (next - entry.first) % self._chunk
         stop = min(begin + self._chunk, entry.end)
-        if len(self._reads) >= self._maxRDAtomic or (stop - next > room and self._next != self._oldest):
+        if len(self._reads) >= self._maxRDAtomic:
+            return False
+        if stop - next > room and next != self._oldest:
+            self._held = True
             return False
         offset = (next - entry.first) * self._mtu
         length = min(entry.length, (stop - entry.first) * self._mtu) - offset
@@ -514,8 +517,8 @@ class Requester:
 
     def _progress(self, oldest: int, now: float) -> None:
         """The peer has more than before: all counters begin anew (IBA 9.9.2.1.1)."""
-        if self._window < self._widest:
-            self._window = min(self._widest, self._window + max(1, (oldest - self._oldest) // 4))
+        if self._held:
+            self.window.acknowledged(oldest - self._oldest)
         self._oldest = oldest
         self._since = now
         self._retriesLeft, self._rnrLeft = self._retryCount, self._rnrRetry
@@ -555,7 +558,7 @@ class Requester:
         self._lost(now)
 
     def _lost(self, now: float) -> None:
-        self._window = max(FEWEST_PACKETS, self._window // 2)
+        self.window.lost()
         self._since = now
         self._rewind()
 

@@ -40,6 +40,9 @@ _TRUNCATED: Final = int(socket.MSG_TRUNC)
 _AT_ONCE: Final = 32
 """Reads in one turn of the reactor: others want theirs."""
 
+_ANSWERED: Final = 4
+"""Reads after which those who sent are answered: they wait for that, with more to send."""
+
 
 class Receiver(Protocol):
     """Who gets what a L{Carrier} brings."""
@@ -248,7 +251,7 @@ class UDPCarrier:
         """Take what has come, but not for ever."""
         receiver = self._receiver
         buffers, data, ancillarySize = self._buffers, self._data, self._ancillary
-        for _ in range(_AT_ONCE):
+        for number in range(1, _AT_ONCE + 1):
             if self._socket is None or receiver is None:
                 return
             try:
@@ -263,6 +266,8 @@ class UDPCarrier:
                     if level == socket.IPPROTO_UDP and kind == _UDP_GRO:
                         segment = int.from_bytes(value[:4], sys.byteorder) or size
                 receiver.received(data[:size], segment, source)
+                if number % _ANSWERED == 0:
+                    receiver.turnEnded()
         if receiver is not None:
             receiver.turnEnded()
 

@@ -13,7 +13,8 @@ from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.types import LKey, QPN, RKey
 from txrdma.iba.verbs import Completion, CompletionOpcode, Operation, SendRequest, Status
 from txrdma.soft._packets import Failed, Incoming, Outgoing, PSN_MASK, Retired
-from txrdma.soft._requester import FEWEST_PACKETS, MOST_PACKETS, READ_CHUNK, Requester, WINDOW
+from txrdma.soft._requester import READ_CHUNK, Requester
+from txrdma.soft._window import FEWEST_PACKETS, FIRST, FIRST_PACKETS, WIDEST, Window
 from txrdma.test.cores import ack, arrived, completions, incoming, Memory, nak, rnr
 from txrdma.testing.captures import packets
 
@@ -410,33 +411,63 @@ class WindowTests(RequesterCase):
     def test_bounded(self) -> None:
         """A long message stops at the window, asks for an acknowledgement, and goes on with it."""
         runs = self.send(200 * MTU)
-        self.assertEqual(len(psns(runs)), MOST_PACKETS)
+        self.assertEqual(len(psns(runs)), FIRST_PACKETS)
         self.assertTrue(runs[-1].acknowledge)
         more = self.hear(ack(PSN + 9))
-        self.assertEqual(psns(more), list(range(PSN + MOST_PACKETS, PSN + MOST_PACKETS + 10)))
+        self.assertEqual(psns(more), list(range(PSN + FIRST_PACKETS, PSN + FIRST_PACKETS + 10 + 2)))
 
     def test_bytes(self) -> None:
         """Large packets are bounded by their bytes."""
         self.requester = self.make(mtu=4096)
-        self.assertEqual(len(psns(self.send(1 << 20))) * 4096, WINDOW)
+        self.assertEqual(len(psns(self.send(1 << 20))) * 4096, FIRST)
 
     def test_shrinks(self) -> None:
-        """Each loss halves the window, down to a few packets; acknowledgements widen it again."""
+        """Each loss halves what is sent at once, down to a few packets."""
         self.send(200 * MTU)
-        self.assertEqual(len(psns(self.expire())), MOST_PACKETS // 2)
+        self.assertEqual(len(psns(self.expire())), FIRST_PACKETS // 2)
         for _ in range(6):
             runs = self.expire()
         self.assertEqual(len(psns(runs)), FEWEST_PACKETS)
-        oldest = PSN
-        while oldest < PSN + 120:
-            runs = self.hear(ack(oldest + 3))
-            oldest += 4
-        self.assertGreater(runs[-1].psn + runs[-1].packets - oldest, FEWEST_PACKETS)
+
+    def test_widens(self) -> None:
+        """Acknowledgements open it, while there is more to send than it allows."""
+        self.send(1000 * MTU)
+        self.hear(*[ack(PSN + number) for number in range(100)])
+        self.assertGreater(self.requester.window.size, FIRST_PACKETS)
+        self.requester = self.make()
+        for number in range(1000):
+            self.send(1)
+            self.hear(ack(PSN + number))
+        self.assertEqual(self.requester.window.size, FIRST_PACKETS)
 
     def test_asksOnTheWay(self) -> None:
         """Within a long message some packets ask, so that the window moves on before it is used up."""
         asking = [run for run in self.send(200 * MTU) if run.acknowledge]
         self.assertGreater(len(asking), 2)
+
+
+class OpeningTests(SynchronousTestCase):
+    """L{Window} opens and closes as TCP's does."""
+
+    def test_bounded(self) -> None:
+        """It opens to its bounds and not beyond."""
+        for mtu in (256, 1024, 4096):
+            window = Window(mtu)
+            for _ in range(10000):
+                window.acknowledged(64)
+                self.assertLessEqual(window.size * mtu, WIDEST)
+            self.assertGreater(window.size, Window(mtu).size)
+
+    def test_slowlyAfterLoss(self) -> None:
+        """Quickly at first; after a loss by one packet for each window that arrived."""
+        window = Window(4096)
+        window.acknowledged(window.size)
+        self.assertEqual(window.size, FIRST // 4096 * 5 // 4)
+        window.lost()
+        size = window.size
+        for _ in range(3):
+            window.acknowledged(window.size)
+        self.assertEqual(window.size, size + 3)
 
 
 class ReadTests(RequesterCase):

@@ -1,0 +1,49 @@
+"""
+How many packets of a connection may be in the air.
+
+RC knows no congestion control (InfiniBand relies on its links for that), but UDP's socket buffers are
+bounded: so this window opens while things go well, up to L{WIDEST} bytes, halves when something was lost, and
+then opens slowly, as TCP's does (RFC 5681, 3.1).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+FIRST: Final = 256 * 1024
+"""Bytes at the beginning: what the socket buffers hold that Linux gives to everybody."""
+
+WIDEST: Final = 1024 * 1024
+FIRST_PACKETS: Final = 128
+WIDEST_PACKETS: Final = 512
+FEWEST_PACKETS: Final = 4
+
+
+class Window:
+    """
+    The window of one connection.
+
+    @ivar size: packets.
+    """
+
+    __slots__ = ("_credit", "_threshold", "_widest", "size")
+
+    def __init__(self, mtu: int) -> None:
+        self.size = max(FEWEST_PACKETS, min(FIRST_PACKETS, FIRST // mtu))
+        self._widest = self._threshold = max(FEWEST_PACKETS, min(WIDEST_PACKETS, WIDEST // mtu))
+        self._credit = 0
+
+    def acknowledged(self, packets: int) -> None:
+        """So many have arrived, while the window kept others from going."""
+        if self.size < self._threshold:
+            self.size = min(self._widest, self.size + max(1, packets // 4))
+            return
+        self._credit += packets
+        if self._credit >= self.size and self.size < self._widest:
+            self._credit = 0
+            self.size += 1
+
+    def lost(self) -> None:
+        """Something was lost."""
+        self.size = self._threshold = max(FEWEST_PACKETS, self.size // 2)
+        self._credit = 0
