@@ -155,7 +155,8 @@ def main(arguments: list[str]) -> int:
     except usage.UsageError as error:
         print(f"txrdma.demo: {error}", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, _terminated)  # so that folders and processes go, as on Ctrl-C
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, _terminated)  # so that folders and processes go, as on Ctrl-C
     console = Console() if sys.stdout.isatty() else Console(width=110)
     try:
         return demonstrate(options, console)

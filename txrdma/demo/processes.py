@@ -28,7 +28,8 @@ class ProcessFailed(Exception):
 @contextmanager
 def running(command: list[str], **kwargs: Any) -> Iterator[subprocess.Popen[str]]:  # as Popen has them
     """A process that does not outlive the block, however that ends."""
-    process = subprocess.Popen(command, text=True, **kwargs)
+    # In a session of its own, so that Ctrl-C reaches only us: we end it in good order.
+    process = subprocess.Popen(command, text=True, start_new_session=True, **kwargs)
     try:
         yield process
     finally:
