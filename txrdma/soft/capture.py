@@ -14,12 +14,14 @@ from typing import Final, NamedTuple
 from txrdma.error import ProtectionError
 from txrdma.iba.headers import AETH, BTH, ImmDt, NAKCode, Opcode, RETH
 from txrdma.iba.pcap import RoCECapture
+from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.types import DEFAULT_PKEY, MACAddress, MTU, QPN, RKey
 from txrdma.iba.verbs import AsyncEventKind, Operation, SendRequest, Status
 from txrdma.soft._box import CONTINUED, KIND, Kind, MORE, SOLICITED, Surroundings, TOLD_BYTES
 from txrdma.soft._lane import Lane
 from txrdma.soft._route import Owner
 from txrdma.soft._sending import REMOTE_READ, REMOTE_WRITE
+from txrdma.wire import Layout
 
 Place = tuple[str, int, MACAddress]
 """IP address, UDP port and MAC address of a device."""
@@ -116,33 +118,33 @@ class Direction:
         data = message.data
         count = max(1, -(-len(data) // self._size))
         self._psn += count
-        reth = RETH(address=message.address, rkey=message.rkey, length=len(data)).encode()
+        reth = RETH(address=message.address, rkey=message.rkey, length=len(data))
         if message.operation is Operation.RDMA_READ:
-            self._packet(True, Opcode.RC_RDMA_READ_REQUEST, first, reth, b"", True)
+            self._packet(True, Opcode.RC_RDMA_READ_REQUEST, first, (reth,), b"", True)
             if allowed:
                 self._respond(first, data)
                 return False
             self._unanswered.append(first)
             return True
-        immediate = ImmDt(immediate=message.immediate).encode()
+        immediate = ImmDt(immediate=message.immediate)
         for index, opcode, part in self._parts(_OPCODES[message.operation], data):
-            extension = b""
+            extensions: tuple[Layout, ...] = ()
             if "WRITE" in opcode.name and index == 0:
-                extension += reth
+                extensions = (reth,)
             if "IMMEDIATE" in opcode.name:
-                extension += immediate
+                extensions += (immediate,)
             last = index == count - 1
-            self._packet(True, opcode, first + index, extension, part, last, last and message.solicited)
+            self._packet(True, opcode, first + index, extensions, part, last, last and message.solicited)
         self._unanswered.append(first + count - 1)
         return True
 
     def _respond(self, first: int, data: bytes) -> None:
         """The answer to a read; what was asked for before is acknowledged by it."""
         self._msn += 1
-        aeth = AETH.ack(self._msn & _PSN).encode()
+        aeth = AETH.ack(self._msn & _PSN)
         for index, opcode, part in self._parts(_RESPONSE, data):
             middle = opcode is Opcode.RC_RDMA_READ_RESPONSE_MIDDLE
-            self._packet(False, opcode, first + index, b"" if middle else aeth, part)
+            self._packet(False, opcode, first + index, () if middle else (aeth,), part)
 
     def acknowledge(self, count: int) -> None:
         """So many more requests are carried out."""
@@ -150,13 +152,13 @@ class Direction:
             for _ in range(count):
                 psn = self._unanswered.popleft()
             self._msn += count
-            self._packet(False, Opcode.RC_ACKNOWLEDGE, psn, AETH.ack(self._msn & _PSN).encode(), b"")
+            self._packet(False, Opcode.RC_ACKNOWLEDGE, psn, (AETH.ack(self._msn & _PSN),), b"")
 
     def refuse(self, code: NAKCode) -> None:
         """The oldest request is refused."""
         if self._unanswered:
-            aeth = AETH.nak(self._msn & _PSN, code).encode()
-            self._packet(False, Opcode.RC_ACKNOWLEDGE, self._unanswered.popleft(), aeth, b"")
+            aeth = AETH.nak(self._msn & _PSN, code)
+            self._packet(False, Opcode.RC_ACKNOWLEDGE, self._unanswered.popleft(), (aeth,), b"")
 
     def _parts(self, opcodes: tuple[Opcode, ...], data: bytes) -> list[tuple[int, Opcode, bytes]]:
         only, first, middle, last = opcodes
@@ -172,23 +174,21 @@ class Direction:
         isRequest: bool,
         opcode: Opcode,
         psn: int,
-        extension: bytes,
+        extensions: tuple[Layout, ...],
         payload: bytes,
         acknowledge: bool = False,
         solicited: bool = False,
     ) -> None:
-        pad = -len(payload) % 4
         bth = BTH(
             opcode=opcode,
             solicited=solicited,
             migration=True,
-            pad=pad,
             pkey=DEFAULT_PKEY,
             destination=self._responder if isRequest else self._requester,
             acknowledge=acknowledge,
             psn=psn & _PSN,
         )
-        self._write(isRequest, bth.encode() + extension + payload + bytes(pad))
+        self._write(isRequest, RoCEPacket(bth, extensions, payload).encode())
 
 
 class Recorder:
