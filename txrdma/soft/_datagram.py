@@ -184,7 +184,9 @@ class Datagrams:
 
     def events(self) -> list[Event]:
         """What has happened since the last time."""
-        events, self._events = self._events, []
+        events = self._events
+        if events:
+            self._events = []
         return events
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:

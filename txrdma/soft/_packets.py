@@ -24,6 +24,8 @@ ICRC_LENGTH: Final = 4
 FRAME: Final = BTH_LENGTH + ICRC_LENGTH
 """What surrounds extension headers and payload."""
 
+_WORD: Final = Struct(">I")
+
 Bytes = Union[bytes, bytearray, memoryview]
 
 
@@ -98,7 +100,11 @@ def _wordsOf(stride: int, count: int) -> Struct:
 
 def psnWords(run: Incoming) -> tuple[int, ...]:
     """For each packet, PSN and acknowledge bit as they stand in the BTH."""
-    words: tuple[int, ...] = _wordsOf(run.stride, run.packets).unpack_from(run.data)
+    words: tuple[int, ...]
+    if run.packets == 1:
+        words = _WORD.unpack_from(run.data, 8)
+    else:
+        words = _wordsOf(run.stride, run.packets).unpack_from(run.data)
     return words
 
 

@@ -298,7 +298,9 @@ class Requester:
 
     def events(self) -> list[Event]:
         """What has happened since the last time."""
-        events, self._events = self._events, []
+        events = self._events
+        if events:
+            self._events = []
         return events
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:

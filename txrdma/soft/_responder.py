@@ -234,7 +234,9 @@ class Responder:
 
     def events(self) -> list[Event]:
         """What has happened since the last time."""
-        events, self._events = self._events, []
+        events = self._events
+        if events:
+            self._events = []
         return events
 
     def flush(self) -> None:
@@ -307,12 +309,12 @@ class Responder:
         if withImmediate:
             (immediate,) = _WORD.unpack_from(run.data, start - _WORD.size)
         if write:
-            if begins:
-                self._writeBegins(run, number)
+            target = self._writeBegins(run, number)[:length] if begins else self._target(length)
             if self._offset + length != self._length and place != _FIRST:
                 raise _invalid()
-            if length:
-                self._target(length)[:] = payload
+            if len(target) != length:  # less was announced
+                raise _invalid()
+            target[:] = payload
             if withImmediate:
                 self._receive = self._receives.popleft()
         else:
@@ -327,17 +329,18 @@ class Responder:
         if place != _FIRST:
             self._ended(run.solicited, immediate)
 
-    def _writeBegins(self, run: Incoming, number: int) -> None:
-        """Check the right to all that a WRITE announces (IBA 9.7.4.1.5, 9.7.4.1.6)."""
+    def _writeBegins(self, run: Incoming, number: int) -> memoryview:
+        """Check the right to all that a WRITE announces, and return it (IBA 9.7.4.1.5, 9.7.4.1.6)."""
         address, rkey, length = _RETH.unpack_from(run.data, number * run.stride + BTH_LENGTH)
         if not self._access & _REMOTE_WRITE:
             raise _invalid()
         try:
-            self._keys.remote(self._domain, rkey, address, length, _REMOTE_WRITE)
+            target = self._keys.remote(self._domain, rkey, address, length, _REMOTE_WRITE)
         except ProtectionError:
             raise _forbidden() from None
         self._address, self._rkey, self._length = address, rkey, length
         self._offset = 0
+        return target
 
     def _target(self, length: int) -> memoryview:
         """Where the next bytes of a WRITE belong."""
