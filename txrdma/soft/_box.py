@@ -27,12 +27,15 @@ from __future__ import annotations
 
 import platform
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, Protocol
 
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import CompletionOpcode, Operation, SendRequest
+
+REMOTE_WRITE: Final = 2
+REMOTE_READ: Final = 4
 
 HEADER_BYTES: Final = 4096
 RING_BYTES: Final = 256 * 1024
@@ -132,6 +135,7 @@ class RemoteRegion:
     @ivar view: the bytes, mapped; None when they are reached by messages.
     @ivar valid: one C{u64} word that is 1 until the peer deregisters.
     @ivar noted: the bytes, mapped, in the place of C{view} when the peer wants a note of each access.
+    @ivar writable: C{view}, when it may be written.
     """
 
     address: int
@@ -140,6 +144,15 @@ class RemoteRegion:
     view: memoryview | None
     valid: memoryview
     noted: memoryview | None = None
+    writable: memoryview | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        if self.rights & REMOTE_WRITE:
+            self.writable = self.view
+
+    def note(self) -> None:
+        """From now on the peer wants a note of each access."""
+        self.view, self.noted, self.writable = None, self.view, None
 
 
 class Surroundings(Protocol):

@@ -17,8 +17,7 @@ from typing import Final
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID, QPN, RKey
-from txrdma.soft._box import HEADER_BYTES, RemoteRegion, ringBytes
-from txrdma.soft._sending import REMOTE_WRITE
+from txrdma.soft._box import HEADER_BYTES, REMOTE_WRITE, RemoteRegion, ringBytes
 from txrdma.wire import bits, Code, data, Layout, wire
 
 VERSION: Final = 1

@@ -40,6 +40,8 @@ from txrdma.soft._box import (
     PLAIN_SOLICITED,
     POSITION,
     release,
+    REMOTE_READ,
+    REMOTE_WRITE,
     RemoteRegion,
     ringBytes,
     SOLICITED,
@@ -60,8 +62,6 @@ _PLAIN_HEADER: Final = PLAIN << 24
 _SOLICITED_HEADER: Final = PLAIN_SOLICITED << 24
 _WHOLE_LINES: Final = -LINE
 _RDMA: Final = frozenset({Operation.RDMA_WRITE, Operation.RDMA_WRITE_WITH_IMMEDIATE, Operation.RDMA_READ})
-REMOTE_WRITE: Final = 2
-REMOTE_READ: Final = 4
 _FOR_EVER: Final = 7
 _LOOK_AGAIN: Final = 0.01
 
@@ -206,50 +206,50 @@ class Sending:
                                 (produced, request.identifier, _SEND_DONE, request.signaled, _SUCCESS)
                             )
                             continue
-            elif operation is _WRITE and len(request.segments) == 1:
-                region = self.regions.get(request.rkey)
-                segment = request.segments[0]
-                if region is not None and region.view is not None and region.valid[0]:
-                    offset = request.remoteAddress - region.address
-                    end = offset + segment[1]
-                    source = self._lookup(segment[2])
-                    if (
-                        source is not None
-                        and source.domain is self._domain
-                        and offset >= 0
-                        and end <= region.length
-                        and region.rights & REMOTE_WRITE
-                    ):
-                        start = segment[0] - source.address
-                        stop = start + segment[1]
-                        if start >= 0 and stop <= source.length:
-                            region.view[offset:end] = source.view[start:stop]
-                            outstanding.append(
-                                (self._produced, request.identifier, _WRITE_DONE, request.signaled, _SUCCESS)
-                            )
-                            continue
-            elif operation is _WRITE and len(request.inline) == 1:
-                region = self.regions.get(request.rkey)
-                if region is not None and region.view is not None and region.valid[0]:
-                    piece = request.inline[0]
-                    offset = request.remoteAddress - region.address
-                    end = offset + len(piece)
-                    if offset >= 0 and end <= region.length and region.rights & REMOTE_WRITE:
-                        try:
-                            region.view[offset:end] = piece
-                        except ValueError:
-                            pass  # no plain bytes: then not here
-                        else:
-                            outstanding.append(
-                                (self._produced, request.identifier, _WRITE_DONE, request.signaled, _SUCCESS)
-                            )
-                            continue
+            elif operation is _WRITE and self._written(request):
+                outstanding.append(
+                    (self._produced, request.identifier, _WRITE_DONE, request.signaled, _SUCCESS)
+                )
+                continue
             self._postSlowly(chain((request,), rest), solicited)
             return
         acquire()
         release()
         if self._inWords[WAKE] or self._attentive or self._produced == self._acknowledged:
             self._announce(solicited)
+
+    def _written(self, request: SendRequest) -> bool:
+        """Do an RDMA WRITE, when it is as simple as it mostly is."""
+        region = self.regions.get(request.rkey)
+        if region is None:
+            return False
+        target = region.writable
+        at = request.remoteAddress - region.address
+        if target is None or at < 0 or not region.valid[0]:
+            return False
+        inline = request.inline
+        if inline:
+            if at + (len(inline[0]) if len(inline) == 1 else sum(map(len, inline))) > region.length:
+                return False
+            try:
+                for piece in inline:
+                    end = at + len(piece)
+                    target[at:end] = piece
+                    at = end
+            except ValueError:  # no plain bytes
+                return False
+            return True
+        if len(request.segments) != 1:
+            return False
+        address, length, lkey = request.segments[0]
+        source = self._lookup(lkey)
+        if source is None or source.domain is not self._domain or at + length > region.length:
+            return False
+        start = address - source.address
+        if start < 0 or start + length > source.length:
+            return False
+        target[at : at + length] = source.view[start : start + length]
+        return True
 
     def _postSlowly(self, requests: Iterator[SendRequest], solicited: bool) -> None:
         """Carry out requests of any kind."""
@@ -456,7 +456,7 @@ class Sending:
         if not self._dead and self._asked == rkey:
             self._asked = None
             if self._notes and region is not None:
-                region.view, region.noted = None, region.view
+                region.note()
             self.regions[rkey] = region
             self._resume()
 

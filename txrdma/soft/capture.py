@@ -17,10 +17,19 @@ from txrdma.iba.pcap import RoCECapture
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.types import DEFAULT_PKEY, MACAddress, MTU, QPN, RKey
 from txrdma.iba.verbs import AsyncEventKind, Operation, SendRequest, Status
-from txrdma.soft._box import CONTINUED, KIND, Kind, MORE, SOLICITED, Surroundings, TOLD_BYTES
+from txrdma.soft._box import (
+    CONTINUED,
+    KIND,
+    Kind,
+    MORE,
+    REMOTE_READ,
+    REMOTE_WRITE,
+    SOLICITED,
+    Surroundings,
+    TOLD_BYTES,
+)
 from txrdma.soft._lane import Lane
 from txrdma.soft._route import Owner
-from txrdma.soft._sending import REMOTE_READ, REMOTE_WRITE
 from txrdma.wire import Layout
 
 Place = tuple[str, int, MACAddress]

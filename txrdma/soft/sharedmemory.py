@@ -22,7 +22,7 @@ from txrdma.error import DeviceUnavailable, ProtectionError, ResourceExhausted, 
 from txrdma.iba.pcap import RoCECapture
 from txrdma.iba.types import GID, QPN, RKey
 from txrdma.iba.verbs import AsyncEventKind, Operation, QPKind, SendRequest
-from txrdma.soft._box import RemoteRegion, RING_BYTES, Surroundings
+from txrdma.soft._box import REMOTE_READ, REMOTE_WRITE, RemoteRegion, RING_BYTES, Surroundings
 from txrdma.soft._lane import Lane
 from txrdma.soft._netdev import softMAC, udpPort
 from txrdma.soft._rendezvous import (
@@ -48,7 +48,7 @@ from txrdma.soft._rendezvous import (
     Want,
 )
 from txrdma.soft._route import Owner, Route
-from txrdma.soft._sending import part, REMOTE_READ, REMOTE_WRITE, spread
+from txrdma.soft._sending import part, spread
 from txrdma.soft.capture import RecordedLane, Recorder
 from txrdma.soft.unixpackets import PacketListener, PacketSocket, packetSocket, userOf
 

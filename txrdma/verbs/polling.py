@@ -24,7 +24,7 @@ from txrdma.interfaces import IPollable, IReactorPolling
 _log = Logger()
 
 SPIN_SECONDS: Final = 100e-6
-_LOOK_SECONDS: Final = 25e-6
+_LOOK_SECONDS: Final = 50e-6
 _PATIENCE: Final = 4
 _LEAST_SHIFT: Final = 5
 _PROBE: Final = 16
@@ -88,19 +88,23 @@ class PollingReactor(EPollReactor):
         found = False
         try:
             while now < until:
-                for _ in _STRIDE:
-                    if self._look():
-                        found = True
-                        until = 0.0
-                        break
-                if until == 0.0:
+                hit = False
+                try:
+                    for _ in _STRIDE:
+                        for poll in self._polls:
+                            if poll():
+                                hit = True
+                        if hit:
+                            break
+                except Exception:
+                    self._drop(poll)
+                now = perf_counter()
+                if hit:
+                    found = True
+                    until = now + self.spinSeconds
                     if self._newTimedCalls or self.threadCallQueue or self._justStopped:
                         if self._calledAway():
                             return True
-                    now = perf_counter()
-                    until = now + self.spinSeconds
-                else:
-                    now = perf_counter()
                 if now >= due:
                     return True
                 if now >= next:
@@ -134,9 +138,13 @@ class PollingReactor(EPollReactor):
                 if poll():
                     found = True
             except Exception:
-                _log.failure("{poll!r} failed and is not looked at any more", poll=poll)
-                self._polls = tuple(each for each in self._polls if each != poll)
+                self._drop(poll)
         return found
+
+    def _drop(self, poll: Callable[[], bool]) -> None:
+        """It has failed, and would do so at every look."""
+        _log.failure("{poll!r} failed and is not looked at any more", poll=poll)
+        self._polls = tuple(each for each in self._polls if each != poll)
 
     def _calledAway(self) -> bool:
         """Whether the main loop has something to do."""
