@@ -9,14 +9,12 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.headers import AETH, NAKCode, Opcode, RETH, rnrTimerSeconds
-from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.types import LKey, QPN, RKey
 from txrdma.iba.verbs import Completion, CompletionOpcode, Operation, SendRequest, Status
-from txrdma.soft._packets import Failed, Incoming, Outgoing, PSN_MASK, Retired
+from txrdma.soft._packets import Failed, Outgoing, PSN_MASK, Retired
 from txrdma.soft._requester import READ_CHUNK, Requester
-from txrdma.soft._window import FEWEST_PACKETS, FIRST, FIRST_PACKETS, WIDEST, Window
-from txrdma.test.cores import ack, arrived, completions, incoming, Memory, nak, rnr
-from txrdma.testing.captures import packets
+from txrdma.soft._window import FEWEST_PACKETS, FIRST, FIRST_PACKETS
+from txrdma.test.cores import ack, completions, incoming, Memory, nak, rnr
 
 MTU = 256
 PSN = 1000
@@ -446,30 +444,6 @@ class WindowTests(RequesterCase):
         self.assertGreater(len(asking), 2)
 
 
-class OpeningTests(SynchronousTestCase):
-    """L{Window} opens and closes as TCP's does."""
-
-    def test_bounded(self) -> None:
-        """It opens to its bounds and not beyond."""
-        for mtu in (256, 1024, 4096):
-            window = Window(mtu)
-            for _ in range(10000):
-                window.acknowledged(64)
-                self.assertLessEqual(window.size * mtu, WIDEST)
-            self.assertGreater(window.size, Window(mtu).size)
-
-    def test_slowlyAfterLoss(self) -> None:
-        """Quickly at first; after a loss by one packet for each window that arrived."""
-        window = Window(4096)
-        window.acknowledged(window.size)
-        self.assertEqual(window.size, FIRST // 4096 * 5 // 4)
-        window.lost()
-        size = window.size
-        for _ in range(3):
-            window.acknowledged(window.size)
-        self.assertEqual(window.size, size + 3)
-
-
 class ReadTests(RequesterCase):
     """RDMA READ (IBA 9.4.4, 9.7.5.1.3)."""
 
@@ -613,59 +587,3 @@ class ReadTests(RequesterCase):
         self.memory.region.close()
         self.answer("ONLY", PSN, b"r")
         self.assertEqual(self.ended(), [(1, Status.LOC_PROT_ERR)])
-
-
-class RecordedTests(RequesterCase):
-    """The same requests make the same packets as the kernel's, and its answers end them."""
-
-    def compare(self, name: str, sender: str, requests: list[SendRequest], answers: set[Opcode]) -> None:
-        """
-        Post the requests one by one, as the kernel's user did.
-
-        @param answers: opcodes with which the peer ends a request.
-        """
-        found = [captured for captured in packets(name) if captured.packet.bth.opcode < Opcode.UC_SEND_FIRST]
-        sent = [captured.packet for captured in found if captured.source == sender]
-        theirs = iter([packet for packet in sent if packet.bth.opcode <= Opcode.RC_RDMA_READ_REQUEST])
-        came = iter([c for c in found if c.destination == sender and c.packet.bth.opcode in answers])
-        self.requester = self.make(mtu=1024, psn=sent[0].bth.psn)
-        for request in requests:
-            for run in self.post(request):
-                packet = RoCEPacket.decode(arrived(run).data)
-                expected = next(theirs)
-                self.assertEqual(packet.extensions, expected.extensions)
-                self.assertEqual(packet.payload, expected.payload)
-                self.assertEqual(
-                    (packet.bth.opcode, packet.bth.psn, packet.bth.acknowledge, packet.bth.pad),
-                    (expected.bth.opcode, expected.bth.psn, expected.bth.acknowledge, expected.bth.pad),
-                )
-            answer = next(came).payload
-            pad = answer[1] >> 4 & 3
-            self.hear(Incoming(answer[0], False, pad, memoryview(answer), len(answer), 1))
-            self.assertEqual(self.ended(), [(request.identifier, Status.SUCCESS)])
-
-    def test_pingPong(self) -> None:
-        """SENDs of three packets."""
-        self.memory.put(0, b"\x7b" * 3000)
-        requests = [self.request(Operation.SEND, 3000, number) for number in range(2)]
-        self.compare("rc-pingpong", "10.77.0.1", requests, {Opcode.RC_ACKNOWLEDGE})
-
-    def test_verbs(self) -> None:
-        """A WRITE, a SEND, and a READ, whose answer is in memory."""
-        sent = [c.packet for c in packets("verbs") if c.source == "10.77.0.1"]
-        write, send, read = (packet for packet in sent[:3])
-        requests = []
-        for identifier, (packet, operation) in enumerate(
-            [(write, Operation.RDMA_WRITE), (send, Operation.SEND), (read, Operation.RDMA_READ)]
-        ):
-            offset = 100 * identifier
-            self.memory.put(offset, packet.payload)
-            header = packet.get(RETH)
-            length = len(packet.payload) if header is None else header.length
-            request = SendRequest(identifier, operation, [self.memory.segment(offset, length)])
-            if header is not None:
-                request.remoteAddress, request.rkey = header.address, header.rkey
-            requests.append(request)
-        answers = {Opcode.RC_ACKNOWLEDGE, Opcode.RC_RDMA_READ_RESPONSE_ONLY}
-        self.compare("verbs", "10.77.0.1", requests, answers)
-        self.assertEqual(self.memory.get(200, 12), b"written by a")
