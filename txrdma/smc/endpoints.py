@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from zope.interface import implementer
 
-from twisted.internet.defer import Deferred, execute, gatherResults
+from twisted.internet.defer import Deferred, gatherResults, maybeDeferred
 from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.interfaces import (
     IAddress,
@@ -69,12 +69,12 @@ class _SteppingFactory(Factory):
     def logPrefix(self) -> str:
         """The wrapped one's."""
         if ILoggingContext.providedBy(self.wrapped):
-            return cast(str, ILoggingContext(self.wrapped).logPrefix())
+            return ILoggingContext(self.wrapped).logPrefix()
         return type(self.wrapped).__name__
 
-    def builder(self, address: IAddress) -> Callable[[], IProtocol | None]:
+    def builder(self, address: IAddress | None) -> Callable[[], IProtocol | None]:
         """What makes the user's protocol."""
-        return lambda: self.wrapped.buildProtocol(address)
+        return lambda: self.wrapped.buildProtocol(cast(IAddress, address))
 
 
 class _ClientFactory(_SteppingFactory):
@@ -86,7 +86,7 @@ class _ClientFactory(_SteppingFactory):
         self._options = options
         self._outcomes = outcomes
 
-    def buildProtocol(self, addr: IAddress) -> ClientNegotiation:
+    def buildProtocol(self, addr: IAddress | None) -> ClientNegotiation:
         """A handshake."""
         return ClientNegotiation(self._reactor, self._options, self._outcomes, self.builder(addr))
 
@@ -118,7 +118,7 @@ class SMCClientEndpoint:
             30 if options.timeout is None else options.timeout,
         )
         factory = _ClientFactory(protocolFactory, self._reactor, options, self._outcomes)
-        connecting: Deferred[ClientNegotiation] = tcp.connect(factory)
+        connecting = cast("Deferred[ClientNegotiation]", tcp.connect(factory))
         return connecting.addCallback(lambda negotiation: negotiation.finished())
 
     def __repr__(self) -> str:
@@ -143,10 +143,12 @@ class _ServerFactory(_SteppingFactory):
         self._announcements = announcements
         self.port = 0
 
-    def buildProtocol(self, addr: IAddress) -> IProtocol | None:
+    def buildProtocol(  # type: ignore[override]  # PlainStart has no factory
+        self, addr: IAddress | None
+    ) -> IProtocol | None:
         """A handshake, or the user's protocol at once."""
         options = self._options
-        client = placeOf(addr)
+        client = None if addr is None else placeOf(addr)
         announced = None if client is None else self._announcements.claim(client, self.port)
         if announced is not None or options.agreed:
             user = None if announced is None else announced.user
@@ -154,7 +156,7 @@ class _ServerFactory(_SteppingFactory):
         self._outcomes.fellBack(Diagnosis.PEERNOSMC, None, options.fallback)
         if not options.fallback:
             return None
-        protocol = self.wrapped.buildProtocol(addr)
+        protocol = self.builder(addr)()
         return None if protocol is None else PlainStart(protocol, Diagnosis.PEERNOSMC)
 
 
@@ -172,7 +174,10 @@ class SMCPort:
 
     def stopListening(self) -> Deferred[None]:
         """Accept no more. Connections stay as they are."""
-        stopping = [self._announcements.stop(), execute(self._tcp.stopListening)]
+        stopping = [
+            self._announcements.stop(),
+            maybeDeferred(cast("Callable[[], Deferred[None]]", self._tcp.stopListening)),
+        ]
         return gatherResults(stopping, consumeErrors=True).addCallback(lambda _: None)
 
     def getHost(self) -> IAddress:
@@ -198,7 +203,7 @@ class SMCServerEndpoint:
 
     def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
         """Listen, and fail as TCP does."""
-        return execute(self._listen, protocolFactory)
+        return maybeDeferred(self._listen, protocolFactory)
 
     def _listen(self, protocolFactory: IProtocolFactory) -> IListeningPort:
         options = self._options

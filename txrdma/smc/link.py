@@ -124,7 +124,7 @@ class Link:
             groups.reactor, self._sendChannel, [self._sendQueue], self._sendsCompleted
         )
         self._queuePair = self._domain.createQueuePair(QPKind.RC, self._sendQueue, self._queue, capacity)
-        self._pool = BufferPool(self._domain, groups.ringSize)
+        self._pool = BufferPool(self._domain)
         self.poster = Poster(self._domain, self._queuePair.capacity)
         self.isStaged = self.poster.isStaged
 
@@ -222,12 +222,13 @@ class Link:
 
         @raise Refused: there is none.
         """
-        buffer = self._pool.withRoom()
+        size = self.groups.ringSize()
+        buffer = self._pool.withRoom(size)
         if buffer is None:
             if len(self._pool) >= MAX_BUFFERS:
                 raise Refused("the link group has its buffers", Diagnosis.MEM)
             try:
-                buffer = self._pool.grow()
+                buffer = self._pool.grow(size)
             except (RDMAError, OSError) as error:
                 raise Refused(f"no memory for a buffer: {error}", Diagnosis.MEM) from error
             if self.isNew:

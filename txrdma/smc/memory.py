@@ -96,9 +96,8 @@ class RemoteMemoryBuffer:
 class BufferPool:
     """The buffers of one link group."""
 
-    def __init__(self, domain: IProtectionDomain, size: int) -> None:
+    def __init__(self, domain: IProtectionDomain) -> None:
         self._domain = domain
-        self.size = size
         self._buffers: dict[RKey, RemoteMemoryBuffer] = {}
 
     def __iter__(self) -> Iterator[RemoteMemoryBuffer]:
@@ -107,28 +106,28 @@ class BufferPool:
     def __len__(self) -> int:
         return len(self._buffers)
 
-    def withRoom(self) -> RemoteMemoryBuffer | None:
-        """A buffer with a free element; one whose key the peer knows, if there is one."""
+    def withRoom(self, size: int) -> RemoteMemoryBuffer | None:
+        """A buffer with a free element of that size; one whose key the peer knows, if there is one."""
         best = None
         for buffer in self._buffers.values():
-            if buffer.hasFree:
+            if buffer.size == size and buffer.hasFree:
                 if buffer.isAgreed:
                     return buffer
                 best = buffer
         return best
 
-    def grow(self) -> RemoteMemoryBuffer:
-        """A new buffer: bigger ones, when connections are many."""
-        count = max(min(MOST_ELEMENTS, LARGEST_BUFFER // self.size), 1)
-        region = self._domain.allocateMemory(self.size * count, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
-        buffer = self._buffers[region.rkey] = RemoteMemoryBuffer(region, self.size)
+    def grow(self, size: int) -> RemoteMemoryBuffer:
+        """A new buffer with elements of that size."""
+        count = max(min(MOST_ELEMENTS, LARGEST_BUFFER // size), 1)
+        region = self._domain.allocateMemory(size * count, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
+        buffer = self._buffers[region.rkey] = RemoteMemoryBuffer(region, size)
         return buffer
 
     def surplus(self) -> RemoteMemoryBuffer | None:
-        """A buffer that nobody uses, when another one has room."""
+        """A buffer that nobody uses, and not the only one of its kind."""
         idle = [buffer for buffer in self._buffers.values() if buffer.isIdle and not buffer.isLeaving]
         for buffer in idle:
-            if not buffer.isWhole or len(idle) > 1:
+            if not buffer.isWhole or any(each is not buffer and each.size == buffer.size for each in idle):
                 return buffer
         return None
 

@@ -14,9 +14,9 @@ from typing import Any, cast, Final, TYPE_CHECKING
 
 from zope.interface import implementer
 
+from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import (
-    IAddress,
     IConsumer,
     IHalfCloseableProtocol,
     ILoggingContext,
@@ -46,6 +46,8 @@ from txrdma.smc.posting import SIGNAL_EVERY
 if TYPE_CHECKING:
     from txrdma.smc.clc import Accept, Confirm
     from txrdma.smc.link import Link
+
+    Address = IPv4Address | IPv6Address
 
 _log = Logger()
 
@@ -160,8 +162,8 @@ class SMCTransport:
         self.TLS = False
         self._closing = Closing()
         self._tcp: Connection | None = tcp
-        self._host: IAddress = tcp.getHost()  # type: ignore[attr-defined]  # both kinds of Connection have it
-        self._peer: IAddress = tcp.getPeer()  # type: ignore[attr-defined]
+        self._host = cast("Address", tcp.getHost())
+        self._peer = cast("Address", tcp.getPeer())
         self._element: Element | None = element
         self._address = 0
         self._rkey = RKey(0)
@@ -502,8 +504,6 @@ class SMCTransport:
             self.__dict__.pop(name, None)
         status.forget(cast(Any, self))
         self.link.linger(self)
-        if how is not Ending.DONE and self._tcp is not None:
-            self._tcp.abortConnection()
         producer, self.producer = self.producer, None
         protocol, self.protocol = self.protocol, None
         try:
@@ -521,7 +521,10 @@ class SMCTransport:
         """The peer's part is over, too."""
         tcp, self._tcp = self._tcp, None
         if tcp is not None:
-            tcp.loseConnection()
+            if quiet:
+                tcp.loseConnection()
+            else:
+                tcp.abortConnection()
         element, self._element = self._element, None
         if element is not None:
             self._view = memoryview(b"")
@@ -604,17 +607,19 @@ class SMCTransport:
         if not self.disconnected and not self._isAborting:
             self._abort()
 
-    def getHost(self) -> IAddress:
+    def getHost(self) -> Address:
         """Our address of the TCP connection."""
         return self._host
 
-    def getPeer(self) -> IAddress:
+    def getPeer(self) -> Address:
         """The peer's address of the TCP connection."""
         return self._peer
 
     # IConsumer
 
-    def registerProducer(self, producer: IPushProducer | IPullProducer, streaming: bool) -> None:
+    def registerProducer(  # type: ignore[override]  # there are no other producers
+        self, producer: IPushProducer | IPullProducer, streaming: bool
+    ) -> None:
         """See L{IConsumer}."""
         if self.producer is not None:
             raise RuntimeError(
