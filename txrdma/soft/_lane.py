@@ -42,7 +42,8 @@ from txrdma.soft._box import (
     Wake,
 )
 from txrdma.soft._route import Owner
-from txrdma.soft._sending import Sending, spread
+from txrdma.soft._sending import Sending
+from txrdma.soft._writer import spread
 
 if TYPE_CHECKING:
     from txrdma.soft.memory import Region

@@ -28,14 +28,9 @@ from txrdma.soft._box import (
     acquire,
     barrier,
     COMPLETION_OF,
-    CONSUMED,
-    CONTINUED,
-    FIRST,
     Kind,
     LINE,
-    MORE,
     ORDERED,
-    PADDING,
     PLAIN,
     PLAIN_SOLICITED,
     POSITION,
@@ -43,7 +38,6 @@ from txrdma.soft._box import (
     REMOTE_READ,
     REMOTE_WRITE,
     RemoteRegion,
-    ringBytes,
     SOLICITED,
     STALLED,
     Surroundings,
@@ -52,6 +46,7 @@ from txrdma.soft._box import (
     Wake,
 )
 from txrdma.soft._route import Owner
+from txrdma.soft._writer import Writer
 
 _SEND: Final = Operation.SEND
 _SUCCESS: Final = Status.SUCCESS
@@ -74,7 +69,7 @@ _Entry = tuple[int, int, CompletionOpcode, bool, Status]
 """The position that must be consumed, identifier, kind, whether signaled, and what becomes of it then."""
 
 
-class Sending:
+class Sending(Writer):
     """
     The sending half.
 
@@ -82,7 +77,6 @@ class Sending:
     """
 
     __slots__ = (
-        "_acknowledged",
         "_armed",
         "_asked",
         "_attentive",
@@ -94,20 +88,11 @@ class Sending:
         "_held",
         "_heldAt",
         "_impatient",
-        "_inWords",
-        "_limit",
         "_notes",
         "_linked",
         "_lookup",
-        "_offset",
-        "_out",
-        "_outBytes",
-        "_outEnd",
-        "_outWords",
         "_outstanding",
         "_owner",
-        "_produced",
-        "_ring",
         "_room",
         "_rungReceives",
         "_since",
@@ -117,20 +102,12 @@ class Sending:
     )
 
     def __init__(self, owner: Owner, surroundings: Surroundings, box: memoryview) -> None:
+        super().__init__(box)
         self._owner = owner
         self._domain = owner.domain
         self._lookup = owner.keys.lookup
         self._surroundings = surroundings
         self.regions: dict[int, RemoteRegion | None] = {}
-        # Where we write.
-        self._outBytes = box
-        self._outWords = box.cast("Q")
-        self._ring = ringBytes(len(box))
-        self._out = FIRST
-        self._outEnd = len(box) // 8
-        self._produced = 0
-        self._acknowledged = 0
-        self._limit = self._ring - LINE  # no record ends behind this
         self._outstanding: deque[_Entry] = deque()
         # What can't be carried out yet.
         self._waiting: deque[SendRequest] = deque()
@@ -140,14 +117,12 @@ class Sending:
         self._notes = False  # the peer wants a note of each access to its memory
         self._failing = False  # the newest outstanding entry is one that fails
         self._asked: RKey | None = None  # an answer of the peer's process is awaited
-        self._offset = 0  # so much of the first waiting request is done; -1: all but its notice
         # Who is woken.
         self._armed = 0
         self._room = 0
         self._epoch = 0
         self._rungReceives = 0
         # How long the peer may take, and how it ends.
-        self._inWords: memoryview  # where the peer writes
         self._impatient = True
         self._attentive = True  # every post ends with a full look around
         self._since: tuple[int, float] | None = None
@@ -322,63 +297,6 @@ class Sending:
         local, domain = self._owner.keys.local, self._owner.domain
         write = request.operation is Operation.RDMA_READ
         return [local(domain, segment, write) for segment in request.segments]
-
-    def _record(self, control: int, immediate: int, pieces: Sequence[memoryview], length: int) -> bool:
-        """Append one record to the ring, or tell that there is no room."""
-        size = (length + 71) & -LINE
-        out = self._out
-        tail = (self._outEnd - out) << 3
-        needed = size if size <= tail else size + tail
-        if self._produced + needed > self._limit and not self._roomFor(needed):
-            return False
-        words = self._outWords
-        if size > tail:
-            words[FIRST] = 0
-            if not ORDERED:
-                barrier()
-            words[out] = PADDING << 24 | tail - 8
-            self._produced += tail
-            out = FIRST
-        data = self._outBytes
-        start = (out << 3) + 8
-        for piece in pieces:
-            end = start + len(piece)
-            data[start:end] = piece
-            start = end
-        after = out + (size >> 3)
-        if after == self._outEnd:
-            after = FIRST
-        words[after] = 0
-        if not ORDERED:
-            barrier()
-        words[out] = immediate << 32 | control << 24 | length
-        self._out = after
-        self._produced += size
-        return True
-
-    def _roomFor(self, needed: int) -> bool:
-        self._refresh()
-        return self._produced + needed <= self._limit
-
-    def _refresh(self) -> None:
-        """Look how far the peer is; completions and faults are left to C{poll}."""
-        consumed = self._inWords[CONSUMED]
-        if self._acknowledged < consumed <= self._produced:
-            self._acknowledged = consumed
-            self._limit = consumed + self._ring - LINE
-
-    def _recordParts(self, control: int, immediate: int, pieces: list[memoryview], length: int) -> bool:
-        """Send a message in several records; C{self._offset} of it are in the ring already."""
-        whole = self._ring >> 2
-        while self._offset < length:
-            offset = self._offset
-            size = min(whole, length - offset)
-            flags = (CONTINUED if offset else 0) | (MORE if offset + size < length else 0)
-            if not self._record(control | flags, immediate, part(pieces, offset, size), size):
-                return False
-            self._offset += size
-        self._offset = 0
-        return True
 
     def _reach(self, request: SendRequest, pieces: list[memoryview], length: int) -> bool:
         """RDMA: copy into or out of the peer's memory."""
@@ -618,23 +536,3 @@ def _kept(request: SendRequest) -> SendRequest:
     """A copy that its owner may not change any more."""
     inline = tuple(bytes(piece) for piece in request.inline)
     return replace(request, inline=inline, segments=tuple(request.segments))
-
-
-def part(pieces: list[memoryview], offset: int, length: int) -> list[memoryview]:
-    """The bytes from C{offset} on, of several pieces."""
-    part = []
-    for piece in pieces:
-        if offset < len(piece):
-            part.append(piece[offset : offset + length])
-            length -= len(part[-1])
-            if not length:
-                break
-        offset = max(0, offset - len(piece))
-    return part
-
-
-def spread(targets: list[memoryview], offset: int, data: memoryview) -> None:
-    """Put bytes from C{offset} on, into several pieces that have room for them."""
-    for target in part(targets, offset, len(data)):
-        target[:] = data[: len(target)]
-        data = data[len(target) :]

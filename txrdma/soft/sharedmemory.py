@@ -48,7 +48,7 @@ from txrdma.soft._rendezvous import (
     Want,
 )
 from txrdma.soft._route import Owner, Route
-from txrdma.soft._sending import part, spread
+from txrdma.soft._writer import part, spread
 from txrdma.soft.capture import RecordedLane, Recorder
 from txrdma.soft.unixpackets import PacketListener, PacketSocket, packetSocket, userOf
 

@@ -23,7 +23,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.soft._box import HEADER_BYTES, RemoteRegion
 from txrdma.soft._lane import Lane
-from txrdma.soft._sending import spread
+from txrdma.soft._writer import spread
 from txrdma.soft.memory import Domain, KeyTable, Region
 
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
