@@ -49,7 +49,7 @@ class AnnouncedClient(Client):
         source = sourceFor(target)
         listener = None if source is None else findListener(target)
         if source is None or listener is None:
-            super().resolveAddress()
+            super().resolveAddress()  # type: ignore[no-untyped-call]  # nothing of this is annotated
             return
         try:
             self.socket.bind(socket.getaddrinfo(source.host, 0, self.addressFamily, socket.SOCK_STREAM)[0][4])
@@ -57,7 +57,7 @@ class AnnouncedClient(Client):
             listener.close()
             self.failIfNotConnected(ConnectBindError(error.errno or 0, str(error)))
             return
-        name = self.getHost()
+        name = self.getHost()  # type: ignore[no-untyped-call]
         self.announcement = Announcement(Place.of(name.host, name.port))
         self.announcement.start(cast(Any, self.reactor), listener, super().resolveAddress)
 
@@ -65,20 +65,22 @@ class AnnouncedClient(Client):
         """Nobody needs to wait for us any more."""
         if not self.connected and self.announcement is not None:
             self.announcement.forget()
-        super().failIfNotConnected(err)
+        super().failIfNotConnected(err)  # type: ignore[no-untyped-call]
 
     def connectionLost(self, reason: Any) -> None:
         """The announcement ends with the connection."""
         if self.announcement is not None:
             self.announcement.forget()
-        super().connectionLost(reason)
+        super().connectionLost(reason)  # type: ignore[no-untyped-call]
 
 
 class _Connector(Connector):
     """Makes L{AnnouncedClient}s."""
 
     def _makeTransport(self) -> Client:
-        return AnnouncedClient(self.host, self.port, self.bindAddress, self, self.reactor)
+        return AnnouncedClient(  # type: ignore[no-untyped-call]
+            self.host, self.port, self.bindAddress, self, self.reactor
+        )
 
 
 def canAnnounce(reactor: object) -> bool:
@@ -126,7 +128,7 @@ class Dialer:
         return cast(IListeningPort, self._reactor.listenTCP(port, factory, backlog, interface))
 
     def connectTCP(
-        self, host: str, port: int, factory: ClientFactory, timeout: float = 30, bindAddress: Any = None
+        self, host: str, port: int, factory: ClientFactory[Any], timeout: float = 30, bindAddress: Any = None
     ) -> IConnector:
         """Connect, and announce it where that can be done."""
         connector = _Connector(host, port, factory, timeout, bindAddress, self._reactor)

@@ -248,7 +248,7 @@ class _Negotiation(Protocol):
         self._work = None
         if failure.check(CancelledError):
             return
-        if failure.check(Refused):
+        if isinstance(failure.value, Refused):
             diagnosis = Diagnosis(failure.value.status)
         else:
             diagnosis = Diagnosis.INTERR

@@ -36,11 +36,11 @@ class _Leftover:
         self._data = data
         self._startReading = transport.startReading
         # mypy: methods are replaced on the instance, as Twisted's own clients and abortConnection do.
-        transport.doRead = self._doRead  # type: ignore[method-assign]
+        transport.doRead = self._doRead  # type: ignore[method-assign,assignment]
         transport.startReading = self._started  # type: ignore[method-assign]
 
     def _started(self) -> None:
-        self._startReading()
+        self._startReading()  # type: ignore[no-untyped-call]  # Twisted's
         cast(_Reactor, self._transport.reactor).callLater(0, self.deliver)
 
     def deliver(self) -> None:

@@ -19,13 +19,13 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Iterator
-from typing import cast, NamedTuple
+from typing import Any, cast, NamedTuple
 
 from twisted.internet.address import IPv4Address, IPv6Address
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.internet.error import CannotListenError
 from twisted.internet.interfaces import IAddress, IListeningPort, IReactorSocket, IReactorTime, IReactorUNIX
-from twisted.internet.protocol import connectionDone, Factory
+from twisted.internet.protocol import connectionDone, Factory, ServerFactory
 from twisted.logger import Logger
 from twisted.protocols.basic import LineOnlyReceiver
 from twisted.protocols.policies import TimeoutMixin
@@ -205,7 +205,7 @@ class Announced:
 
     def accepted(self) -> None:
         """Tell the client that its connection has come."""
-        self._protocol.sendLine(b"accepted")
+        self._protocol.sendLine(b"accepted")  # type: ignore[no-untyped-call]
 
 
 class _ListenerProtocol(LineOnlyReceiver, TimeoutMixin):
@@ -222,9 +222,9 @@ class _ListenerProtocol(LineOnlyReceiver, TimeoutMixin):
         """Look who it is."""
         # ITransport has no name for it; Twisted's UNIX transports have had this attribute always.
         self._user = peerUser(cast(socket.socket, self.transport.socket))  # type: ignore[union-attr]
-        self.setTimeout(_PATIENCE)
+        self.setTimeout(_PATIENCE)  # type: ignore[no-untyped-call]  # Twisted has no annotations here
         if not self.factory.welcome(self._user):
-            self.sendLine(b"refused")
+            self.sendLine(b"refused")  # type: ignore[no-untyped-call]
             self.transport.loseConnection()  # type: ignore[union-attr]  # connected: there is one
 
     def lineReceived(self, line: bytes) -> None:
@@ -239,11 +239,11 @@ class _ListenerProtocol(LineOnlyReceiver, TimeoutMixin):
             self.transport.loseConnection()  # type: ignore[union-attr]
             return
         self.factory.expected[self._client] = Announced(self, self._user)
-        self.sendLine(b"expected %d" % os.geteuid())
+        self.sendLine(b"expected %d" % os.geteuid())  # type: ignore[no-untyped-call]
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """The client knows, or is gone: forget it."""
-        self.setTimeout(None)
+        self.setTimeout(None)  # type: ignore[no-untyped-call]
         if self._client is not None:
             announced = self.factory.expected.get(self._client)
             if announced is not None and announced._protocol is self:
@@ -258,7 +258,7 @@ class Announcements(Factory):
     """
 
     noisy = False
-    protocol = _ListenerProtocol
+    protocol = _ListenerProtocol  # type: ignore[assignment]  # a class is a callable
 
     def __init__(self, anybody: bool) -> None:
         self._anybody = anybody
@@ -297,8 +297,8 @@ class Announcements(Factory):
         """Answer no more."""
         port, self._port = self._port, None
         if port is None:
-            return maybeDeferred(lambda: None)
-        return maybeDeferred(port.stopListening)
+            return succeed(None)
+        return maybeDeferred(cast("Callable[[], Deferred[None]]", port.stopListening))
 
 
 # The client's side
@@ -360,10 +360,13 @@ class Announcement:
         factory = Factory.forProtocol(lambda: self._protocol)
         factory.noisy = False
         try:
-            reactor.adoptStreamConnection(connection.fileno(), socket.AF_UNIX, factory)
+            reactor.adoptStreamConnection(
+                connection.fileno(), socket.AF_UNIX, cast("ServerFactory[Any]", factory)
+            )
         finally:
             connection.close()  # the reactor has made its own descriptor
-        self._protocol.sendLine(f"connecting {self._client.host} {self._client.port}".encode("ascii"))
+        line = f"connecting {self._client.host} {self._client.port}"
+        self._protocol.sendLine(line.encode("ascii"))  # type: ignore[no-untyped-call]
 
     def expected(self, user: int) -> None:
         """The listener knows now."""

@@ -93,7 +93,9 @@ class SMCClientParser:
 
     prefix = "smc"
 
-    def parseStreamClient(self, reactor: object, *args: str, **kwargs: str) -> IStreamClientEndpoint:
+    def parseStreamClient(  # type: ignore[override]  # it is a string that is parsed
+        self, reactor: object, *args: str, **kwargs: str
+    ) -> IStreamClientEndpoint:
         """See L{IStreamClientEndpointStringParserWithReactor}."""
         from txrdma.smc.endpoints import SMCClientEndpoint
 
@@ -123,7 +125,9 @@ class SMCServerParser:
 
     prefix = "smc"
 
-    def parseStreamServer(self, reactor: object, *args: str, **kwargs: str) -> IStreamServerEndpoint:
+    def parseStreamServer(  # type: ignore[override]  # it is a string that is parsed
+        self, reactor: object, *args: str, **kwargs: str
+    ) -> IStreamServerEndpoint:
         """See L{IStreamServerEndpointStringParser}."""
         from txrdma.smc.endpoints import SMCServerEndpoint
 
