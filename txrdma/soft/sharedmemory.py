@@ -96,7 +96,7 @@ class _Joint:
         except OSError as error:
             raise ResourceExhausted(f"no shared memory for a queue pair: {error}") from error
         self._own = mapping
-        self._mappings: list[mmap.mmap] = []
+        self._mappings: dict[RKey | None, mmap.mmap] = {}  # of the peer's regions, and under None its box
         self._doorbells: list[int] = []
         self.joined = False
         self.lane = port.makeLane(owner, self, memoryview(mapping), peer.name)
@@ -116,7 +116,7 @@ class _Joint:
     def join(self, box: mmap.mmap, doorbells: list[int], notes: bool) -> None:
         """The peer's queue pair is there."""
         self.joined = True
-        self._mappings.append(box)
+        self._mappings[None] = box
         self._doorbells = doorbells
         self.lane.attach(memoryview(box), notes)
 
@@ -175,8 +175,8 @@ class _Joint:
         doorbells, self._doorbells = self._doorbells, []
         for doorbell in doorbells:
             os.close(doorbell)
-        mappings, self._mappings = self._mappings, []
-        for mapping in mappings:
+        mappings, self._mappings = self._mappings, {}
+        for mapping in mappings.values():
             _close(mapping)
 
     # What the peer says.
@@ -189,14 +189,26 @@ class _Joint:
     def regionTold(self, told: Region, descriptors: list[int]) -> None:
         """The answer to C{wantRegion}."""
         region: RemoteRegion | None = None
+        if told.rkey in self._mappings:
+            raise ValueError("a region that nobody asked for")
         if told.reach is Reach.MAPPED:
             if len(descriptors) != 1:
                 raise ValueError("a mapped region comes with one descriptor")
+            self._forgetDeregistered()
             mapping, region = mapRegion(told, descriptors[0])
-            self._mappings.append(mapping)
+            self._mappings[told.rkey] = mapping
         elif told.reach is Reach.BY_MESSAGES:
             region = RemoteRegion(told.address, told.length, told.rights, None, _ALWAYS)
         self.lane.regionKnown(told.rkey, region)
+
+    def _forgetDeregistered(self) -> None:
+        """Give back memory that the peer does not use any more."""
+        regions = self.lane.regions
+        for rkey in [key for key, region in regions.items() if region is not None and not region.valid[0]]:
+            del regions[rkey]
+            mapping = self._mappings.pop(RKey(rkey), None)
+            if mapping is not None:
+                _close(mapping)
 
     def _move(self) -> None:
         """Ask for the next part of an access by messages."""

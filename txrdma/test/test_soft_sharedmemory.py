@@ -25,6 +25,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID, QPN, RKey
+from txrdma.iba.verbs import Access as VerbsAccess
 from txrdma.iba.verbs import AsyncEventKind, Completion, CompletionOpcode, Operation, QPState, Status
 from txrdma.soft._rendezvous import (
     Access,
@@ -45,7 +46,7 @@ from txrdma.soft._rendezvous import (
 )
 from txrdma.soft.device import openSoftDevice, SoftDevice
 from txrdma.test.neighbour import connect, describe, RECEIVES
-from txrdma.test.pairs import End
+from txrdma.test.pairs import ALL, End
 from txrdma.wire import Layout
 
 
@@ -204,6 +205,45 @@ class NeighbourTests(RealTests):
         )
         self.assertEqual([c.status for c in self.take(end, 2)], [Status.SUCCESS] * 2)
         self.assertEqual(end.region.view[5000:5010], b"0123456789")
+
+
+class RegionTests(RealTests):
+    """Memory that is mapped by peers."""
+
+    def test_givenBack(self) -> None:
+        """What the peer has deregistered is unmapped when other memory comes; new memory is found."""
+        one, other = self.pair()
+        before = 0
+        for number in range(10):
+            region = other.domain.allocateMemory(4096, ALL)
+            one.region.view[:5] = b"%05d" % number
+            one.post(
+                1,
+                Operation.RDMA_WRITE,
+                [one.segment(0, 5)],
+                remoteAddress=region.address,
+                rkey=region.rkey,
+            )
+            self.assertEqual([c.status for c in self.take(one, 1)], [Status.SUCCESS])
+            self.assertEqual(region.view[:5], b"%05d" % number)
+            region.close()
+            before = before or mappings()
+        self.assertEqual(mappings(), before)
+
+    def test_readOnly(self) -> None:
+        """A peer that may only read gets memory that it can only read."""
+        one, other = self.pair()
+        region = other.domain.allocateMemory(4096, VerbsAccess.LOCAL_WRITE | VerbsAccess.REMOTE_READ)
+        region.view[:5] = b"there"
+        where = {"remoteAddress": region.address, "rkey": region.rkey}
+        one.post(1, Operation.RDMA_READ, [one.segment(0, 5)], **where)
+        self.assertEqual([c.status for c in self.take(one, 1)], [Status.SUCCESS])
+        self.assertEqual(one.region.view[:5], b"there")
+        with open("/proc/self/maps") as maps:
+            rights = [line.split()[1] for line in maps if "memfd:txrdma " in line]
+        self.assertIn("r--s", rights)
+        one.post(2, Operation.RDMA_WRITE, [one.segment(0, 5)], **where)
+        self.assertEqual([c.status for c in self.take(one, 1)], [Status.REM_ACCESS_ERR])
 
 
 class StrangerTests(RealTests):
