@@ -54,12 +54,13 @@ class NotSMC(Refused, ConnectError):
         if peerDiagnosis is not None:
             text += f", the peer says {diagnosisName(peerDiagnosis)}"
         super().__init__(text, int(reason))
+        self._text = text
         self.osError = None
         self.reason = reason
         self.peerDiagnosis = peerDiagnosis
 
     def __str__(self) -> str:
-        return str(self.args[0])
+        return self._text
 
 
 class Options(Shape):
@@ -306,6 +307,7 @@ class _Negotiation(Protocol):
         self.transport.protocol = Companion(stream)
         protocol = self._build()
         if protocol is None:
+            stream.start(Protocol())
             stream.loseConnection()
             self._failed(Failure(NoProtocol()))
             return

@@ -5,15 +5,15 @@ They need real reactors and real sockets; each runs on the select, poll, epoll a
 
 Of C{twisted.internet.test}, these can't run on an endpoint, and are left out: C{TCPPortTestsMixin} and
 C{StreamTransportTestsMixin} (log messages and descriptors of a listening C{tcp.Port}),
-C{TCPTransportServerAddressTestMixin} (C{repr} of C{tcp.Server}), C{TCPConnectorTestsBuilder} (an endpoint has no
-connector), and C{TCPConnectionTestsBuilder}'s C{test_resumeProducing...} (whether the transport itself is among the
-reactor's readers; what they are about is in L{ReadingTests}).
+C{TCPTransportServerAddressTestMixin} (C{repr} of C{tcp.Server}), C{TCPConnectorTestsBuilder} (an endpoint has
+no connector), and C{TCPConnectionTestsBuilder}'s C{test_resumeProducing...} (whether the transport itself is
+among the reactor's readers; what they are about is tested here).
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TYPE_CHECKING
 
 from zope.interface import implementer
 
@@ -32,6 +32,7 @@ from twisted.internet.test.reactormixins import ReactorBuilder
 from twisted.internet.test.test_tcp import AbortConnectionMixin, WriteSequenceTestsMixin
 from twisted.python.failure import Failure
 from twisted.test.test_tcp import MyClientFactory, MyServerFactory
+from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.smc import status
 
@@ -55,9 +56,7 @@ class Creator(EndpointCreator):
         return serverFromString(reactor, self.serverString.format(host=self._quoted))
 
     def client(self, reactor: Any, serverAddress: Any) -> Any:
-        return clientFromString(
-            reactor, self.clientString.format(host=self._quoted, port=serverAddress.port)
-        )
+        return clientFromString(reactor, self.clientString.format(host=self._quoted, port=serverAddress.port))
 
     @property
     def _quoted(self) -> str:
@@ -130,7 +129,21 @@ class _Connector:
         raise NotImplementedError
 
 
-class _Builder(ReactorBuilder):
+if TYPE_CHECKING:
+
+    class _Base(ReactorBuilder, SynchronousTestCase):
+        """What C{makeTestCaseClasses} makes of it."""
+else:
+    _Base = ReactorBuilder
+
+
+class _Peer(ConnectableProtocol):
+    """Either kind of transport will do."""
+
+    transport: Any
+
+
+class _Builder(_Base):
     """What these tests have in common."""
 
     timeout = 5
@@ -184,10 +197,12 @@ class _Connections(_Builder, ConnectionTestsMixin, StreamClientTestsMixin):
 _HASTY = (test_tcp.StreamingProducerClient, test_tcp.ProducerAbortingClient, test_tcp.ResumeThrowsClient)
 
 
-class _Aborts(_Builder, AbortConnectionMixin):
+class _Aborts(_Builder, AbortConnectionMixin):  # type: ignore[misc]  # endpoints of a narrower type
     """C{abortConnection}, everywhere."""
 
-    def runAbortTest(self, clientClass: Any, serverClass: Any, clientConnectionLostReason: Any = None) -> None:
+    def runAbortTest(
+        self, clientClass: Any, serverClass: Any, clientConnectionLostReason: Any = None
+    ) -> None:
         """
         As Twisted's, but a client who acts at once begins when the server is connected.
 
@@ -195,7 +210,7 @@ class _Aborts(_Builder, AbortConnectionMixin):
         """
         if clientClass in _HASTY:
 
-            class Patient(clientClass):  # type: ignore[misc,valid-type]  # untyped in Twisted
+            class Patient(clientClass):  # type: ignore[misc]  # whichever it is
                 def connectionMade(self) -> None:
                     if self.otherProtocol.transport is None:
                         self.reactor.callLater(0.001, self.connectionMade)
@@ -206,14 +221,14 @@ class _Aborts(_Builder, AbortConnectionMixin):
         super().runAbortTest(clientClass, serverClass, clientConnectionLostReason)
 
 
-class _Sequences(_Builder, WriteSequenceTestsMixin):
+class _Sequences(_Builder, WriteSequenceTestsMixin):  # type: ignore[misc]  # the interfaces, too
     """C{writeSequence} and producers."""
 
     def getConnectedClientAndServer(self, reactor: Any, interface: str, addressFamily: int) -> Deferred[Any]:
-        server = MyServerFactory()
+        server: Any = MyServerFactory()
         server.protocolConnectionMade = Deferred()
         server.protocolConnectionLost = Deferred()
-        client = MyClientFactory()
+        client: Any = MyClientFactory()
         client.protocolConnectionMade = Deferred()
         client.protocolConnectionLost = Deferred()
         lost = gatherResults([client.protocolConnectionLost, server.protocolConnectionLost])
@@ -232,8 +247,8 @@ class _Reading(_Builder):
     """Pausing, resuming and half-close: C{TCPConnectionTestsBuilder}, as far as it is about any transport."""
 
     def _asTwisted(self, name: str) -> None:
-        # What Twisted writes to see aborts on macOS needs a server that is connected before its client is gone: true
-        # of TCP within one process, and by chance of everything else.
+        # What Twisted writes to see aborts on macOS needs a server that is connected before its client is gone:
+        # true of TCP within one process, and by chance of everything else.
         run = partial(runProtocolsWithReactor, writeToPeerAfterAbort=False)
         self.patch(test_tcp, "runProtocolsWithReactor", run)
         self.patch(test_tcp, "TCPCreator", lambda: self.endpoints)
@@ -251,7 +266,7 @@ class _Reading(_Builder):
         """A paused protocol gets no data until it resumes, and then all of it."""
         heard: list[tuple[bool, bytes]] = []
 
-        class Server(ConnectableProtocol):  # type: ignore[misc]  # untyped in Twisted
+        class Server(_Peer):
             paused = False
 
             def connectionMade(self) -> None:
@@ -267,7 +282,7 @@ class _Reading(_Builder):
                 heard.append((self.paused, data))
                 self.transport.loseConnection()
 
-        class Client(ConnectableProtocol):  # type: ignore[misc]
+        class Client(_Peer):
             def connectionMade(self) -> None:
                 self.transport.write(b"one")
                 self.transport.write(b"two")
@@ -279,7 +294,7 @@ class _Reading(_Builder):
         """After C{loseConnection}, C{resumeProducing} brings no more data."""
         heard: list[bytes] = []
 
-        class Server(ConnectableProtocol):  # type: ignore[misc]
+        class Server(_Peer):
             def connectionMade(self) -> None:
                 self.transport.loseConnection()
                 self.transport.resumeProducing()
@@ -287,7 +302,7 @@ class _Reading(_Builder):
             def dataReceived(self, data: bytes) -> None:
                 heard.append(data)
 
-        class Client(ConnectableProtocol):  # type: ignore[misc]
+        class Client(_Peer):
             def connectionMade(self) -> None:
                 self.transport.write(b"too late")
 

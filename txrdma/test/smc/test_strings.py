@@ -1,0 +1,132 @@
+"""
+The endpoint strings C{smc:...}.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.testing import MemoryReactorClock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.smc.endpoints import Options, SMCClientEndpoint, SMCServerEndpoint
+
+
+class ClientStringTests(SynchronousTestCase):
+    """C{clientFromString}."""
+
+    def parse(self, text: str) -> dict[str, Any]:
+        endpoint = clientFromString(MemoryReactorClock(), text)
+        self.assertIsInstance(endpoint, SMCClientEndpoint)
+        return {name.lstrip("_"): value for name, value in vars(endpoint).items()}
+
+    def test_positional(self) -> None:
+        """A host and a port are enough."""
+        said = self.parse("smc:example.com:80")
+        self.assertEqual((said["host"], said["port"], said["options"]), ("example.com", 80, Options()))
+
+    def test_keywords(self) -> None:
+        """All that can be said by position can be said by name."""
+        said = self.parse(
+            r"smc:host=\:\:1:port=80:device=soft\:127.0.0.2:peer=smc:timeout=2.5:fallback=no:backend=txrdma"
+        )
+        options = Options(device="soft:127.0.0.2", agreed=True, timeout=2.5, fallback=False)
+        self.assertEqual((said["host"], said["port"], said["options"]), ("::1", 80, options))
+
+    def test_nonsense(self) -> None:
+        """What has no meaning is refused, by key and value."""
+        for text, key, value in (
+            ("smc:host:http", "port", "http"),
+            ("smc:host:65536", "port", "65536"),
+            ("smc:host:-1", "port", "-1"),
+            ("smc:host", "port", "missing"),
+            ("smc::80", "host", "missing"),
+            ("smc:host:80:timeout=soon", "timeout", "soon"),
+            ("smc:host:80:timeout=0", "timeout", "0"),
+            ("smc:host:80:timeout=inf", "timeout", "inf"),
+            ("smc:host:80:peer=tcp", "peer", "tcp"),
+            ("smc:host:80:fallback=maybe", "fallback", "maybe"),
+            ("smc:host:80:backend=magic", "backend", "magic"),
+            ("smc:host:80:backend=kernel", "backend", "kernel"),
+            ("smc:host:80:device=", "device", ""),
+            ("smc:host:80:colour=blue", "colour", "blue"),
+            ("smc:host:80:backlog=5", "backlog", "5"),
+            ("smc:host:80:90", "90", "too many"),
+            ("smc:host:80:host=other", "host", "other"),
+        ):
+            error = self.assertRaises(ValueError, clientFromString, MemoryReactorClock(), text)
+            self.assertIn(key, str(error), text)
+            self.assertIn(value, str(error), text)
+
+    def test_tls(self) -> None:
+        """Twisted's C{tls:} wraps our endpoint."""
+        endpoint = clientFromString(MemoryReactorClock(), r"tls:example.com:443:endpoint=smc\:host\:443")
+        wrapped = endpoint._wrappedEndpoint
+        self.assertIsInstance(wrapped, SMCClientEndpoint)
+
+
+class ServerStringTests(SynchronousTestCase):
+    """C{serverFromString}."""
+
+    def parse(self, text: str) -> tuple[str, int, int, Options]:
+        endpoint = serverFromString(MemoryReactorClock(), text)
+        assert isinstance(endpoint, SMCServerEndpoint)
+        return endpoint._interface, endpoint._port, endpoint._backlog, endpoint._options
+
+    def test_port(self) -> None:
+        """A port alone means every interface."""
+        self.assertEqual(self.parse("smc:8080"), ("", 8080, 50, Options()))
+        self.assertEqual(self.parse("smc:port=8080"), ("", 8080, 50, Options()))
+
+    def test_interface(self) -> None:
+        """An interface is said by name, as Twisted does, or before the port."""
+        expected = ("127.0.0.1", 8080, 50, Options())
+        self.assertEqual(self.parse("smc:8080:interface=127.0.0.1"), expected)
+        self.assertEqual(self.parse("smc:127.0.0.1:8080"), expected)
+        self.assertEqual(self.parse(r"smc:\:\:1:8080"), ("::1", 8080, 50, Options()))
+
+    def test_keywords(self) -> None:
+        """The keys of the client, and a backlog."""
+        self.assertEqual(
+            self.parse("smc:8080:backlog=5:peer=smc:fallback=no:timeout=3:device=soft"),
+            ("", 8080, 5, Options(device="soft", agreed=True, timeout=3.0, fallback=False)),
+        )
+
+    def test_nonsense(self) -> None:
+        """What has no meaning is refused, by key and value."""
+        for text, key, value in (
+            ("smc:http", "port", "http"),
+            ("smc:", "port", "missing"),
+            ("smc:80:127.0.0.1", "port", "127.0.0.1"),
+            ("smc:80:backlog=many", "backlog", "many"),
+            ("smc:80:host=example.com", "host", "example.com"),
+            ("smc:127.0.0.1:80:interface=10.0.0.1", "interface", "127.0.0.1"),
+            ("smc:127.0.0.1:80:90", "90", "too many"),
+        ):
+            error = self.assertRaises(ValueError, serverFromString, MemoryReactorClock(), text)
+            self.assertIn(key, str(error), text)
+            self.assertIn(value, str(error), text)
+
+    def test_haproxy(self) -> None:
+        """Twisted's C{haproxy:} wraps our endpoint."""
+        endpoint = serverFromString(MemoryReactorClock(), "haproxy:smc:8080")
+        wrapped = endpoint._wrappedEndpoint
+        self.assertIsInstance(wrapped, SMCServerEndpoint)
+
+
+class LightnessTests(SynchronousTestCase):
+    """Every start of twistd anywhere on the machine loads the plugin."""
+
+    def test_imports(self) -> None:
+        """Loading the parsers imports neither a reactor nor a device nor the rest of SMC."""
+        program = (
+            "import sys, txrdma.smc.strings as s; s.SMCClientParser(); s.SMCServerParser();"
+            "heavy = [n for n in sys.modules if n == 'twisted.internet.reactor' or n.startswith('pyverbs')"
+            " or n.startswith('txrdma.') and n not in ('txrdma.smc', 'txrdma.smc.strings')];"
+            "sys.exit(repr(heavy) if heavy else 0)"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
