@@ -22,6 +22,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import AsyncEventKind, CompletionOpcode, Operation, SendRequest, Status
+from txrdma.soft import _lane, _sending, _writer
 from txrdma.soft._box import CONSUMED, HEADER_BYTES, Kind, ringBytes, STALLED, WAKE
 from txrdma.test.lanes import ok, pair, send, Side
 
@@ -385,6 +386,15 @@ class LaneTests(SynchronousTestCase):
         for length in (0, 4096, HEADER_BYTES + 4095, HEADER_BYTES + 12288, HEADER_BYTES + (1 << 30)):
             self.assertRaises(ValueError, ringBytes, length)
         self.assertRaises(ValueError, Side(2, 4096).lane.attach, memoryview(bytes(5000)))
+
+
+class WeaklyOrderedTests(LaneTests):
+    """The same with the fences of machines that keep no order by themselves."""
+
+    def setUp(self) -> None:
+        for module in (_lane, _sending, _writer):
+            self.patch(module, "ORDERED", False)
+        super().setUp()
 
 
 class ScribbledTests(SynchronousTestCase):
