@@ -55,6 +55,8 @@ _log = Logger()
 
 ROUTES: Final = ("auto", "rocev2", "shared-memory")
 
+_ATTEMPTS: Final = 4
+
 LIMITS: Final = DeviceLimits(
     maxQueuePairs=1 << 16,
     maxQueuePairRequests=1 << 16,
@@ -399,12 +401,25 @@ def openSoftDevice(
         if file is not None:
             undo.callback(file.close)
             capture = RoCECapture(file)
-        carrier = UDPCarrier(IReactorFDSet(reactor), address, port)
-        roce = RoCEPort(IReactorTime(reactor), carrier, capture, activeMTU(address, mtu))
+        # Somebody else may have our name for shared memory at a UDP port that is free (a process that is just
+        # closing, or none of ours): then any other port will do.
+        left = _ATTEMPTS if port is None and route != "rocev2" else 1
+        while True:
+            left -= 1
+            carrier = UDPCarrier(IReactorFDSet(reactor), address, port)
+            roce = RoCEPort(IReactorTime(reactor), carrier, capture, activeMTU(address, mtu))
+            routes: list[RoutePort] = []
+            try:
+                if route != "rocev2":
+                    needed = route == "shared-memory" or left > 0
+                    routes += _sharedMemory(reactor, address, roce.port, capture, needed)
+                break
+            except DeviceUnavailable:
+                roce.close()
+                if left == 0:
+                    raise
+                port = 0
         undo.callback(roce.close)
-        routes: list[RoutePort] = []
-        if route != "rocev2":
-            routes += _sharedMemory(reactor, address, roce.port, capture, route == "shared-memory")
         routes.append(_DatagramsOnly(roce) if route == "shared-memory" else roce)
         closing = undo.pop_all()
     name = "soft" if address == "127.0.0.1" else "soft:" + address.replace(":", r"\:")

@@ -5,6 +5,7 @@ The software device as a whole: what it is, its strings, its events, and its end
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from unittest import skipUnless
 
@@ -20,6 +21,7 @@ from txrdma.iba.types import GID, MACAddress, MTU
 from txrdma.iba.verbs import AddressVector, AsyncEvent, AsyncEventKind, PortState, QPAttributes
 from txrdma.interfaces import IVerbsDevice, IVerbsDeviceStringParser
 from txrdma.soft._netdev import interfaceOf, pathMTU, softMAC, udpPort
+from txrdma.soft._rendezvous import rendezvousName
 from txrdma.soft.device import openSoftDevice, SoftDevice
 from txrdma.soft.strings import SoftDeviceStringParser
 
@@ -215,3 +217,26 @@ class OpeningTests(SynchronousTestCase):
         self.assertEqual(len(os.listdir("/dev/fd")), before)
         self.assertEqual((self.reactor.getReaders(), self.reactor.getWriters()), ([], []))
         self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    @skipUnless(sys.platform == "linux", "abstract UNIX sockets are Linux's")
+    def test_nameTaken(self) -> None:
+        """Where our name for shared memory is somebody else's, another port will do, if none was asked for."""
+        first = openSoftDevice(self.reactor, "127.0.0.9", route="rocev2")
+        port = first.portAttributes(1).mac
+        assert port is not None
+        number = int.from_bytes(port.raw[4:], "big")
+        first.close()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as squatter:
+            squatter.bind(rendezvousName("127.0.0.9", number))
+            for route in ("auto", "shared-memory"):
+                device = openSoftDevice(self.reactor, "127.0.0.9", route=route)
+                self.addCleanup(device.close)
+                self.assertEqual(len(device.routes), 2)
+            self.assertRaises(
+                DeviceUnavailable,
+                openSoftDevice,
+                self.reactor,
+                "127.0.0.9",
+                port=number,
+                route="shared-memory",
+            )
