@@ -220,7 +220,7 @@ class OpeningTests(SynchronousTestCase):
 
     @skipUnless(sys.platform == "linux", "abstract UNIX sockets are Linux's")
     def test_nameTaken(self) -> None:
-        """Where our name for shared memory is somebody else's, another port will do, if none was asked for."""
+        """Where our name for shared memory is somebody else's, any other port will do."""
         first = openSoftDevice(self.reactor, "127.0.0.9", route="rocev2")
         port = first.portAttributes(1).mac
         assert port is not None
