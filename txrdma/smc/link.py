@@ -376,10 +376,20 @@ class Link:
             return 0
         self._sendsCompleted(self._sendQueue.poll(_WINDOW))
         room = _WINDOW - self.poster.sent + self._acknowledged
-        if room <= 0 and not self._isFull:
+        if room <= 0:
+            self._waitForSends()
+        return room
+
+    def stall(self, stream: SMCTransport) -> None:
+        """It has more to post, when there is room to copy it."""
+        stream.isDirty = True
+        self.dirty.append(stream)
+        self._waitForSends()
+
+    def _waitForSends(self) -> None:
+        if not self._isFull:
             self._isFull = True
             self._sendReader.start()
-        return room
 
     # Completions
 
@@ -406,13 +416,13 @@ class Link:
                 except Exception:
                     _log.failure("while {handler!r} took a message", handler=handler)
         self._wasHeard = True
-        if len(used) >= _REPOST and not self.isOver:
-            self._queuePair.postReceive(used)
-            used.clear()
         if self.dirty and not self._soon:
             self._flush()
         if self.dirty or self._soon:
             self._finishTurn()
+        if len(used) >= _REPOST and not self.isOver:  # while the answers are under way
+            self._queuePair.postReceive(used)
+            used.clear()
         self.isBusy = False
 
     def _sendsCompleted(self, batch: Sequence[Completion]) -> None:

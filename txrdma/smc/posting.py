@@ -81,7 +81,7 @@ class Poster:
         """This SEND is the next."""
         self.sent = sent = self.sent + 1
         request.identifier = sent
-        request.signaled = not sent % SIGNAL_EVERY
+        request.signaled = self.isStaged or not sent % SIGNAL_EVERY
         if self.isStaged:
             self._marks.append((sent, self._staged))
 

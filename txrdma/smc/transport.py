@@ -363,7 +363,12 @@ class SMCTransport:
                 self._peerIsGone()
                 return
             poster = self.link.poster
-            offset, first, second = ring.take(backlog, poster.most(backlog) if poster.isStaged else backlog)
+            most = backlog
+            if poster.isStaged:
+                most = poster.most(backlog)
+                if most < backlog:
+                    self.link.stall(self)
+            offset, first, second = ring.take(backlog, most)
             if first:
                 mustSend = True
                 self.writes += 1

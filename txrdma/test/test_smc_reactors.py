@@ -18,6 +18,7 @@ from typing import Any, ClassVar, TYPE_CHECKING
 from zope.interface import implementer
 
 from twisted.internet import interfaces
+from twisted.internet.address import IPv4Address
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.test import test_tcp
@@ -147,7 +148,7 @@ class _Builder(_Base):
     """What these tests have in common."""
 
     timeout = 5
-    _reactors: ClassVar[list[str]] = [
+    _reactors = [
         "twisted.internet.selectreactor.SelectReactor",
         "twisted.internet.pollreactor.PollReactor",
         "twisted.internet.epollreactor.EPollReactor",
@@ -158,7 +159,8 @@ class _Builder(_Base):
 
     def buildReactor(self) -> Any:
         reactor = super().buildReactor()
-        seen = self.modes = set()
+        seen: set[str] = set()
+        self.modes = seen
         register = status.register
 
         def registered(transport: Any) -> None:
@@ -173,7 +175,9 @@ class _Builder(_Base):
         self.assertLessEqual(self.modes, {self.endpoints.mode})
 
 
-class _Connections(_Builder, ConnectionTestsMixin, StreamClientTestsMixin):
+class _Connections(  # type: ignore[misc]  # endpoints of a narrower type
+    _Builder, ConnectionTestsMixin, StreamClientTestsMixin
+):
     """Connecting and disconnecting."""
 
     _address: Any = None
@@ -185,12 +189,7 @@ class _Connections(_Builder, ConnectionTestsMixin, StreamClientTestsMixin):
         self.endpoints.server(reactor).listen(factory).addCallback(listening)
 
     def connect(self, reactor: Any, factory: Any) -> Any:
-        address = self._address
-        if address is None:
-
-            class address:
-                port = 1
-
+        address = self._address or IPv4Address("TCP", self.endpoints.host, 1)
         return _Connector(self.endpoints.client(reactor, address), factory)
 
 
@@ -247,8 +246,8 @@ class _Reading(_Builder):
     """Pausing, resuming and half-close: C{TCPConnectionTestsBuilder}, as far as it is about any transport."""
 
     def _asTwisted(self, name: str) -> None:
-        # What Twisted writes to see aborts on macOS needs a server that is connected before its client is gone:
-        # true of TCP within one process, and by chance of everything else.
+        # What Twisted writes to see aborts on macOS needs a server that is connected before its client
+        # is gone: true of TCP within one process, and by chance of everything else.
         run = partial(runProtocolsWithReactor, writeToPeerAfterAbort=False)
         self.patch(test_tcp, "runProtocolsWithReactor", run)
         self.patch(test_tcp, "TCPCreator", lambda: self.endpoints)
