@@ -326,15 +326,17 @@ class Lane(Sending):
         """The receive queue has grown: find out beforehand where messages go, and how it will be told."""
         if self._dead:
             return
-        receives, ready = self._receives, self._ready
+        receives, ready, lookup = self._receives, self._ready, self._lookup
+        number, usual, domain = self._number, self._usual, self._domain
         for index in range(len(ready) - len(receives), 0):  # the new ones, counted from the end
             request = receives[index]
-            identifier, segments = request.identifier, request.segments
-            completion = self._received(identifier, self._usual)
+            identifier = request.identifier
+            completion = _new(Completion, (identifier, _SUCCESS, _RECEIVE, number, usual, None, 0, False))
+            segments = request.segments
             if len(segments) == 1:
                 address, room, lkey = segments[0]
-                region = self._lookup(lkey)
-                if region is not None and region.domain is self._domain and region.rights & _LOCAL_WRITE:
+                region = lookup(lkey)
+                if region is not None and region.domain is domain and region.rights & _LOCAL_WRITE:
                     offset = address - region.address
                     if offset >= 0 and offset + room <= region.length:
                         ready.append((identifier, region, offset, room, completion))
