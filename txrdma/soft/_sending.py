@@ -452,20 +452,24 @@ class Sending(Writer):
     def _retire(self) -> bool:
         """Complete what is consumed; what then fails, fails, and the lane with it."""
         owner, outstanding, done = self._owner, self._outstanding, self._acknowledged
-        count = 0
+        before = len(outstanding)
         failed = _SUCCESS
-        while outstanding and outstanding[0][0] <= done:
-            _, identifier, opcode, signaled, failed = outstanding[0]
+        while outstanding:
+            position, identifier, opcode, signaled, failed = outstanding[0]
+            if position > done:
+                failed = _SUCCESS
+                break
             if failed:
                 break
             outstanding.popleft()
-            count += 1
             if signaled:
                 owner.sendCompleted(
                     _new(Completion, (identifier, _SUCCESS, opcode, owner.number, 0, None, 0, False))
                 )
-        if count:
-            owner.retired(count)
+        if self._dead:  # the completion queue has overrun
+            return False
+        if before > len(outstanding):
+            owner.retired(before - len(outstanding))
         if failed:
             self._fail(failed, None)
         return not failed
