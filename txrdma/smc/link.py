@@ -53,7 +53,7 @@ from txrdma.verbs.completions import CompletionReader
 
 if TYPE_CHECKING:
     from txrdma.smc.groups import LinkGroups
-    from txrdma.smc.transport import SMCTransport
+    from txrdma.smc.stream import Stream
 
 _log = Logger()
 
@@ -91,8 +91,8 @@ class Link:
         self.isNew = True
         self.isBusy = False
         self.isOver = False
-        self.dirty: list[SMCTransport] = []
-        self.flushed: list[SMCTransport] = []
+        self.dirty: list[Stream] = []
+        self.flushed: list[Stream] = []
         self.contexts: list[Any] = theContextTracker.currentContext().contexts
         self.mtu = groups.mtu
         self.psn = secrets.randbits(24)
@@ -101,7 +101,7 @@ class Link:
         self._waiting: list[Deferred[None]] = []
         self._rkeys: dict[RKey, list[Deferred[None]]] = {}
         self._soon: list[Callable[[], None]] = []
-        self._lingering: dict[SMCTransport, float] = {}
+        self._lingering: dict[Stream, float] = {}
         self._turning: IDelayedCall | None = None
         self._timer: IDelayedCall | None = None
         self._peerQPN = QPN(0)
@@ -274,7 +274,7 @@ class Link:
 
     # Connections
 
-    def add(self, stream: SMCTransport) -> int:
+    def add(self, stream: Stream) -> int:
         """
         A connection comes.
 
@@ -284,17 +284,17 @@ class Link:
         self._handlers[token] = stream.receivedEarly
         return token
 
-    def begin(self, stream: SMCTransport) -> None:
+    def begin(self, stream: Stream) -> None:
         """A connection is complete, and takes messages."""
         self._handlers[stream.token] = stream.received
 
-    def linger(self, stream: SMCTransport) -> None:
+    def linger(self, stream: Stream) -> None:
         """The application is gone, the peer has some time for its part."""
         if not self.isOver:
             self._lingering[stream] = self._reactor.seconds() + LINGER_TIMEOUT
             self._reschedule()
 
-    def forget(self, stream: SMCTransport, element: Element, quiet: bool) -> None:
+    def forget(self, stream: Stream, element: Element, quiet: bool) -> None:
         """A connection is over."""
         self._lingering.pop(stream, None)
         self._handlers.pop(stream.token, None)
@@ -380,7 +380,7 @@ class Link:
             self._waitForSends()
         return room
 
-    def stall(self, stream: SMCTransport) -> None:
+    def stall(self, stream: Stream) -> None:
         """It has more to post, when there is room to copy it."""
         stream.isDirty = True
         self.dirty.append(stream)
@@ -539,9 +539,9 @@ class Link:
 
     # The end
 
-    def streams(self) -> list[SMCTransport]:
+    def streams(self) -> list[Stream]:
         """The connections on this link, those included that have ended for the application only."""
-        return [cast("SMCTransport", stream) for stream in self.core.connections.values()]
+        return [cast("Stream", stream) for stream in self.core.connections.values()]
 
     def discard(self) -> None:
         """The handshake that it was made for has failed."""

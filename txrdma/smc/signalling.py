@@ -36,6 +36,8 @@ _log = Logger()
 _UCRED = struct.Struct("3i")
 _PATIENCE = 60.0
 """Seconds that an announcement is remembered."""
+_BACKLOG = 4096
+"""Clients that announce themselves at the same moment; the kernel refuses more, and they take plain TCP."""
 _LISTENING = "0A"
 """TCP_LISTEN, in the state column of C{/proc/net/tcp}."""
 
@@ -274,7 +276,7 @@ class Announcements(Factory):
         """Begin to answer for a TCP listener."""
         self.place = place
         try:
-            self._port = reactor.listenUNIX(listenerName(place), self)
+            self._port = reactor.listenUNIX(listenerName(place), self, backlog=_BACKLOG)
         except CannotListenError as error:
             _log.warn(
                 "clients on this host will use plain TCP to {place}: {error}",

@@ -17,8 +17,7 @@ from twisted.internet.protocol import connectionDone
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
-from txrdma.smc import groups
-from txrdma.smc import transport as transportModule
+from txrdma.smc import groups, stream
 from txrdma.smc.groups import linkGroups
 from txrdma.smc.negotiation import LOCAL_DEVICE
 from txrdma.smc.transport import SMCTransport
@@ -171,7 +170,7 @@ class TransferTests(EndsTestCase):
 
     async def test_chunks(self) -> None:
         """No C{dataReceived} is longer than it should be."""
-        self.patch(transportModule, "DELIVERY", 10_000)
+        self.patch(stream, "DELIVERY", 10_000)
         longest = 0
 
         class Measuring(Recorder):
