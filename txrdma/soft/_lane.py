@@ -157,6 +157,7 @@ class Lane(Sending):
                 self._lookBack()
             return
         ready, data, end, consumed = self._ready, self._inRaw, self._inEnd, self._consumed
+        before = consumed
         while header:
             short = self._short.get(header)
             if short is not None and ready and self._targets is None:
@@ -184,6 +185,9 @@ class Lane(Sending):
             consumed = self._consumed
             header = words[at]
         if self._dead:
+            return
+        if consumed == before:  # it waits for a receive: there is nothing to tell about that
+            self._lookBack()
             return
         if not ORDERED:
             barrier()
