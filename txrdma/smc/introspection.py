@@ -40,6 +40,9 @@ _LONGEST_ANSWER = 64 << 20
 
 PROC_NET_UNIX = Path("/proc/net/unix")
 
+NAMESPACE = "txrdma/control"
+"""What our abstract names begin with."""
+
 
 class IReactor(IReactorUNIX, IReactorTime):
     """What is asked of a reactor here."""
@@ -47,7 +50,7 @@ class IReactor(IReactorUNIX, IReactorTime):
 
 def controlName(pid: int) -> str:
     """The abstract name on which a process of our user answers."""
-    return f"\0txrdma/control/{os.getuid()}/{pid}"
+    return f"\0{NAMESPACE}/{os.getuid()}/{pid}"
 
 
 def _peer(protocol: Protocol) -> tuple[int, int]:
@@ -64,10 +67,12 @@ class _Answering(LineOnlyReceiver):
     delimiter = b"\n"
     MAX_LENGTH = 1024
 
-    def __init__(self, connections: Callable[[], Iterable[ISMCStatus]]) -> None:
+    def __init__(self, connections: Callable[[], Iterable[ISMCStatus]], internal: set[object] | None) -> None:
         self._connections = connections
+        self._internal = set() if internal is None else internal
 
     def connectionMade(self) -> None:
+        self._internal.add(self.transport)
         pid, uid = _peer(self)
         if uid != os.getuid():
             _log.warn("Process {pid} of user {uid} asked for our connections: refused", pid=pid, uid=uid)
@@ -93,6 +98,9 @@ class _Answering(LineOnlyReceiver):
     def lineLengthExceeded(self, line: bytes) -> None:
         self._abort()
 
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self._internal.discard(self.transport)
+
     def _abort(self) -> None:
         assert self.transport is not None
         self.transport.abortConnection()  # type: ignore[attr-defined]  # ITransport lacks it, UNIX has it
@@ -101,11 +109,12 @@ class _Answering(LineOnlyReceiver):
 class _AnsweringFactory(Factory):
     noisy = False
 
-    def __init__(self, connections: Callable[[], Iterable[ISMCStatus]]) -> None:
+    def __init__(self, connections: Callable[[], Iterable[ISMCStatus]], internal: set[object] | None) -> None:
         self._connections = connections
+        self._internal = internal
 
     def buildProtocol(self, address: IAddress | None) -> Protocol:
-        return _Answering(self._connections)
+        return _Answering(self._connections, self._internal)
 
 
 def appear(reactor: object, connections: Callable[[], Iterable[ISMCStatus]]) -> None:
@@ -113,9 +122,9 @@ def appear(reactor: object, connections: Callable[[], Iterable[ISMCStatus]]) -> 
     Answer for this process as long as this reactor runs; once is enough, more often is fine.
 
     The port is one of the reactor's internal readers, like its own wakers: it keeps nothing running, and goes
-    when the reactor is torn down.
+    when the reactor is torn down. So are connections to it: who asks is not the application's business.
     """
-    internal: set[object] | None = getattr(reactor, "_internalReaders", None)
+    internal = _internalReaders(reactor)
     if internal is None or any(
         isinstance(getattr(reader, "factory", None), _AnsweringFactory) for reader in internal
     ):
@@ -123,6 +132,11 @@ def appear(reactor: object, connections: Callable[[], Iterable[ISMCStatus]]) -> 
     port = answer(reactor, connections)
     if port is not None:
         internal.add(port)
+
+
+def _internalReaders(reactor: object) -> set[object] | None:
+    internal: set[object] | None = getattr(reactor, "_internalReaders", None)
+    return internal
 
 
 def answer(reactor: object, connections: Callable[[], Iterable[ISMCStatus]]) -> IListeningPort | None:
@@ -136,7 +150,8 @@ def answer(reactor: object, connections: Callable[[], Iterable[ISMCStatus]]) -> 
     if not IReactorUNIX.providedBy(reactor) or not sys.platform.startswith("linux"):
         return None
     try:
-        return IReactorUNIX(reactor).listenUNIX(controlName(os.getpid()), _AnsweringFactory(connections))
+        factory = _AnsweringFactory(connections, _internalReaders(reactor))
+        return IReactorUNIX(reactor).listenUNIX(controlName(os.getpid()), factory)
     except CannotListenError as error:
         _log.info("Not answering `txrdma connections`: {error}", error=error)
         return None
@@ -167,7 +182,7 @@ def answering(listing: str | None = None) -> list[int]:
     # The zero at the beginning of an abstract name is shown as an @.
     form = re.compile(
         r"^[0-9a-f]+: [0-9A-F]+ [0-9A-F]+ (?P<flags>[0-9A-F]+) .* "
-        rf"@txrdma/control/{os.getuid()}/(?P<pid>[0-9]+)$"
+        rf"@{re.escape(NAMESPACE)}/{os.getuid()}/(?P<pid>[0-9]+)$"
     )
     matches = (form.match(line) for line in listing.splitlines())
     return sorted({int(match["pid"]) for match in matches if match and int(match["flags"], 16) & _LISTENING})

@@ -48,12 +48,17 @@ class ToldStatus:
         return {"mode": self.mode, "state": self.state, "linkGroup": self.linkGroup}
 
 
+NAMESPACE = f"txrdma/test-{os.getpid()}"
+"""Not where the processes of this machine answer that are none of the test's business."""
+
 SERVE = """
 import sys
 from twisted.internet import reactor
+from txrdma.smc import introspection
 from txrdma.smc.introspection import answer
 from txrdma.test.test_smc_introspection import ToldStatus
 
+introspection.NAMESPACE = sys.argv[2]
 statuses = [ToldStatus()] * int(sys.argv[1])
 assert answer(reactor, lambda: statuses) is not None
 reactor.callWhenRunning(lambda: print("ready", flush=True))
@@ -64,7 +69,7 @@ reactor.run()
 @contextmanager
 def otherProcess(connections: int) -> Iterator[subprocess.Popen[bytes]]:
     """A process of our own user that answers."""
-    command = [sys.executable, "-c", SERVE, str(connections)]
+    command = [sys.executable, "-c", SERVE, str(connections), NAMESPACE]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
@@ -110,6 +115,9 @@ class AskingTests(TestCase):
 
     if not platform.isLinux():
         skip = "abstract UNIX sockets are Linux's"
+
+    def setUp(self) -> None:
+        self.patch(introspection, "NAMESPACE", NAMESPACE)
 
     def listen(self) -> IListeningPort:
         port = answer(reactor, lambda: [ToldStatus(), ToldStatus()])
