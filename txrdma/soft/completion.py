@@ -163,6 +163,11 @@ class SoftCompletionQueue:
         if self._polls:
             self._armRoutes()
 
+    @property
+    def isLive(self) -> bool:
+        """Whether C{poll} finds what a peer has done this moment, without any help: so with shared memory."""
+        return bool(self._polls)
+
     def disarm(self) -> None:
         """Nobody waits any more, but looks: so nobody has to ring."""
         self.armed = _UNARMED

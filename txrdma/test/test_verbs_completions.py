@@ -54,6 +54,27 @@ class QuietQueue(Queue):
         self.log.append("disarm")
 
 
+class LiveQueue(Queue):
+    """
+    One that a peer fills while we look.
+
+    @ivar later: something comes after so many looks.
+    """
+
+    isLive = True
+    later = 0
+    endless = False
+
+    def poll(self, limit: int) -> Sequence[Completion]:
+        if self.endless:
+            self.put(1)
+        if self.later:
+            self.later -= 1
+            if not self.later:
+                self.put(99)
+        return super().poll(limit)
+
+
 @implementer(ICompletionChannel)
 class Channel:
     """A channel that has always had an event."""
@@ -131,15 +152,15 @@ class CompletionReaderTests(SynchronousTestCase):
 class SleepingTests(CompletionReaderTests):
     """On a reactor that only waits for descriptors."""
 
-    def test_armsFirst(self) -> None:
-        """It arms, then polls until there is no more."""
+    def test_armsThenPolls(self) -> None:
+        """What is there is handed over at once; after that it arms, and polls until there is no more."""
         self.reader.start()
         self.reactor.advance(0)
-        self.assertEqual(self.log, ["arm", "poll"])
+        self.assertEqual(self.log, ["poll", "arm", "poll"])
         self.queue.put(1, 2, 3)
         self.log.clear()
         self.reader.doRead()
-        self.assertEqual(self.log, ["arm", "poll", "poll"])
+        self.assertEqual(self.log, ["poll", "poll", "arm", "poll"])
         self.assertEqual(self.batches, [[1, 2, 3]])
         self.assertEqual(self.channel.taken, 1)
 
@@ -185,6 +206,72 @@ class SleepingTests(CompletionReaderTests):
         self.reactor.advance(0)
         self.assertEqual(len(self.batches), 1)
         self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+
+class LingeringTests(SynchronousTestCase):
+    """With queues that show by themselves what has just happened."""
+
+    def setUp(self) -> None:
+        self.reactor: Any = MemoryReactorClock()
+        self.log: list[str] = []
+        self.queue = LiveQueue(self.log)
+        self.found: list[int] = []
+        self.reader = self.make(0.005)
+        self.reader.start()
+        self.reactor.advance(0)
+        self.log.clear()
+
+    def make(self, seconds: float) -> CompletionReader:
+        channel = Channel([self.queue])
+        return CompletionReader(self.reactor, channel, [self.queue], self.handle, seconds)
+
+    def handle(self, batch: Sequence[Completion]) -> None:
+        self.found += [completion.identifier for completion in batch]
+
+    def test_looksOn(self) -> None:
+        """What comes a moment later is found without an event, and only then it arms."""
+        self.queue.later = 5
+        self.reader.doRead()
+        self.assertEqual(self.found, [99])
+        self.assertEqual(self.log.count("arm"), 1)
+        self.assertEqual(self.log[-2:], ["arm", "poll"])
+
+    def test_inVain(self) -> None:
+        """When that does not pay it is left, but for a try now and then; when it pays again it goes on."""
+
+        def looks() -> int:
+            self.log.clear()
+            self.reader.doRead()
+            return len(self.log)
+
+        counts = [looks() for _ in range(40)]
+        self.assertTrue(all(count > 10 for count in counts[:1]))
+        self.assertLess(len([count for count in counts if count > 10]), 6)
+        self.assertGreater(len([count for count in counts[5:] if count > 10]), 0)
+        while looks() <= 10:
+            pass
+        for _ in range(40):
+            self.queue.later = 5
+            looks()
+        self.assertIn(99, self.found)
+        self.assertGreater(looks(), 10)
+
+    def test_fair(self) -> None:
+        """While there is always more, others get their turn."""
+        self.queue.endless = True
+        self.reader.doRead()
+        self.assertEqual(len(self.reactor.getDelayedCalls()), 1)
+        self.queue.endless = False
+        self.reactor.advance(0)
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def test_not(self) -> None:
+        """It can be told not to."""
+        self.reader.stop()
+        self.reader = self.make(0)
+        self.reader.start()
+        self.reactor.advance(0)
+        self.assertEqual(self.log, ["poll", "arm", "poll"])
 
 
 class LookedAtTests(CompletionReaderTests):

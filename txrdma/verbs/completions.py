@@ -7,6 +7,7 @@ Follows InfiniBand Architecture vol. 1, 11.4.2: who waits arms a queue first, th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Final
 
 from zope.interface import implementer
@@ -20,6 +21,12 @@ from txrdma.interfaces import ICompletionChannel, ICompletionQueue, IPollable, I
 
 _log = Logger()
 
+LINGER_SECONDS: Final = 30e-6
+_PROBE_SECONDS: Final = 60e-6
+_TURN_SECONDS: Final = 200e-6
+_PATIENCE: Final = 2
+_PROBE: Final = 16
+_LOOKS: Final = range(8)
 _BATCH: Final = 64
 _BUDGET: Final = 16
 
@@ -35,6 +42,10 @@ class CompletionReader:
 
     After some batches the others on the reactor get their turn. A handler that raises is logged, and goes on
     with the next batch.
+
+    Where the reactor does not look at queues by itself, the reader looks on for some microseconds before it
+    has itself woken again: to sleep and to be woken takes both processes longer than a quick answer does. It does
+    so only while that pays, and where looking is enough: in shared memory.
     """
 
     def __init__(
@@ -43,10 +54,12 @@ class CompletionReader:
         channel: ICompletionChannel,
         queues: Sequence[ICompletionQueue],
         handler: Callable[[Sequence[Completion]], None],
+        lingerSeconds: float = LINGER_SECONDS,
     ) -> None:
         """
         @param queues: those of the channel that are to be read.
         @param handler: is called with a batch of completions of one queue, oldest first.
+        @param lingerSeconds: how long to look on for more before the reactor may sleep; 0 is not at all.
         """
         self._reactor = reactor
         self._channel = channel
@@ -54,6 +67,8 @@ class CompletionReader:
         self._polls = tuple(queue.poll for queue in queues)
         self._handler = handler
         self._polling: IReactorPolling | None = IReactorPolling(reactor, None)
+        self._linger = lingerSeconds
+        self._misses = 0
         self._armed = False
         # Queues may know how not to be armed any more; on a reactor that looks anyway this saves their bells.
         self._disarms: list[Callable[[], None]] = [
@@ -108,14 +123,46 @@ class CompletionReader:
         self.stop()
 
     def _turn(self) -> None:
-        """Arm, then poll until empty: what completes meanwhile raises the event again."""
+        """Poll until empty, arm, and look once more: what completes after that raises the event again."""
         self._again = None
-        self.arm()
-        for _ in range(_BUDGET):
-            if not self.poll():
+        if self._drain() and self._lookOn() and self._running:
+            self.arm()
+            if self._drain():
                 return
         if self._running:
             self._again = self._reactor.callLater(0, self._turn)
+
+    def _drain(self) -> bool:
+        """Poll until empty; False when it is not in the end."""
+        return any(not self.poll() for _ in range(_BUDGET))
+
+    def _lookOn(self) -> bool:
+        """Look for a little while whether there is more; False when there is more than is fair."""
+        window = self._window()
+        if not window or not any(getattr(queue, "isLive", False) for queue in self._queues):
+            return True
+        began = now = perf_counter()
+        until = began + window
+        self._misses += 1
+        while now < until and self._running:
+            for _ in _LOOKS:
+                if self.poll():
+                    self._misses = 0
+                    until = perf_counter() + self._linger
+                    if until - began > _TURN_SECONDS + self._linger:
+                        return False
+                    break
+            now = perf_counter()
+        return True
+
+    def _window(self) -> float:
+        """How long to look on: not at all when that has been in vain, but for a longer try now and then."""
+        if not self._linger or self._misses < _PATIENCE:
+            return self._linger
+        if self._misses % _PROBE == 0:
+            return max(_PROBE_SECONDS, self._linger)
+        self._misses += 1
+        return 0.0
 
     # IPollable
 
