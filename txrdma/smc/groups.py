@@ -16,6 +16,7 @@ from twisted.logger import Logger
 from txrdma.error import Refused
 from txrdma.iba.types import MACAddress, MTU
 from txrdma.iba.verbs import AsyncEvent, AsyncEventKind
+from txrdma.interfaces import IVerbsDevice
 from txrdma.smc._linkgroup import GroupKey
 from txrdma.smc.clc import Accept, Diagnosis, Proposal
 from txrdma.smc.link import Link
@@ -61,6 +62,12 @@ def linkGroups(reactor: Any, description: str) -> LinkGroups:
     return groups
 
 
+def useDevice(reactor: Any, description: str, device: IVerbsDevice) -> LinkGroups:
+    """From now on, this open device is what the description means."""
+    groups = _open[reactor, description] = LinkGroups(reactor, description, device)
+    return groups
+
+
 def closeLinkGroups(reactor: object) -> None:
     """Close all link groups of a reactor, and their devices; tests want that before they end."""
     for (owner, _), groups in list(_open.items()):
@@ -71,11 +78,16 @@ def closeLinkGroups(reactor: object) -> None:
 class LinkGroups:
     """All link groups over one device."""
 
-    def __init__(self, reactor: Any, description: str) -> None:
+    def __init__(self, reactor: Any, description: str, device: IVerbsDevice | None = None) -> None:
+        """
+        @param device: the one that is meant by the description, if it is open already; it is closed with this.
+        """
         self.reactor = reactor
         self._key = (reactor, description)
         self._links: dict[GroupKey, list[Link]] = {}
-        self.device = device = sharedDevice(reactor, description)
+        if device is None:
+            device = sharedDevice(reactor, description)
+        self.device = device
         port = device.portAttributes(1)
         if port.mac is None:
             device.close()
