@@ -44,7 +44,7 @@ class CompletionReader:
     with the next batch.
 
     Where the reactor does not look at queues by itself, the reader looks on for some microseconds before it
-    has itself woken again: to sleep and to be woken takes both processes longer than a quick answer does. It does
+    has itself woken again: to sleep and be woken takes both processes longer than a quick answer does. It does
     so only while that pays, and where looking is enough: in shared memory.
     """
 
