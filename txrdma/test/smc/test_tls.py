@@ -72,9 +72,10 @@ class TLSTests(EndsTestCase):
         server = wrapServerTLS(self.serverOptions, serverFromString(reactor, "smc:127.0.0.1:0"))
         port = await server.listen(factory)
         self.addCleanup(port.stopListening)
+        where: Any = port.getHost()
         text = (
             rf"tls:localhost:443:trustRoots={roots}"
-            rf":endpoint=smc\:127.0.0.1\:{port.getHost().port}\:fallback=no"
+            rf":endpoint=smc\:127.0.0.1\:{where.port}\:fallback=no"
         )
         one: Any = await clientFromString(reactor, text).connect(Recorders())
         one.transport.write(DATA)
