@@ -25,7 +25,7 @@ LINGER_SECONDS: Final = 30e-6
 _PROBE_SECONDS: Final = 60e-6
 _TURN_SECONDS: Final = 200e-6
 _PATIENCE: Final = 2
-_PROBE: Final = 16
+_PROBE: Final = 32
 _LOOKS: Final = range(8)
 _BATCH: Final = 64
 _BUDGET: Final = 16
@@ -44,7 +44,7 @@ class CompletionReader:
     with the next batch.
 
     Where the reactor does not look at queues by itself, the reader looks on for some microseconds before it
-    has itself woken again: to sleep and be woken takes both processes longer than a quick answer does. It does
+    has itself woken again: to sleep and to be woken takes both processes longer than a quick answer. It does
     so only while that pays, and where looking is enough: in shared memory.
     """
 
