@@ -488,7 +488,7 @@ class Stream:
         self._failure = None
         self._drop()
         self.connected = 0
-        self.disconnected = 1
+        self.disconnected = self.disconnecting = 1  # what still comes is for nobody
         self._clear()
         status.forget(cast(Any, self))
         self.link.linger(self)
