@@ -2,7 +2,7 @@
 Tell the same user's tools what this process's connections are doing.
 
 Each process with live connections listens on an abstract UNIX socket, C{\\0txrdma/control/<uid>/<pid>}, and
-answers one line of JSON with one line of JSON. Both sides look at SO_PEERCRED: a name in that space can be
+answers whoever connects with one line of JSON. Both sides look at SO_PEERCRED: a name in that space can be
 taken by anybody. The sockets are found in C{/proc/net/unix}; there is no file that could outlive its process.
 """
 
@@ -17,15 +17,16 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Thread
 from typing import cast
+
+from zope.interface import implementer
 
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.endpoints import connectProtocol, UNIXClientEndpoint
-from twisted.internet.error import CannotListenError
-from twisted.internet.interfaces import IAddress, IListeningPort, IReactorTime, IReactorUNIX
-from twisted.internet.protocol import connectionDone, Factory, Protocol
+from twisted.internet.interfaces import IReactorFDSet, IReactorTime, IReactorUNIX, IReadDescriptor
+from twisted.internet.protocol import connectionDone, Protocol
 from twisted.logger import Logger
-from twisted.protocols.basic import LineOnlyReceiver
 from twisted.python.failure import Failure
 
 from txrdma.interfaces import ISMCStatus
@@ -37,6 +38,7 @@ _LISTENING = 0x10000
 """__SO_ACCEPTCON, among the flags of C{/proc/net/unix}."""
 
 _LONGEST_ANSWER = 64 << 20
+_PATIENCE = 10.0
 
 PROC_NET_UNIX = Path("/proc/net/unix")
 
@@ -45,7 +47,7 @@ NAMESPACE = "txrdma/control"
 
 
 class IReactor(IReactorUNIX, IReactorTime):
-    """What is asked of a reactor here."""
+    """What asking needs of a reactor."""
 
 
 def controlName(pid: int) -> str:
@@ -53,106 +55,119 @@ def controlName(pid: int) -> str:
     return f"\0{NAMESPACE}/{os.getuid()}/{pid}"
 
 
-def _peer(protocol: Protocol) -> tuple[int, int]:
-    """Process and user at the other end, by the kernel's word."""
-    # ITransport has no word for the socket; Twisted's UNIX transports have this attribute.
-    connected = cast(socket.socket, protocol.transport.socket)  # type: ignore[union-attr]
+def _peerOf(connected: socket.socket) -> tuple[int, int]:
+    """Process and user at the other end of a UNIX socket, by the kernel's word."""
     pid, uid, _gid = _UCRED.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     return pid, uid
 
 
-class _Answering(LineOnlyReceiver):
-    """The end of the process that is asked."""
+@implementer(IReadDescriptor)
+class Control:
+    """
+    Answers whoever connects, and has the right to know.
 
-    delimiter = b"\n"
-    MAX_LENGTH = 1024
+    The reactor only accepts: an answer that the socket's buffer can't hold is sent by a thread, so that who
+    asks and does not listen holds up nobody.
+    """
 
-    def __init__(self, connections: Callable[[], Iterable[ISMCStatus]], internal: set[object] | None) -> None:
+    def __init__(self, reactor: IReactorFDSet, connections: Callable[[], Iterable[ISMCStatus]]) -> None:
+        self._reactor = reactor
         self._connections = connections
-        self._internal = set() if internal is None else internal
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            self._socket.setblocking(False)
+            self._socket.bind(controlName(os.getpid()))
+            self._socket.listen()
+        except BaseException:
+            self._socket.close()
+            raise
+        reactor.addReader(self)
 
-    def connectionMade(self) -> None:
-        self._internal.add(self.transport)
-        pid, uid = _peer(self)
+    def fileno(self) -> int:
+        """The listening socket's."""
+        return self._socket.fileno()
+
+    def logPrefix(self) -> str:
+        """As Twisted's log shows it."""
+        return "txrdma.smc.introspection"
+
+    def doRead(self) -> None:
+        """Somebody asks."""
+        try:
+            asker, _address = self._socket.accept()
+        except OSError:
+            return  # it has gone again, or there are no descriptors left
+        pid, uid = _peerOf(asker)
         if uid != os.getuid():
             _log.warn("Process {pid} of user {uid} asked for our connections: refused", pid=pid, uid=uid)
-            self._abort()
-
-    def lineReceived(self, line: bytes) -> None:
-        assert self.transport is not None
+            asker.close()
+            return
+        answer = self._answer()
+        asker.setblocking(False)
         try:
-            question = json.loads(line)
-            ask = question["ask"]
-        except (ValueError, KeyError, TypeError):
-            ask = None
-        if ask != "connections":
-            answer: dict[str, object] = {"error": "ask for 'connections'"}
+            sent = asker.send(answer)
+        except OSError:
+            sent = len(answer)  # nobody listens any more
+        if sent == len(answer):
+            asker.close()
         else:
-            answer = {
-                "pid": os.getpid(),
-                "command": [os.path.basename(sys.executable), *sys.argv],
-                "connections": [status.toDict() for status in self._connections()],
-            }
-        self.transport.write(json.dumps(answer).encode() + b"\n")
+            Thread(target=_sendRest, args=(asker, answer[sent:]), daemon=True).start()
 
-    def lineLengthExceeded(self, line: bytes) -> None:
-        self._abort()
+    def _answer(self) -> bytes:
+        told = {
+            "pid": os.getpid(),
+            "command": [os.path.basename(sys.executable), *sys.argv],
+            "connections": [status.toDict() for status in self._connections()],
+        }
+        return json.dumps(told).encode() + b"\n"
 
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self._internal.discard(self.transport)
+    def connectionLost(self, reason: Failure) -> None:
+        """The reactor is torn down."""
+        self._socket.close()
 
-    def _abort(self) -> None:
-        assert self.transport is not None
-        self.transport.abortConnection()  # type: ignore[attr-defined]  # ITransport lacks it, UNIX has it
+    def close(self) -> None:
+        """Answer no more."""
+        self._reactor.removeReader(self)
+        self._socket.close()
 
 
-class _AnsweringFactory(Factory):
-    noisy = False
-
-    def __init__(self, connections: Callable[[], Iterable[ISMCStatus]], internal: set[object] | None) -> None:
-        self._connections = connections
-        self._internal = internal
-
-    def buildProtocol(self, address: IAddress | None) -> Protocol:
-        return _Answering(self._connections, self._internal)
+def _sendRest(asker: socket.socket, answer: bytes) -> None:
+    with asker:
+        asker.settimeout(_PATIENCE)
+        try:
+            asker.sendall(answer)
+        except OSError:
+            pass  # it has gone, or does not listen
 
 
 def appear(reactor: object, connections: Callable[[], Iterable[ISMCStatus]]) -> None:
     """
     Answer for this process as long as this reactor runs; once is enough, more often is fine.
 
-    The port is one of the reactor's internal readers, like its own wakers: it keeps nothing running, and goes
-    when the reactor is torn down. So are connections to it: who asks is not the application's business.
+    The socket is one of the reactor's internal readers, like its own wakers: it keeps nothing running, and
+    goes when the reactor is torn down.
     """
-    internal = _internalReaders(reactor)
-    if internal is None or any(
-        isinstance(getattr(reader, "factory", None), _AnsweringFactory) for reader in internal
-    ):
-        return
-    port = answer(reactor, connections)
-    if port is not None:
-        internal.add(port)
-
-
-def _internalReaders(reactor: object) -> set[object] | None:
     internal: set[object] | None = getattr(reactor, "_internalReaders", None)
-    return internal
+    if internal is None or any(isinstance(reader, Control) for reader in internal):
+        return
+    control = answer(reactor, connections)
+    if control is not None:
+        internal.add(control)
 
 
-def answer(reactor: object, connections: Callable[[], Iterable[ISMCStatus]]) -> IListeningPort | None:
+def answer(reactor: object, connections: Callable[[], Iterable[ISMCStatus]]) -> Control | None:
     """
     Begin to answer for this process.
 
     @param connections: gives the live ones, whenever somebody asks.
-    @return: the port to stop listening on, or None where this can't be had: a reactor without UNIX sockets,
-        or one more reactor in a process that answers already.
+    @return: what to close, or None where this can't be had: on systems without abstract names, and for one
+        more reactor in a process that answers already.
     """
-    if not IReactorUNIX.providedBy(reactor) or not sys.platform.startswith("linux"):
+    if not IReactorFDSet.providedBy(reactor) or not sys.platform.startswith("linux"):
         return None
     try:
-        factory = _AnsweringFactory(connections, _internalReaders(reactor))
-        return IReactorUNIX(reactor).listenUNIX(controlName(os.getpid()), factory)
-    except CannotListenError as error:
+        return Control(IReactorFDSet(reactor), connections)
+    except OSError as error:
         _log.info("Not answering `txrdma connections`: {error}", error=error)
         return None
 
@@ -197,12 +212,10 @@ class _Asking(Protocol):
         self._length = 0
 
     def connectionMade(self) -> None:
-        assert self.transport is not None
-        _pid, uid = _peer(self)
+        # ITransport has no word for the socket; Twisted's UNIX transports have this attribute.
+        _pid, uid = _peerOf(cast(socket.socket, self.transport.socket))  # type: ignore[union-attr]
         if uid != os.getuid():
             self._finish(Failure(PermissionError(f"the socket belongs to user {uid}")))
-        else:
-            self.transport.write(b'{"ask": "connections"}\n')
 
     def dataReceived(self, data: bytes) -> None:
         self._chunks.append(data)

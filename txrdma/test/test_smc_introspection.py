@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,18 +16,14 @@ from typing import cast
 from zope.interface import implementer
 
 from twisted.internet import reactor as installedReactor
-from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import connectProtocol, UNIXClientEndpoint
-from twisted.internet.interfaces import IListeningPort
-from twisted.internet.protocol import Protocol
+from twisted.internet.task import deferLater
 from twisted.internet.testing import MemoryReactorClock
-from twisted.python.failure import Failure
 from twisted.python.runtime import platform
-from twisted.trial.unittest import SkipTest, SynchronousTestCase, TestCase
+from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from txrdma.interfaces import ISMCStatus
 from txrdma.smc import introspection
-from txrdma.smc.introspection import Answer, answer, answering, askAll, controlName
+from txrdma.smc.introspection import Answer, answer, answering, appear, askAll, controlName
 
 reactor = cast(introspection.IReactor, installedReactor)
 
@@ -55,7 +52,7 @@ SERVE = """
 import sys
 from twisted.internet import reactor
 from txrdma.smc import introspection
-from txrdma.smc.introspection import answer
+from txrdma.smc.introspection import answer, Answer, answering, appear, askAll, controlName
 from txrdma.test.test_smc_introspection import ToldStatus
 
 introspection.NAMESPACE = sys.argv[2]
@@ -77,6 +74,14 @@ def otherProcess(connections: int) -> Iterator[subprocess.Popen[bytes]]:
             yield process
         finally:
             process.kill()
+
+
+class InternalReactor(MemoryReactorClock):
+    """With readers of its own, as all of Twisted's real reactors have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._internalReaders: set[introspection.Control] = set()
 
 
 class ListingTests(SynchronousTestCase):
@@ -102,12 +107,27 @@ Num       RefCount Protocol Flags    Type St Inode Path
         """A reactor that has no UNIX sockets is left alone."""
         self.assertIs(answer(object(), list), None)
 
-    def test_listensByName(self) -> None:
+    def test_name(self) -> None:
         """The name tells user and process, and stands in no file system."""
+        self.assertEqual(controlName(77), f"\0txrdma/control/{os.getuid()}/77")
+
+    def test_once(self) -> None:
+        """Appearing again and again makes one socket, which is the reactor's own affair."""
+        self.patch(introspection, "NAMESPACE", NAMESPACE)
+        memory = InternalReactor()
+        appear(memory, list)
+        appear(memory, list)
+        [control] = memory._internalReaders
+        self.assertEqual(memory.getReaders(), [control])
+        self.assertIn(os.getpid(), answering())
+        control.close()
+        self.assertNotIn(os.getpid(), answering())
+
+    def test_noInternals(self) -> None:
+        """Where a reactor has no readers of its own, nothing appears."""
         memory = MemoryReactorClock()
-        answer(memory, list)
-        [(name, *_rest)] = memory.unixServers
-        self.assertEqual(name, f"\0txrdma/control/{os.getuid()}/{os.getpid()}")
+        appear(memory, list)
+        self.assertEqual(memory.getReaders(), [])
 
 
 class AskingTests(TestCase):
@@ -119,12 +139,10 @@ class AskingTests(TestCase):
     def setUp(self) -> None:
         self.patch(introspection, "NAMESPACE", NAMESPACE)
 
-    def listen(self) -> IListeningPort:
-        port = answer(reactor, lambda: [ToldStatus(), ToldStatus()])
-        if port is None:
-            raise SkipTest("this reactor has no UNIX sockets")
-        self.addCleanup(port.stopListening)
-        return port
+    def listen(self, connections: int = 2) -> None:
+        control = answer(reactor, lambda: [ToldStatus()] * connections)
+        assert control is not None
+        self.addCleanup(control.close)
 
     async def ours(self, pid: int) -> list[Answer]:
         return [told for told in await askAll(reactor, 5.0) if told.pid == pid]
@@ -162,40 +180,38 @@ class AskingTests(TestCase):
             [told] = [told for told in await askAll(reactor, 0.2) if told.pid == process.pid]
         self.assertIn("no answer", told.error)
 
-    async def test_nonsense(self) -> None:
-        """Questions without sense are answered so; too long ones end the connection."""
-        self.listen()
-        for question in (b"{", b"[]", b'{"ask": 3}', b'{"ask": "secrets"}', b"\xff"):
-            self.assertIn(b"error", await self.say(question + b"\n"))
-        self.assertEqual(await self.say(b"x" * 100_000), b"")
+    async def test_inattentive(self) -> None:
+        """Who asks and does not listen to a long answer holds up nobody."""
+        self.listen(20_000)
+        with socket.socket(socket.AF_UNIX) as inattentive:
+            inattentive.connect(controlName(os.getpid()))
+            [told] = await self.ours(os.getpid())
+            self.assertEqual((told.error, len(told.connections)), ("", 20_000))
 
-    async def test_otherUser(self) -> None:
-        """Neither side talks with another user's process."""
+    async def test_hasty(self) -> None:
+        """Who asks and goes away at once does no harm."""
+        self.listen(20_000)
+        for _ in range(3):
+            with socket.socket(socket.AF_UNIX) as hasty:
+                hasty.connect(controlName(os.getpid()))
+        [told] = await self.ours(os.getpid())
+        self.assertEqual(told.error, "")
+
+    async def test_otherUserAsks(self) -> None:
+        """Another user's process is told nothing."""
         self.listen()
-        self.patch(introspection, "_peer", lambda protocol: (1, os.getuid() + 1))
-        self.assertEqual(await self.say(b'{"ask": "connections"}\n'), b"")
+        self.patch(introspection, "_peerOf", lambda connected: (1, os.getuid() + 1))
+        with socket.socket(socket.AF_UNIX) as other:
+            other.connect(controlName(os.getpid()))
+            await deferLater(reactor, 0.05)
+            other.setblocking(False)
+            self.assertEqual(other.recv(100), b"")
+
+    async def test_otherUserAnswers(self) -> None:
+        """Another user's process is not believed, whatever its name."""
+        self.listen()
+        real = introspection._peerOf
+        others = iter([lambda connected: (1, os.getuid() + 1)])
+        self.patch(introspection, "_peerOf", lambda connected: next(others, real)(connected))
         [told] = await self.ours(os.getpid())
         self.assertIn("belongs to user", told.error)
-
-    def say(self, question: bytes) -> Deferred[bytes]:
-        """Send that to our own socket; the answer until a line ends or the connection does."""
-        said: Deferred[bytes] = Deferred()
-
-        class Saying(Protocol):
-            heard = b""
-
-            def connectionMade(self) -> None:
-                assert self.transport is not None
-                self.transport.write(question)
-
-            def dataReceived(self, data: bytes) -> None:
-                self.heard += data
-                if data.endswith(b"\n"):
-                    assert self.transport is not None
-                    self.transport.loseConnection()
-
-            def connectionLost(self, reason: Failure = Failure(Exception())) -> None:  # noqa: B008
-                said.callback(self.heard)
-
-        made = connectProtocol(UNIXClientEndpoint(reactor, controlName(os.getpid())), Saying())
-        return made.addCallback(lambda _protocol: said)  # type: ignore[no-any-return]
