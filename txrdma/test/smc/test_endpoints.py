@@ -67,7 +67,7 @@ class ModeTests(EndsTestCase):
             verifyObject(ISMCTransport, end.transport)
             verifyObject(ISMCStatus, end.smc)
             self.assertEqual((end.smc.mode, end.smc.fallbackReason), (mode, reason))
-            self.assertEqual(end.smc.device, "soft" if mode == "SMC-R" else "")
+            self.assertEqual(end.smc.device[:4], "soft" if mode == "SMC-R" else "")
             told = end.smc.toDict()
             self.assertEqual(told["mode"], mode)
             self.assertEqual(told["fallbackReason"], None if reason is None else reason.name)
@@ -117,6 +117,23 @@ class ModeTests(EndsTestCase):
         server = r"smc:127.0.0.1:0:device=soft\:route\=rocev2"
         client = r"smc:127.0.0.1:{port}:device=soft\:route\=rocev2"
         await self.check(server, client, "SMC-R", (None, None))
+
+    async def test_otherDevices(self) -> None:
+        """The ends may have different devices, as long as one reaches the other."""
+        await self.check("smc:127.0.0.1:0:device=soft", "smc:127.0.0.1:{port}", "SMC-R", (None, None))
+        await self.check(
+            r"smc:127.0.0.1:0:device=soft\:127.0.0.3", "smc:127.0.0.1:{port}", "SMC-R", (None, None)
+        )
+
+    async def test_unreachableDevice(self) -> None:
+        """Devices that can't reach each other: the client finds out, and both go on by TCP."""
+        await self.check(
+            r"smc:127.0.0.1:0:device=soft\:route\=rocev2",
+            "smc:127.0.0.1:{port}",
+            "TCP",
+            (Diagnosis.ERR_RDYLNK, Diagnosis.PEERDECL),
+            (None, Diagnosis.ERR_RDYLNK),
+        )
 
     async def test_plainServer(self) -> None:
         """A server that knows nothing of SMC gets the application's bytes, and no other."""

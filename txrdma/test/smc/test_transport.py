@@ -422,6 +422,13 @@ class ManyTests(EndsTestCase):
         await gatherResults([end.lost for end in (*ends, *factory.protocols)])
         for end in (*ends, *factory.protocols):
             end.reason.trap(ConnectionDone)
+        # Buffers that nobody uses are given back, all but one of each kind; the peer is told first.
+        await deferLater(reactor, 0.1)
+        for end in (ends[0], factory.protocols[0]):
+            link = end.smc._transport.link
+            self.assertEqual(link.streams(), [])
+            sizes = [buffer.size for buffer in link._pool]
+            self.assertEqual(len(sizes), len(set(sizes)))
 
     async def test_elements(self) -> None:
         """Rings are used again: many connections, one after the other, take one buffer."""
