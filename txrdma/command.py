@@ -41,11 +41,15 @@ class ConnectionsOptions(_TellingOptions):
     synopsis = "[options]"
     longdesc = "Tell the live connections of smc: endpoints in all processes of this user on this host."
     optFlags = [["watch", "w", "Tell again and again, until Ctrl-C."]]
-    optParameters = [["interval", "i", 1.0, "Seconds between two looks of --watch.", float]]
+    optParameters = [
+        ["interval", "i", 1.0, "Seconds between two looks of --watch.", float],
+        ["timeout", "t", 3.0, "Seconds to wait for a process that does not answer.", float],
+    ]
 
     def postOptions(self) -> None:
-        if not 0.05 <= self["interval"] <= 86400:
-            raise usage.UsageError(f"--interval {self['interval']:g}: say from 0.05 to 86400 seconds")
+        for name in ("interval", "timeout"):
+            if not 0.05 <= self[name] <= 86400:
+                raise usage.UsageError(f"--{name} {self[name]:g}: say from 0.05 to 86400 seconds")
 
 
 class DevicesOptions(_TellingOptions):
@@ -157,7 +161,7 @@ def connectionsTable(entries: Sequence[dict[str, Any]]) -> Table:
 async def connections(reactor: IReactor, options: usage.Options) -> None:
     """C{txrdma connections}: once, or again and again."""
     while True:
-        entries = flat(await askAll(reactor))
+        entries = flat(await askAll(reactor, options["timeout"]))
         if options["json"]:
             print(json.dumps(entries) if options["watch"] else json.dumps(entries, indent=2), flush=True)
         elif entries:

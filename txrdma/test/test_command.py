@@ -133,7 +133,8 @@ class ConnectionsTests(SynchronousTestCase):
 
     def test_watching(self) -> None:
         """Watching goes on until Ctrl-C, which ends it without a traceback."""
-        arguments = [sys.executable, "-m", "txrdma.command", "connections", "--json", "-w", "-i", "0.05"]
+        arguments = [sys.executable, "-m", "txrdma.command", "connections", "--json"]
+        arguments += ["--watch", "--interval", "0.05", "--timeout", "0.1"]
         with subprocess.Popen(
             arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as process:
