@@ -80,7 +80,7 @@ class LinkGroups:
 
     def __init__(self, reactor: Any, description: str, device: IVerbsDevice | None = None) -> None:
         """
-        @param device: the one that is meant by the description, if it is open already; it is closed with this.
+        @param device: what the description means, if it is open already; it is closed with this.
         """
         self.reactor = reactor
         self._key = (reactor, description)

@@ -343,32 +343,42 @@ class Link:
         """Post what connections have."""
         dirty = self.dirty
         room = _WINDOW - self.poster.sent + self._acknowledged
-        if len(dirty) > room:
-            room = self._makeRoom(room)
-            if room <= 0:
-                return
-            self.dirty = dirty[room:]
-            dirty = dirty[:room]
-        else:
-            self.dirty = []
         requests: list[SendRequest] = []
-        for stream in dirty:
+        if len(dirty) == 1 and room > 0:  # as mostly, which is worth some lines
+            stream = dirty.pop()
             stream.isDirty = False
             stream.fill(requests)
-        if requests:
-            try:
-                self._queuePair.postSend(requests)
-            except RDMAError as error:
-                self._broken(f"posting failed: {error}")
-        for stream in dirty:
+            if requests:
+                self._post(requests)
             if not stream.backlog:
                 stream.pending.clear()  # it is posted
+        else:
+            if len(dirty) > room:
+                room = self._makeRoom(room)
+                if room <= 0:
+                    return
+            self.dirty = dirty[room:]
+            dirty = dirty[:room]
+            for stream in dirty:
+                stream.isDirty = False
+                stream.fill(requests)
+            if requests:
+                self._post(requests)
+            for stream in dirty:
+                if not stream.backlog:
+                    stream.pending.clear()
         if self.poster.isUsed:
             self.poster.clear()
         if self.flushed:
             flushed, self.flushed = self.flushed, []
             for stream in flushed:
                 stream.wasFlushed()
+
+    def _post(self, requests: list[SendRequest]) -> None:
+        try:
+            self._queuePair.postSend(requests)
+        except RDMAError as error:
+            self._broken(f"posting failed: {error}")
 
     def _makeRoom(self, room: int) -> int:
         """See which messages have arrived; if these are too few, be told of the next."""

@@ -342,11 +342,11 @@ class Stream:
         ring = self.ring
         backlog = self.backlog
         mustSend = self._mustSend
+        poster = self.link.poster
         if backlog:
             if self._peerState & _CLOSED:
                 self._peerIsGone()
                 return
-            poster = self.link.poster
             most = backlog
             if poster.isStaged:
                 most = poster.most(backlog)
@@ -371,7 +371,6 @@ class Stream:
         if mustSend:
             self._mustSend = False
             self.messagesSent += 1
-            poster = self.link.poster
             message = self._message
             if poster.isStaged:
                 poster.number(message)
