@@ -391,6 +391,8 @@ class ServerNegotiation(_Negotiation):
     async def _confirmed(self, confirm: Confirm) -> None:
         link, stream = self._link, self._stream
         assert link is not None and stream is not None, "a Confirm before the Accept"
+        if link.isOver:
+            raise Refused("the link has ended meanwhile", Diagnosis.NOACTLINK)
         if link.isNew:
             link.connect(confirm)
             await link.confirmed()

@@ -317,6 +317,8 @@ class Stream:
 
     def linkLost(self) -> None:
         """The link is gone."""
+        if self._early is not None:
+            self._tcp = None  # a handshake goes on there, which ends in plain TCP
         self._closing.groupDied()
         self._happened()
 

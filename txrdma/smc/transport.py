@@ -84,6 +84,9 @@ class SMCTransport(Stream):
         if self.connected and not self.disconnecting:
             self.disconnecting = 1
             self._writeEnding = True
+            if self._isPaused:  # nobody will read what comes, but the peer needs the room for it
+                self._isPaused = False
+                self.link.soon(self.resumed)
             if not self.isDirty:
                 self._makeDirty()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, Final
 from unittest import mock
@@ -91,7 +91,7 @@ class Pair:
     """
     One connection.
 
-    @ivar server: C{None} until the server's protocol is made, as C{client}.
+    @ivar hasBegun: the client has its TCP connection.
     @ivar refused: why there was no connection for the client.
     """
 
@@ -99,7 +99,8 @@ class Pair:
     server: Talker
     wire: Wire
     sockets: tuple[MemorySocket, MemorySocket]
-    connecting: Deferred[Any] | None = None
+    connecting: Deferred[Any]
+    hasBegun: bool = False
     refused: BaseException | None = None
 
     @property
@@ -115,9 +116,9 @@ class Pair:
         elif self.refused is None and not self.client.host.isDead:
             return False
         server = self.server
-        if server.isMade:
-            return server.lostAt is not None or server.host.isDead
-        return self.sockets[1].isClosed
+        if server.host.isDead:
+            return True
+        return server.lostAt is not None if server.isMade else self.sockets[1].isClosed
 
 
 @dataclass(frozen=True)
@@ -248,33 +249,32 @@ class StreamScenario:
             self._groups(host)
         number = len(self.pairs)
         longest = random.choice((2000, 50_000, 50_000, 150_000))
-        here, there = (
-            makeTalker(host, f"{number}{role}", Random(random.random()), makePlan(random, longest))
-            for host, role in ((client, "c"), (server, "s"))
-        )
+        plans = [makePlan(random, longest), makePlan(random, longest)]
+        if all(plan.ending == "wait" for plan in plans):
+            plans[0] = replace(plans[0], ending="lose")
+        here = makeTalker(client, f"{number}c", Random(random.random()), plans[0])
+        there = makeTalker(server, f"{number}s", Random(random.random()), plans[1])
         here.peer, there.peer = there, here
-        if here.plan.ending == there.plan.ending == "wait":
-            here.later(1.0, lambda: here._close() if here.isMade else None)
         latency = random.choice((1e-5, 1e-3, 0.02))
         sockets = connectedSockets(world, random, client, server, 50_000 + number, latency)
-        pair = Pair(here, there, sockets[0].wire, sockets)
-        self.pairs.append(pair)
         for one in sockets:
             one.sniffer = self._sniff
         options = Options(device=DEVICE, agreed=True)
         accepting = ServerNegotiation(server, options, Outcomes("server"), lambda: there, None)
         asking = ClientNegotiation(client, options, Outcomes("client"), lambda: here)
-        pair.connecting = asking.finished()
+        pair = Pair(here, there, sockets[0].wire, sockets, asking.finished())
+        self.pairs.append(pair)
 
         def refused(failure: Any) -> None:
             pair.refused = failure.value
 
         pair.connecting.addErrback(refused)
         for one, protocol in ((sockets[0], asking), (sockets[1], accepting)):
-            world.clock.callLater(latency * random.random(), self._begin, one, protocol)
+            world.clock.callLater(latency * random.random(), self._begin, pair, one, protocol)
 
-    def _begin(self, one: MemorySocket, protocol: Protocol) -> None:
+    def _begin(self, pair: Pair, one: MemorySocket, protocol: Protocol) -> None:
         if not one.host.isDead:
+            pair.hasBegun |= one is pair.sockets[0]
             MemoryTCP(one, protocol).begin()
 
     # What happens besides
@@ -317,7 +317,7 @@ class StreamScenario:
                 ends = random.random() < 0.5
                 span = _FREEZE if ends else _FREEZE * random.random()
                 self.world.clock.callLater(span, self._thaw, [pair], ends)
-            elif pair.connecting is not None and not pair.client.isMade:
+            elif pair.hasBegun and not pair.client.isMade:
                 pair.connecting.cancel()
         elif links := self._links(host):
             link = random.choice(links)
@@ -380,6 +380,8 @@ class StreamScenario:
     def _turn(self, until: float) -> None:
         world = self.world
         goesOn = world.turn()
+        if world.complaints:
+            raise world.complaints[0]
         if not goesOn or world.clock.seconds() > until or world.turns > _MOST_TURNS:
             what = "nothing happens any more" if not goesOn else "it never ends"
             raise Violation(f"{what}: {[pair for pair in self.pairs if not pair.isOver]}")
@@ -395,11 +397,14 @@ class StreamScenario:
         for pair in self.pairs:
             client, server = pair.ends
             self._judgeFailures(pair)
-            if "retired" not in self.events and self.isHarmless:
-                check(client.mode == server.mode == "SMC-R", f"no SMC-R in good weather: {pair}")
-            if self.isHarmless:
+            isAgreed = client.mode == server.mode
+            if self.isHarmless and (isAgreed or "retired" not in self.events):
+                check(isAgreed, f"these do not speak the same: {pair}")
+                isFair = self.isFair and not self.events
+                check(client.mode == "SMC-R" or not isFair, f"no SMC-R in good weather: {pair}")
                 self._judgeEnds(client)
                 self._judgeEnds(server)
+            check(isAgreed or not client.heard + server.heard, f"these heard what nobody said: {pair}")
             if client.isMade and server.isMade:
                 self.kinds.append(client.mode)
                 if client.heard == server.written and server.heard == client.written:

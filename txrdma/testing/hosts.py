@@ -110,6 +110,7 @@ class World:
     Hosts, and the time that they share.
 
     @ivar turns: how many there have been.
+    @ivar complaints: what protocols have to say.
     """
 
     def __init__(self, seed: int) -> None:
@@ -117,6 +118,7 @@ class World:
         self.network = TracedNetwork(self.clock, seed)
         self.hosts: list[Host] = []
         self.turns = 0
+        self.complaints: list[Exception] = []
         self._selector = selectors.DefaultSelector()
         self._count = 0
 

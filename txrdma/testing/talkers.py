@@ -18,7 +18,7 @@ from twisted.internet.interfaces import IHalfCloseableProtocol, IPullProducer, I
 from twisted.internet.protocol import connectionDone, Protocol
 from twisted.python.failure import Failure
 
-from txrdma.sim.scenario import check
+from txrdma.sim.scenario import Violation
 from txrdma.testing.hosts import Host
 
 MOST: Final = 192 * 1024
@@ -82,7 +82,7 @@ class Talker(Protocol):
     @ivar hasQuit: it closed before the peer did, or aborted: what comes then may be lost.
     @ivar hasSaid: it told the transport that it will write no more.
     @ivar hasHalfClosed: by C{loseWriteConnection}.
-    @ivar hasClosed: by C{loseConnection}.
+    @ivar hasClosed: by C{loseConnection}; C{wasFirst}: it did so before the transport closed by itself.
     @ivar sawEnd: when it heard that the peer writes no more.
     @ivar lostAt: when it heard that it is over, None before.
     """
@@ -98,6 +98,7 @@ class Talker(Protocol):
         self.random = random
         self.written = self.heard = 0
         self.hasQuit = self.hasSaid = self.hasHalfClosed = self.hasClosed = self.hasAborted = False
+        self.wasFirst = False
         self.isMade = self.isFinished = self.sawEnd = self.isProducing = self.wasStopped = False
         self.mode = ""
         self.lostAt: float | None = None
@@ -112,7 +113,9 @@ class Talker(Protocol):
     def claim(self, holds: bool, what: str) -> None:
         """Complain about what the transport does."""
         if not holds:
-            check(False, f"{self!r}: {what}")
+            violation = Violation(f"{self!r}: {what}")
+            self.host.world.complaints.append(violation)  # transports catch what protocols raise
+            raise violation
 
     def note(self, what: str) -> None:
         """For the digest of the run."""
@@ -206,12 +209,12 @@ class Talker(Protocol):
         """The transport says that the peer ended in order: then all must have come that it wrote."""
         self.sawEnd = True
         peer = self.peer
-        if self.mode == "TCP" and peer.host.isDead:
-            return  # a system ends the connections of a killed process in order
+        if self.mode == "TCP" and (peer.host.isDead or (self.hasSaid and not peer.isMade)):
+            return  # a system ends the connections of a killed process in order; our end ends a handshake
         if not peer.hasSaid:
             ended = self.hasHalfClosed and not peer.plan.isHalfCloseable
             self.claim(ended, "the end of what has not ended")
-        elif peer.hasClosed and self.mode == "SMC-R" or peer.plan.isHalfCloseable or not self.hasHalfClosed:
+        elif (peer.wasFirst and self.mode == "SMC-R") or peer.plan.isHalfCloseable or not self.hasHalfClosed:
             # Otherwise it was closed by our half-close, as a protocol is that knows of no halves.
             self.claim(self.heard == peer.written, "the end, but data is missing")
 
@@ -273,6 +276,9 @@ class Talker(Protocol):
             self.note("closes")
             self.hasSaid = self.hasClosed = True
             self.hasQuit |= not self.sawEnd
+            self.wasFirst = not self.transport.disconnecting
+            if self.mode == "TCP":
+                self.transport.resumeProducing()  # two ends that close, but do not read, never end with TCP
             self.transport.loseConnection()
 
     def _abort(self) -> None:
