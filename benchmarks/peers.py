@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -50,9 +52,22 @@ def _pair(module: str) -> Callable[[Orders], float]:
     return once
 
 
+def _launcher() -> str | None:
+    """MPI's, from our own environment or the system."""
+    return shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.defpath]))
+
+
 def _mpi(orders: Orders) -> float:
     """Measure with two ranks, which the launcher starts."""
-    command = ["mpiexec", "-n", "2", sys.executable, "-m", "benchmarks.peer_mpi", json.dumps(orders)]
+    command = [
+        _launcher() or "mpiexec",
+        "-n",
+        "2",
+        sys.executable,
+        "-m",
+        "benchmarks.peer_mpi",
+        json.dumps(orders),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     if done.returncode:
         raise MeasurementFailed(f"mpiexec ended with {done.returncode}: {done.stderr.strip()[-200:]}")
@@ -79,7 +94,7 @@ def peers(rounds: int, quick: bool) -> list[Peer]:
         found.append(peer)
         if importlib.util.find_spec(module) is None:
             peer.failure = f"{module} is not installed"
-        elif module == "mpi4py" and shutil.which("mpiexec") is None:
+        elif module == "mpi4py" and _launcher() is None:
             peer.failure = "there is no mpiexec"
         else:
             try:

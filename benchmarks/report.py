@@ -35,6 +35,7 @@ def machine() -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()}",
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
         "packages": ", ".join(versions),
+        "load average at the end": ", ".join(f"{load:.1f}" for load in os.getloadavg()),
     }
 
 
