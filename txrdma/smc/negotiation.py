@@ -118,13 +118,15 @@ class PlainStart(Protocol):
 class Companion(Protocol):
     """Watches the TCP connection of an SMC-R connection: nothing may come any more but its end."""
 
-    def __init__(self, stream: SMCTransport) -> None:
+    def __init__(self, stream: SMCTransport, tcp: Connection) -> None:
         self._stream: SMCTransport | None = stream
+        self._tcp = tcp
 
     def dataReceived(self, data: bytes) -> None:
         """The peer has lost its way."""
         if self._stream is not None:
             self._stream.violated("bytes on the TCP connection")
+            self._tcp.abortConnection()  # it may have fallen back, and must hear of it
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """While active, that is an abort (RFC 7609, 4.8.2)."""
@@ -305,7 +307,7 @@ class _Negotiation(Protocol):
         self._stream = None
         self._end()
         self._outcomes.established(stream.link.device, stream.link.route)
-        self.transport.protocol = Companion(stream)
+        self.transport.protocol = Companion(stream, self.transport)
         protocol = self._build()
         if protocol is None:
             stream.start(Protocol())

@@ -317,8 +317,10 @@ class Stream:
 
     def linkLost(self) -> None:
         """The link is gone."""
-        if self._early is not None:
-            self._tcp = None  # a handshake goes on there, which ends in plain TCP
+        tcp, self._tcp = self._tcp, None
+        if tcp is not None and self._early is None:
+            tcp.abortConnection()  # a peer that fell back must not take it for an orderly end
+        # Otherwise a handshake goes on there, which ends in plain TCP.
         self._closing.groupDied()
         self._happened()
 

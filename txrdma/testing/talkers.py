@@ -62,7 +62,7 @@ def makePlan(random: Random, longest: int) -> Plan:
     total = random.choice((0, random.randrange(1, 100), random.randrange(longest), random.randrange(longest)))
     return Plan(
         total=total,
-        most=random.choice((1 + total // 20, 100 + total // 10, 5000, 20_000, MOST)),
+        most=random.choice((1 + total // 200, 1 + total // 20, 100 + total // 10, 5000, 20_000, MOST)),
         writing=random.choice(WRITINGS),
         ending=random.choice(ENDINGS),
         isEarly=random.random() < 0.2,
