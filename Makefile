@@ -3,7 +3,7 @@
 #   make test       everything under trial
 #   make check      ruff, mypy --strict, documentation without warnings
 #   make bench      the benchmarks; results go to docs/benchmarks.md
-#   make simulate   the lossy network by seeds: make simulate SEEDS=10000 [FIRST=0]
+#   make simulate   queue pairs and connections on a lossy network: make simulate SEEDS=10000 [FIRST=0]
 #   make fuzz       every decoder under atheris: make fuzz SECONDS=60
 
 PYTHON ?= python3
@@ -49,6 +49,7 @@ bench: $(VENV)/.has-bench
 
 simulate: $(VENV)/.has-test
 	@$(BIN)/python -m txrdma.sim.simulate --seeds $(SEEDS) --first $(FIRST)
+	@$(BIN)/python -m txrdma.testing.simulate --seeds $(SEEDS) --first $(FIRST)
 
 fuzz: $(VENV)/.has-test
 	@$(BIN)/python fuzz/run.py --install --seconds $(SECONDS)

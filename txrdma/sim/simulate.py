@@ -10,13 +10,15 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from twisted.python.usage import Options, UsageError
 
 from txrdma.sim.scenario import Outcome, simulate, Violation
 
 _MOST_SHOWN = 10
+_Outcome = TypeVar("_Outcome")
 
 
 def _number(text: str) -> int:
@@ -51,6 +53,30 @@ def _watched(seeds: range, quiet: bool) -> Iterator[int]:
     yield from shown
 
 
+def attempts(
+    play: Callable[[int], _Outcome], seeds: range, module: str, quiet: bool
+) -> Iterator[_Outcome | None]:
+    """
+    Play seed after seed, and say on standard error which failed, and how to repeat them.
+
+    @param module: whose command repeats them.
+    @return: what C{play} returned; C{None} for each that failed.
+    """
+    failed = 0
+    for seed in _watched(seeds, quiet):
+        try:
+            outcome = play(seed)
+        except Exception as error:  # whatever it is, it is a find
+            failed += 1
+            if failed <= _MOST_SHOWN:
+                kind = "" if isinstance(error, Violation) else f"{type(error).__name__}: "
+                print(f"seed {seed} fails: {kind}{str(error)[:500]}", file=sys.stderr)
+                print(f"  again: python -m {module} --seeds 1 --first {seed}", file=sys.stderr)
+            yield None
+        else:
+            yield outcome
+
+
 def run(first: int, count: int, quiet: bool = False) -> int:
     """
     Play them all.
@@ -61,15 +87,10 @@ def run(first: int, count: int, quiet: bool = False) -> int:
     failed = 0
     completed = packets = dropped = 0
     ends: Counter[str] = Counter()
-    for seed in _watched(range(first, first + count), quiet):
-        try:
-            outcome: Outcome = simulate(seed)
-        except Exception as error:  # whatever it is, it is a find
+    outcome: Outcome | None
+    for outcome in attempts(simulate, range(first, first + count), "txrdma.sim.simulate", quiet):
+        if outcome is None:
             failed += 1
-            if failed <= _MOST_SHOWN:
-                kind = "" if isinstance(error, Violation) else f"{type(error).__name__}: "
-                print(f"seed {seed} fails: {kind}{str(error)[:500]}", file=sys.stderr)
-                print(f"  again: python -m txrdma.sim.simulate --seeds 1 --first {seed}", file=sys.stderr)
             continue
         completed += outcome.completed
         packets += outcome.packets
@@ -84,14 +105,18 @@ def run(first: int, count: int, quiet: bool = False) -> int:
     return failed
 
 
-def main() -> None:
-    """The command."""
+def main(play: Callable[[int, int, bool], int] = run) -> None:
+    """
+    The command.
+
+    @param play: plays seeds from the first on, that many, quietly or not; its answer is how many failed.
+    """
     options: SimulateOptions = SimulateOptions()  # type: ignore[no-untyped-call]  # Twisted has no types there
     try:
         options.parseOptions()  # type: ignore[no-untyped-call]  # the same
     except UsageError as error:
         raise SystemExit(f"{options}\n{error}") from None
-    raise SystemExit(1 if run(options["first"], options["seeds"], bool(options["quiet"])) else 0)
+    raise SystemExit(1 if play(options["first"], options["seeds"], bool(options["quiet"])) else 0)
 
 
 if __name__ == "__main__":

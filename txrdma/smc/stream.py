@@ -209,7 +209,9 @@ class Stream:
     def receivedEarly(self, message: tuple[int, ...]) -> None:
         """A CDC message; the peer is quicker here than over TCP."""
         early = self._early
-        if early is not None and len(early) < _EARLY:
+        if early is not None:
+            if len(early) == _EARLY:
+                early.pop()  # the next one says the same, and more
             early.append(message)
 
     def received(self, message: tuple[int, ...]) -> None:

@@ -16,9 +16,11 @@ from random import Random
 from typing import Any, Final
 from unittest import mock
 
+from zope.interface import implementer
+
 from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Protocol
-from twisted.logger import globalLogPublisher, LogEvent, LogLevel
+from twisted.logger import globalLogPublisher, ILogObserver, LogEvent, LogLevel
 
 from txrdma.error import WireError
 from txrdma.iba.types import MTU
@@ -42,7 +44,7 @@ from txrdma.testing.talkers import makePlan, makeTalker, Talker
 DEVICE: Final = "simulated"
 
 BOUND: Final = 45.0
-"""When one end has failed the other one knows within that time: TEST LINK after 30 s of silence, and its answer."""
+"""When one end has failed the other knows it in that time: TEST LINK after 30 s of silence, and no answer."""
 
 PATIENCE: Final = 300.0
 """All connections end within that time, whatever happens."""
@@ -126,12 +128,14 @@ class Outcome:
     """
     What happened in a simulation.
 
-    @ivar kinds: how often what happened: C{"SMC-R"}, C{"TCP"}, C{"whole"}, names of events.
+    @ivar heard: bytes that arrived, in all.
+    @ivar kinds: what happened: C{"SMC-R"} or C{"TCP"} for each connection, C{"whole"} for those that brought
+        all bytes both ways, and the L{EVENTS}.
     @ivar digest: the same only when everything happened in the same way at the same time.
     """
 
     seed: int
-    completed: int
+    heard: int
     packets: int
     dropped: int
     seconds: float
@@ -166,7 +170,8 @@ class StreamScenario:
         self.rings = random.choice(((16384,), (16384,), (16384, 32768, 65536)))
         kinds = (Host, PollingHost)
         self.hosts = tuple(
-            random.choice(kinds)(world, f"198.51.100.{number}", self._deviceMaker(number)) for number in (1, 2)
+            random.choice(kinds)(world, f"198.51.100.{number}", self._deviceMaker(number))
+            for number in (1, 2)
         )
         if random.random() < 0.5:
             world.hosts.reverse()
@@ -441,7 +446,8 @@ class StreamScenario:
         for host in self.hosts:
             for link in self._links(host):
                 check(not link.core.connections, f"{link!r} still has {link.core.connections}")
-                check(not (link._handlers or link._lingering or link.dirty), f"{link!r} remembers connections")
+                remembered = link._handlers or link._lingering or link.dirty
+                check(not remembered, f"{link!r} remembers {remembered}")
                 check(all(buffer.isIdle for buffer in link._pool), f"{link!r} still uses a ring")
             check(host.isDead or not host.sockets, f"{host!r} still has TCP connections")
         for canary in self.canaries:
@@ -505,6 +511,7 @@ def simulate(seed: int) -> Outcome:
     """
     errors: list[LogEvent] = []
 
+    @implementer(ILogObserver)
     def observe(event: LogEvent) -> None:
         if event.get("log_level") in (LogLevel.error, LogLevel.critical):
             errors.append(event)

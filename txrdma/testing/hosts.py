@@ -36,7 +36,7 @@ _time = methodcaller("getTime")
 
 
 class TurnClock(Clock):
-    """A clock that runs what is due in turns, as reactors do: what a call schedules for now waits for the next."""
+    """A clock that works in turns, as reactors do: what a call schedules for now waits for the next."""
 
     def callLater(
         self, delay: float, callable: Callable[..., object], *args: object, **kw: object

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import Any, cast, Final
+from typing import Any, Final
 
 from zope.interface import implementer
 
@@ -102,7 +102,7 @@ class Talker(Protocol):
         self.isMade = self.isFinished = self.sawEnd = self.isProducing = self.wasStopped = False
         self.mode = ""
         self.lostAt: float | None = None
-        self.reason: type[BaseException] | None = None
+        self.reason: type[BaseException | None] | None = None
 
     def __repr__(self) -> str:
         return (
@@ -192,10 +192,11 @@ class Talker(Protocol):
         self.claim(self.isMade, "lost what was never made")
         self.claim(self.lostAt is None, "lost twice")
         self.lostAt = self.host.seconds()
-        self.reason = type(reason.value)
+        error = reason.value
+        self.reason = error.__class__
         self.note(f"lost {self.reason.__name__}")
         kinds = (ConnectionDone, ConnectionLost, ConnectionAborted)
-        self.claim(self.reason in kinds, f"ended by {reason.value!r}")
+        self.claim(self.reason in kinds, f"ended by {error!r}")
         self.claim(self.reason is not ConnectionAborted or self.hasAborted, "aborted by nobody")
         if self.isDone and not self.hasQuit and not self.sawEnd:
             self._end()
@@ -357,5 +358,3 @@ class _Pushing(_Producer):
         self._isWaiting = False
         if not self.isPaused:
             self._goOn()
-
-

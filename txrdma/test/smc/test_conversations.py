@@ -1,0 +1,337 @@
+"""
+Whole SMC connections over a bad network: tests for L{txrdma.testing.conversations}, and what these found.
+
+How many seeds is said by C{TXRDMA_SEEDS}; C{make simulate SEEDS=N} plays any number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+from typing import Any
+from unittest import mock
+
+from zope.interface import implementer
+
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import IHalfCloseableProtocol
+from twisted.internet.protocol import connectionDone, Protocol
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.sim.scenario import Violation
+from txrdma.smc.endpoints import Options
+from txrdma.smc.groups import closeLinkGroups, LinkGroups, linkGroups, useDevice
+from txrdma.smc.negotiation import ClientNegotiation, Outcomes, ServerNegotiation
+from txrdma.testing import simulate as command
+from txrdma.testing.conversations import Canary, DEVICE, Outcome, simulate
+from txrdma.testing.hosts import connectedSockets, Host, MemorySocket, MemoryTCP, World
+
+SEEDS = int(os.environ.get("TXRDMA_SEEDS", "1000"))
+PARTS = 4
+
+
+class SeedTests(SynchronousTestCase):
+    """
+    Whatever happens, what is heard is what was said, and connections end in order or fail on both sides.
+    """
+
+    def play(self, part: int) -> None:
+        each = -(-SEEDS // PARTS)
+        kinds: Counter[str] = Counter()
+        for seed in range(part * each, (part + 1) * each):
+            try:
+                outcome = simulate(seed)
+            except Exception as error:
+                again = f"python -m txrdma.testing.simulate --seeds 1 --first {seed}"
+                raise AssertionError(f"seed {seed}: {error}; again by: {again}") from error
+            kinds.update(outcome.kinds)
+        self.assertGreater(kinds["SMC-R"], 2 * each)
+        self.assertGreater(kinds["whole"], each)
+
+    def test_part0(self) -> None:
+        """The first quarter."""
+        self.play(0)
+
+    def test_part1(self) -> None:
+        """The second quarter."""
+        self.play(1)
+
+    def test_part2(self) -> None:
+        """The third quarter."""
+        self.play(2)
+
+    def test_part3(self) -> None:
+        """The last quarter."""
+        self.play(3)
+
+    def test_repeats(self) -> None:
+        """A seed repeats all that it did, to the last packet."""
+        for seed in range(20):
+            self.assertEqual(simulate(seed), simulate(seed))
+
+    def test_repeatsElsewhere(self) -> None:
+        """A seed does the same in another process, whatever its hashes and its keys are."""
+        program = (
+            f"import sys; sys.path[:] = {sys.path!r}; from txrdma.testing.conversations import simulate;"
+            "print([simulate(seed).digest for seed in range(8)])"
+        )
+        said = [
+            subprocess.run(
+                [sys.executable, "-c", program],
+                env={**os.environ, "PYTHONHASHSEED": hashes},
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=60,
+            ).stdout.strip()
+            for hashes in ("1", "2")
+        ]
+        own = str([simulate(seed).digest for seed in range(8)])
+        self.assertEqual(said, [own, own])
+
+
+class CanaryTests(SynchronousTestCase):
+    """Memory that shows who wrote to it."""
+
+    class Region:
+        rkey = 1
+        length = 1024
+
+        def __init__(self) -> None:
+            self.view = memoryview(bytearray(self.length))
+
+    def test_sings(self) -> None:
+        """A byte that changes outside of what was granted is seen, one inside is not."""
+        region = self.Region()
+        canary = Canary(region, Random(1))
+        canary.granted.add((256, 512))
+        canary.look()
+        region.view[256] ^= 1
+        region.view[511] ^= 1
+        canary.look()
+        for at in (0, 255, 512, 1023):
+            region.view[at] ^= 1
+            self.assertRaises(Violation, canary.look)
+            region.view[at] ^= 1
+
+
+class CommandTests(SynchronousTestCase):
+    """C{python -m txrdma.testing.simulate}."""
+
+    def play(self, first: int, count: int) -> tuple[int, str, str]:
+        with (
+            contextlib.redirect_stdout(io.StringIO()) as out,
+            contextlib.redirect_stderr(io.StringIO()) as err,
+        ):
+            failed = command.run(first, count, quiet=True)
+        return failed, out.getvalue(), err.getvalue()
+
+    def test_well(self) -> None:
+        """It says what it did."""
+        failed, out, err = self.play(5, 5)
+        self.assertEqual((failed, err), (0, ""))
+        self.assertIn("5 conversations", out)
+
+    def test_failing(self) -> None:
+        """It names the seeds that fail, and how to repeat one."""
+
+        def fails(seed: int) -> Outcome:
+            if seed == 7:
+                raise Violation("a promise was broken")
+            return simulate(seed)
+
+        with mock.patch.object(command, "simulate", fails):
+            failed, _out, err = self.play(5, 5)
+        self.assertEqual(failed, 1)
+        self.assertIn("seed 7 fails: a promise was broken", err)
+        self.assertIn("txrdma.testing.simulate --seeds 1 --first 7", err)
+
+
+@implementer(IHalfCloseableProtocol)
+class Listener(Protocol):
+    """Remembers what it hears."""
+
+    transport: Any
+
+    def __init__(self, made: Callable[[Listener], object] = lambda listener: None) -> None:
+        self._made = made
+        self.heard = b""
+        self.mode = ""
+        self.hasEnded = False
+        self.reason: type[BaseException | None] | None = None
+
+    def connectionMade(self) -> None:
+        self.mode = self.transport.smc.mode
+        self._made(self)
+
+    def dataReceived(self, data: bytes) -> None:
+        self.heard += data
+
+    def readConnectionLost(self) -> None:
+        self.hasEnded = True
+
+    def writeConnectionLost(self) -> None:
+        pass
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self.reason = reason.value.__class__
+
+
+class RaceTests(SynchronousTestCase):
+    """What happens in turns that a real network seldom takes; each of these went wrong once."""
+
+    def setUp(self) -> None:
+        self.world = World(1)
+        self.addCleanup(self.world.close)
+        self.client, self.server = (self.host(number) for number in (1, 2))
+        self.ports = 50_000
+
+    def host(self, number: int) -> Host:
+        address = f"198.51.100.{number}"
+        host = Host(self.world, address, lambda: self.world.network.device(address))
+        self.groups(host)
+        self.addCleanup(closeLinkGroups, host)
+        return host
+
+    def groups(self, host: Host) -> LinkGroups:
+        groups = useDevice(host, DEVICE, host.openDevice())
+        groups.ringSize = lambda: 16384  # type: ignore[method-assign]  # they are larger else
+        return groups
+
+    def connect(
+        self,
+        here: Listener | None = None,
+        there: Listener | None = None,
+        latency: float = 1e-3,
+        client: Host | None = None,
+    ) -> tuple[Listener, Listener, tuple[MemorySocket, MemorySocket]]:
+        """Begin to connect."""
+        here, there = here or Listener(), there or Listener()
+        client = client or self.client
+        self.ports += 1
+        sockets = connectedSockets(self.world, Random(1), client, self.server, self.ports, latency)
+        options = Options(device=DEVICE, agreed=True)
+        accepting = ServerNegotiation(self.server, options, Outcomes("server"), lambda: there, None)
+        asking = ClientNegotiation(client, options, Outcomes("client"), lambda: here)
+        asking.finished().addErrback(lambda failure: None)
+        MemoryTCP(sockets[1], accepting).begin()
+        MemoryTCP(sockets[0], asking).begin()
+        return here, there, sockets
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        clock = self.world.clock
+        end = clock.seconds() + seconds
+        clock.callLater(seconds, lambda: None)
+        while clock.seconds() < end and self.world.turn():
+            pass
+        self.world.turn()
+
+    def until(self, condition: Callable[[], object], seconds: float = 5.0) -> None:
+        """Let time pass until something is true."""
+        end = self.world.clock.seconds() + seconds
+        while not condition():
+            self.assertTrue(self.world.turn() and self.world.clock.seconds() < end, "it never happens")
+
+    def test_connects(self) -> None:
+        """First things first: by SMC-R, with bytes both ways, to a good end."""
+        here, there, _ = self.connect(
+            Listener(lambda self: self.transport.write(b"ping" * 10_000)),
+            Listener(lambda self: self.transport.write(b"pong" * 10_000)),
+        )
+        self.wait(1)
+        self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
+        self.assertEqual((here.heard, there.heard), (b"pong" * 10_000, b"ping" * 10_000))
+        here.transport.loseConnection()
+        self.wait(1)
+        self.assertTrue(there.hasEnded)
+        there.transport.loseConnection()
+        self.wait(1)
+        self.assertEqual((here.reason, there.reason), (ConnectionDone, ConnectionDone))
+
+    def test_clientVanishes(self) -> None:
+        """A client that never confirms leaves no link behind, and keeps nobody waiting."""
+        _, _, sockets = self.connect(latency=0.1)
+        groups = linkGroups(self.server, DEVICE)
+        self.until(groups.links)
+        sockets[0].wire.freeze()
+        self.until(lambda: not groups.links(), 20)
+        here, there, _ = self.connect()
+        self.wait(1)
+        self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
+
+    def test_bytesForNobody(self) -> None:
+        """What still arrives after the end of the TCP connection was heard is for nobody, and no error."""
+        here, there, sockets = self.connect()
+        self.until(lambda: here.mode and there.mode)
+        sockets[0].wire.freeze()
+        sockets[0].wasReset()
+        self.until(lambda: here.reason)
+        there.transport.write(b"are you still there?")
+        self.wait(5)
+        self.assertEqual(here.reason, ConnectionLost)
+        self.assertEqual(here.heard, b"")
+
+    def test_linkEndsMeanwhile(self) -> None:
+        """When the link ends between Accept and Confirm, the connection falls back, and is not closed."""
+        first, _, _ = self.connect()
+        self.until(lambda: first.mode)
+        here, there, _ = self.connect(Listener(lambda self: self.transport.write(b"hello")), latency=0.2)
+        groups = linkGroups(self.server, DEVICE)
+        (link,) = groups.links()
+        self.until(lambda: len(link.core.connections) == 2)
+        for host in (self.client, self.server):
+            for each in linkGroups(host, DEVICE).links():
+                each.close("for the test")
+        self.until(lambda: here.mode and there.mode, 20)
+        self.wait(2)
+        self.assertEqual((here.mode, there.mode), ("TCP", "TCP"))
+        self.assertEqual(there.heard, b"hello")
+
+    def test_fallenBackAlone(self) -> None:
+        """A server that falls back when the client is done already never hears of an orderly end."""
+        first, _, _ = self.connect()
+        self.until(lambda: first.mode)
+        here, there, sockets = self.connect(
+            Listener(lambda self: self.transport.write(b"hello")), latency=0.2
+        )
+        self.until(lambda: here.mode)
+        (link,) = linkGroups(self.server, DEVICE).links()
+        link.close("for the test")
+        self.until(lambda: sockets[1].isClosed, 20)
+        self.assertEqual((here.mode, here.reason), ("SMC-R", ConnectionLost))
+        self.assertFalse(there.hasEnded)
+        self.assertIn(there.reason, (None, ConnectionLost))
+
+    def test_closeWhilePausing(self) -> None:
+        """Two ends that pause, and close with more to say than fits, end: nobody is going to read anyway."""
+        here, there, _ = self.connect()
+        self.until(lambda: here.mode and there.mode)
+        for end in (here, there):
+            end.transport.pauseProducing()
+            end.transport.write(bytes(100_000))
+            end.transport.loseConnection()
+        self.until(lambda: here.reason and there.reason)
+        self.assertIn(ConnectionDone, (here.reason, there.reason))
+
+    def test_manyBeforeTheHandshakeEnds(self) -> None:
+        """A client may say a lot in many small pieces, and close, before its Confirm is there."""
+        first, _, _ = self.connect()
+        self.until(lambda: first.mode)
+        here, there, _ = self.connect(latency=0.2)
+        self.until(lambda: here.mode)
+        for number in range(150):
+            here.transport.write(b"%4d" % number)
+            self.wait(1e-4)
+        here.transport.loseConnection()
+        self.wait(1e-3)
+        self.assertEqual(there.mode, "")
+        self.until(lambda: there.hasEnded)
+        self.assertEqual(there.heard, b"".join(b"%4d" % number for number in range(150)))
