@@ -3,6 +3,7 @@
 #   make test       everything under trial
 #   make check      ruff, mypy --strict, documentation without warnings
 #   make bench      the benchmarks; results go to docs/benchmarks.md
+#   make test-compiled, make bench-compiled   the same with the cores compiled by mypyc, in .venv-compiled
 #   make simulate   queue pairs and connections on a lossy network: make simulate SEEDS=10000 [FIRST=0]
 #   make fuzz       every decoder under atheris: make fuzz SECONDS=60
 
@@ -15,10 +16,13 @@ TESTS ?= txrdma
 BENCH ?=
 
 VENV := .venv
+COMPILED := .venv-compiled
+COMPILED_TESTS ?= txrdma.test.smc txrdma.test.test_smc_reactors txrdma.test.test_device_contract \
+	txrdma.test.test_soft_lane txrdma.test.test_soft_sharedmemory
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test check lint format types docs bench simulate fuzz clean
+.PHONY: demo test test-compiled check lint format types docs bench bench-compiled simulate fuzz clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.has-demo
@@ -47,6 +51,14 @@ docs: $(VENV)/.has-docs
 bench: $(VENV)/.has-bench
 	@$(BIN)/python -m benchmarks $(BENCH)
 
+# From a folder of its own, so that what was installed is found and not this one.
+test-compiled: $(COMPILED)/.installed
+	@cd $(COMPILED) && bin/python ../tools/trial.py --label compiled -j$(JOBS) $(COMPILED_TESTS)
+
+bench-compiled: $(COMPILED)/.installed
+	@rm -rf $(COMPILED)/benchmarks && cp -r benchmarks $(COMPILED)/
+	@cd $(COMPILED) && bin/python -m benchmarks --page ../docs/benchmarks-compiled.md $(BENCH)
+
 simulate: $(VENV)/.has-test
 	@$(BIN)/python -m txrdma.sim.simulate --seeds $(SEEDS) --first $(FIRST)
 	@$(BIN)/python -m txrdma.testing.simulate --seeds $(SEEDS) --first $(FIRST)
@@ -55,7 +67,7 @@ fuzz: $(VENV)/.has-test
 	@$(BIN)/python fuzz/run.py --install --seconds $(SECONDS)
 
 clean:
-	rm -rf $(VENV) build dist docs/_build _trial_temp* *.egg-info
+	rm -rf $(VENV) $(COMPILED) build dist docs/_build _trial_temp* *.egg-info
 
 $(VENV)/.made:
 	@PYTHON="$(PYTHON)" tools/make-venv $(VENV)
@@ -65,4 +77,15 @@ $(VENV)/.made:
 $(VENV)/.has-%: pyproject.toml setup.py | $(VENV)/.made
 	@echo "Installing txrdma[$*] into $(VENV)"
 	@$(PIP) install -e '.[$*]'
+	@touch $@
+
+$(COMPILED)/.made:
+	@PYTHON="$(PYTHON)" tools/make-venv $(COMPILED)
+	@touch $@
+
+$(COMPILED)/.installed: pyproject.toml setup.py $(shell find txrdma -name '*.py') | $(COMPILED)/.made
+	@echo "Installing txrdma with compiled cores into $(COMPILED)"
+	@$(COMPILED)/bin/python -m pip --quiet --disable-pip-version-check install '.[test,bench]' 'mypy>=1.18' 'mypy-zope>=1.0.14'
+	@TXRDMA_COMPILE=1 $(COMPILED)/bin/python -m pip --quiet --disable-pip-version-check install \
+		--no-build-isolation --no-deps --force-reinstall .
 	@touch $@

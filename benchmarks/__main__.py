@@ -131,6 +131,7 @@ class Options(usage.Options):
     optParameters = [
         ["rounds", "r", None, "How often each is measured, in turns. Default: 7, with --quick 3.", int],
         ["json", "j", None, "Write all single results there as well."],
+        ["page", "p", str(PAGE), "Where the page is written."],
     ]
 
     def __init__(self) -> None:
@@ -180,8 +181,9 @@ def main(arguments: list[str]) -> int:
         }
         Path(options["json"]).write_text(json.dumps(results, indent=2) + "\n")
     if not options["quick"] and not options["only"]:
-        PAGE.write_text(markdown(outcomes, others, options["rounds"]))
-        print(f"written: {PAGE}")
+        page = Path(options["page"])
+        page.write_text(markdown(outcomes, others, options["rounds"]))
+        print(f"written: {page}")
     return 1 if any(outcome.failure for outcome in outcomes) else 0
 
 

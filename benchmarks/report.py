@@ -13,8 +13,14 @@ from statistics import median
 
 from benchmarks.measuring import Outcome
 from benchmarks.peers import Peer
+from txrdma.soft import _lane
 
 PACKAGES = ("txrdma", "Twisted", "isal", "uvloop", "pyzmq", "mpi4py")
+
+
+def areCoresCompiled() -> bool:
+    """Whether this is txrdma as C{TXRDMA_COMPILE=1} installs it."""
+    return not (_lane.__file__ or "").endswith(".py")
 
 
 def machine() -> dict[str, str]:
@@ -35,6 +41,7 @@ def machine() -> dict[str, str]:
         "system": f"{platform.system()} {platform.release()}",
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
         "packages": ", ".join(versions),
+        "cores of txrdma": "compiled by mypyc" if areCoresCompiled() else "pure Python",
         "load average at the end": ", ".join(f"{load:.1f}" for load in os.getloadavg()),
     }
 
@@ -69,10 +76,11 @@ def show(outcome: Outcome) -> None:
 
 def markdown(outcomes: Sequence[Outcome], others: Sequence[Peer], rounds: int) -> str:
     """The page C{docs/benchmarks.md}."""
+    kind, target = (", compiled cores", "bench-compiled") if areCoresCompiled() else ("", "bench")
     lines = [
-        "# Benchmarks",
+        f"# Benchmarks{kind}",
         "",
-        "Written by `make bench`; run it to have the figures of your machine here.",
+        f"Written by `make {target}`; run it to have the figures of your machine here.",
         "",
         *(f"- {key}: {value}" for key, value in machine().items()),
         "",

@@ -1,7 +1,8 @@
 """
 Run trial with our arguments, pass on what it says, and end with one line of counts.
 
-The last line of the output is C{N passed, N failed, N skipped}; the exit status is trial's.
+The last line of the output is C{N passed, N failed, N skipped}, after a word and a colon when the first arguments
+are C{--label WORD}; the exit status is trial's.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ def counted(summary: str) -> tuple[int, int, int]:
 
 def main(arguments: list[str]) -> int:
     """Run trial; return the exit status."""
+    label = ""
+    if arguments[:1] == ["--label"]:
+        label, arguments = f"{arguments[1]}: ", arguments[2:]
     command = [sys.executable, "-m", "twisted.trial", *arguments]
     summary = None
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as process:
@@ -52,7 +56,7 @@ def main(arguments: list[str]) -> int:
         passed, failed, skipped = counted(summary)
         if failed and status == 0:
             status = 1
-    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    print(f"{label}{passed} passed, {failed} failed, {skipped} skipped")
     return status
 
 
