@@ -1,9 +1,9 @@
 """
-A shim for tools that ask for it: everything is said in C{pyproject.toml}, but for the optional compiled cores.
+A shim for tools that ask for it; everything is said in C{pyproject.toml}, but for the compiled cores.
 
-With C{TXRDMA_COMPILE=1} in the environment mypyc compiles the modules that every message passes through. They are
-the same files: without it they run as they stand. mypy, mypy-zope and the dependencies must be installed, so
-C{pip install --no-build-isolation}.
+With C{TXRDMA_COMPILE=1} in the environment mypyc compiles the modules that every message passes through. They
+are the same files, and without it they run as they stand. mypy, mypy-zope and the dependencies must be
+installed, so C{pip install --no-build-isolation}.
 """
 
 import os

@@ -1,8 +1,8 @@
 """
 Run trial with our arguments, pass on what it says, and end with one line of counts.
 
-The last line of the output is C{N passed, N failed, N skipped}, after a word and a colon when the first arguments
-are C{--label WORD}; the exit status is trial's.
+The last line of the output is C{N passed, N failed, N skipped}; the exit status is trial's. Where the first
+arguments are C{--label WORD}, that word and a colon stand before the counts.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ The C{txrdma} command: what this host has, and what its connections are doing.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -227,10 +228,18 @@ async def devices(reactor: IReactor, options: usage.Options) -> None:
         _show(devicesTable(entries))
 
 
+async def _carryOut(reactor: IReactor, options: Options) -> None:
+    command = devices if options.subCommand == "devices" else connections
+    try:
+        await command(reactor, options.subOptions)
+        sys.stdout.flush()
+    except BrokenPipeError:  # "| head" has seen enough; what is still buffered must not fail at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def run(reactor: IReactor, options: Options) -> Deferred[None]:
     """Carry out the command of parsed options."""
-    command = devices if options.subCommand == "devices" else connections
-    return Deferred.fromCoroutine(command(reactor, options.subOptions))
+    return Deferred.fromCoroutine(_carryOut(reactor, options))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

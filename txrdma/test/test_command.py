@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -157,6 +158,17 @@ class DevicesTests(SynchronousTestCase):
         self.assertEqual(soft["ports"][0]["port"], 1)
         self.assertIn("::ffff:127.0.0.1", soft["ports"][0]["gids"])
         self.assertGreater(soft["limits"]["maxQueuePairs"], 0)
+
+    def test_closedPipe(self) -> None:
+        """A reader that has seen enough, as C{head} has, is no error."""
+        reading, writing = os.pipe()
+        os.close(reading)
+        try:
+            arguments = [sys.executable, "-m", "txrdma.command", "devices", "--json"]
+            done = subprocess.run(arguments, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
+        finally:
+            os.close(writing)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
 
     def test_table(self) -> None:
         """A device that can't be opened is told with the reason."""
