@@ -46,6 +46,9 @@ DEVICE: Final = "simulated"
 BOUND: Final = 45.0
 """When one end has failed the other knows it in that time: TEST LINK after 30 s of silence, and no answer."""
 
+AT_ONCE: Final = 1.0
+"""When the TCP connection ends, because the peer's process does, for example, this is known in that time."""
+
 PATIENCE: Final = 300.0
 """All connections end within that time, whatever happens."""
 
@@ -153,6 +156,7 @@ class StreamScenario:
         self.kinds: list[str] = []
         self.canaries: list[Canary] = []
         self.pairs: list[Pair] = []
+        self.warned: list[tuple[Talker, float]] = []
         self.due = 0
         self.mtu = random.choice((MTU.MTU_1024, MTU.MTU_1024, MTU.MTU_512, MTU.MTU_256))
         kind = random.randrange(20)
@@ -297,12 +301,13 @@ class StreamScenario:
                 span = random.choice((0.5, 3.0, 50.0, 1e6)) * random.random()
             if event == "apart":
                 for pair in alive:
-                    pair.wire.freeze()
+                    self._freeze(pair)
                 self.world.clock.callLater(min(span, _FREEZE), self._thaw, alive, span > _FREEZE)
             if span < 1e3:
                 self.world.clock.callLater(span, network.heal)
         elif event == "killed":
             self._kill(host, silently=False)
+            self._warn(alive)
         elif event == "vanished":
             self._kill(host, silently=True)
             self.world.clock.callLater(_FREEZE, self._thaw, alive, True)
@@ -313,12 +318,14 @@ class StreamScenario:
                     told = end.lostAt is not None or end.mode != "SMC-R"
                     check(told or end.host is not host, f"nobody told of the end: {end!r}")
             host.die(silently=False)
+            self._warn(alive)
         elif event in ("reset", "frozen", "cancelled") and alive:
             pair = random.choice(alive)
             if event == "reset":
                 pair.wire.cut()
+                self._warn([pair])
             elif event == "frozen":
-                pair.wire.freeze()
+                self._freeze(pair)
                 ends = random.random() < 0.5
                 span = _FREEZE if ends else _FREEZE * random.random()
                 self.world.clock.callLater(span, self._thaw, [pair], ends)
@@ -333,6 +340,19 @@ class StreamScenario:
                 link._turnCore()
             elif event == "retired":
                 link.retire()
+
+    def _warn(self, pairs: list[Pair]) -> None:
+        """The TCP connections of these have ended: they have to know it soon."""
+        if {"apart", "frozen", "vanished"}.isdisjoint(self.events):
+            now = self.world.clock.seconds()
+            for end in (end for pair in pairs for end in pair.ends):
+                if end.mode == "SMC-R" and end.lostAt is None and not end.host.isDead:
+                    self.warned.append((end, now + AT_ONCE))
+
+    def _freeze(self, pair: Pair) -> None:
+        pair.wire.freeze()
+        for end in pair.ends:
+            end.wasStalled = True
 
     def _thaw(self, pairs: list[Pair], isTooLate: bool) -> None:
         for pair in pairs:
@@ -399,6 +419,9 @@ class StreamScenario:
         return not self.isBad and set(self.events) <= set(HARMLESS)
 
     def _judge(self) -> None:
+        for end, until in self.warned:
+            isTold = end.lostAt is not None and end.lostAt < until
+            check(isTold or end.host.isDead, f"the end of TCP was not heard at once: {end!r}")
         for pair in self.pairs:
             client, server = pair.ends
             self._judgeFailures(pair)
@@ -449,6 +472,7 @@ class StreamScenario:
                 remembered = link._handlers or link._lingering or link.dirty
                 check(not remembered, f"{link!r} remembers {remembered}")
                 check(all(buffer.isIdle for buffer in link._pool), f"{link!r} still uses a ring")
+                check(link._pool.surplus() is None, f"{link!r} keeps buffers that nobody needs")
             check(host.isDead or not host.sockets, f"{host!r} still has TCP connections")
         for canary in self.canaries:
             if canary.region.valid:

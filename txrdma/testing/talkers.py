@@ -19,6 +19,7 @@ from twisted.internet.protocol import connectionDone, Protocol
 from twisted.python.failure import Failure
 
 from txrdma.sim.scenario import Violation
+from txrdma.smc.clc import SMCR
 from txrdma.testing.hosts import Host
 
 MOST: Final = 192 * 1024
@@ -83,7 +84,8 @@ class Talker(Protocol):
     @ivar hasSaid: it told the transport that it will write no more.
     @ivar hasHalfClosed: by C{loseWriteConnection}.
     @ivar hasClosed: by C{loseConnection}; C{wasFirst}: it did so before the transport closed by itself.
-    @ivar sawEnd: when it heard that the peer writes no more.
+    @ivar sawEnd: it heard that the peer writes no more.
+    @ivar wasStalled: TCP carried nothing for a while.
     @ivar lostAt: when it heard that it is over, None before.
     """
 
@@ -98,8 +100,10 @@ class Talker(Protocol):
         self.random = random
         self.written = self.heard = 0
         self.hasQuit = self.hasSaid = self.hasHalfClosed = self.hasClosed = self.hasAborted = False
-        self.wasFirst = False
-        self.isMade = self.isFinished = self.sawEnd = self.isProducing = self.wasStopped = False
+        self.wasFirst = self.wasStalled = False
+        self.isMade = self.isFinished = self.sawEnd = self.isProducing = self.wasStopped = self.isPausing = (
+            False
+        )
         self.mode = ""
         self.lostAt: float | None = None
         self.reason: type[BaseException | None] | None = None
@@ -162,6 +166,12 @@ class Talker(Protocol):
         """Look whether these are the bytes that have to come now."""
         self.claim(self.isMade and self.lostAt is None, "data when there is no connection")
         self.claim(not self.sawEnd, "data behind the end")
+        self.claim(not self.isPausing, "data for one that pauses")
+        if self.wasStalled and self.mode == "TCP" and not self.heard and data.startswith(SMCR):
+            # Both ends declined, and one waited in vain for the other to say so: nothing can tell that from
+            # data. Whoever speaks a protocol gives up.
+            self._abort()
+            return
         begin, self.heard = self.heard, self.heard + len(data)
         peer = self.peer
         self.claim(self.heard <= peer.written, "more data than was written")
@@ -223,12 +233,16 @@ class Talker(Protocol):
 
     def _pause(self) -> None:
         random = self.random
+        self.isPausing = True
         self.transport.pauseProducing()
         if random.random() < 0.1:
-            self.transport.resumeProducing()
+            self._resume()
         else:
-            delay = random.choice((0.0, 1e-4, 0.01, 0.1, 3.0)) * random.random()
-            self.later(delay, lambda: self.transport.resumeProducing())
+            self.later(random.choice((0.0, 1e-4, 0.01, 0.1, 3.0)) * random.random(), self._resume)
+
+    def _resume(self) -> None:
+        self.isPausing = False
+        self.transport.resumeProducing()
 
     def _turn(self) -> None:
         """Write some, then some more later."""
@@ -279,7 +293,7 @@ class Talker(Protocol):
             self.hasQuit |= not self.sawEnd
             self.wasFirst = not self.transport.disconnecting
             if self.mode == "TCP":
-                self.transport.resumeProducing()  # two ends that close, but do not read, never end with TCP
+                self._resume()  # two ends that close, but do not read, never end with TCP
             self.transport.loseConnection()
 
     def _abort(self) -> None:
