@@ -242,6 +242,8 @@ class Link:
         if not buffer.isAgreed:
             try:
                 await self._agreement(buffer)
+                if not self.core.usable:
+                    raise Refused("the link takes no more meanwhile", Diagnosis.NOACTLINK)
             except BaseException:
                 buffer.give(element, quiet=True)
                 raise
@@ -299,14 +301,15 @@ class Link:
         self._lingering.pop(stream, None)
         self._handlers.pop(stream.token, None)
         element.buffer.give(element, quiet)
-        if self.isOver:
-            return
-        self.core.remove(stream.token, self._reactor.seconds())
-        surplus = self._pool.surplus()
-        if surplus is not None and surplus.isAgreed:
-            surplus.isLeaving = True
-            self.core.deleteRKeys([surplus.rkey], self._reactor.seconds())
-        self._turnCore()
+        if not self.isOver:
+            self.core.remove(stream.token, self._reactor.seconds())
+            self._trim()
+
+    def _trim(self) -> None:
+        """Take back buffers that nobody uses."""
+        if not self.isOver:
+            self.core.deleteRKeys(self._pool.trim(), self._reactor.seconds())
+            self._turnCore()
 
     def soon(self, call: Callable[[], None]) -> None:
         """Call it from our turn, not from the application's."""
@@ -485,6 +488,7 @@ class Link:
                 self._over("CONFIRM LINK failed", event.diagnosis)
             elif isinstance(event, RKeyConfirmed):
                 self._rkeyAnswered(event.rkey, None)
+                self.soon(self._trim)  # who wanted it may have gone
             elif isinstance(event, RKeyRefused):
                 refused = Refused("the peer does not take our buffer", Diagnosis.ERR_RTOK)
                 self._rkeyAnswered(event.rkey, refused)

@@ -126,10 +126,18 @@ class BufferPool:
     def surplus(self) -> RemoteMemoryBuffer | None:
         """A buffer that nobody uses, and not the only one of its kind."""
         idle = [buffer for buffer in self._buffers.values() if buffer.isIdle and not buffer.isLeaving]
-        for buffer in idle:
+        for buffer in sorted(idle, key=lambda each: each.isWhole):  # the whole ones are worth more
             if not buffer.isWhole or any(each is not buffer and each.size == buffer.size for each in idle):
                 return buffer
         return None
+
+    def trim(self) -> list[RKey]:
+        """Mark what is surplus as leaving, if the peer knows of it; the keys of these."""
+        rkeys = []
+        while (buffer := self.surplus()) is not None and buffer.isAgreed:
+            buffer.isLeaving = True
+            rkeys.append(buffer.rkey)
+        return rkeys
 
     def drop(self, rkey: RKey) -> None:
         """The peer has forgotten it. Unknown ones are ignored."""

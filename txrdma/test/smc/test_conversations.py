@@ -335,3 +335,45 @@ class RaceTests(SynchronousTestCase):
         self.assertEqual(there.mode, "")
         self.until(lambda: there.hasEnded)
         self.assertEqual(there.heard, b"".join(b"%4d" % number for number in range(150)))
+
+    def test_linkRetiresMeanwhile(self) -> None:
+        """A link that retires while the peer is told of a buffer does not get the connection for it."""
+        first, _, _ = self.connect()
+        self.until(lambda: first.mode)
+        groups = linkGroups(self.client, DEVICE)
+        groups.ringSize = lambda: 32768  # type: ignore[method-assign]  # which is not there yet
+        (link,) = groups.links()
+        here, there, _ = self.connect()
+        self.until(lambda: link._rkeys)
+        link.retire()
+        self.until(lambda: here.mode and there.mode)
+        self.assertEqual((here.mode, there.mode), ("TCP", "TCP"))
+        self.assertIs(first.reason, None)
+
+    def test_buffersThatNobodyNeeds(self) -> None:
+        """When a connection ends, all buffers that nobody uses go but one, however many these are."""
+        here, there, _ = self.connect()
+        self.until(lambda: here.mode and there.mode)
+        (link,) = linkGroups(self.client, DEVICE).links()
+        for _ in range(3):
+            buffer = link._pool.grow(16384)
+            buffer.isAgreed = True
+            buffer.give(buffer.take(), quiet=False)
+        here.transport.loseConnection()
+        there.transport.loseConnection()
+        self.wait(1)
+        self.assertEqual([buffer.isWhole for buffer in link._pool], [True])
+
+    def test_bufferForNobody(self) -> None:
+        """A buffer goes whose connection had gone before the peer knew of it."""
+        first, _, _ = self.connect()
+        self.until(lambda: first.mode)
+        groups = linkGroups(self.client, DEVICE)
+        (link,) = groups.links()
+        for _ in range(2):
+            buffer = link._pool.grow(32768)
+            link._rkeys[buffer.rkey] = []
+            link.core.confirmRKey(buffer.rkey, buffer.region.address, self.client.seconds())
+        link._turnCore()
+        self.wait(1)
+        self.assertEqual(sorted(buffer.size for buffer in link._pool), [16384, 32768])
