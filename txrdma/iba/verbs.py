@@ -154,6 +154,7 @@ class ReceiveRequest:
     """
     One request for a receive queue: where the next message goes.
 
+    It must stay unchanged until its completion; then it may be posted again.
     A datagram's first 40 bytes are the space of its GRH (IBA 11.4.2.1).
     """
 
