@@ -11,14 +11,16 @@ from zope.interface import Attribute, Interface
 
 from twisted.internet.interfaces import ITransport
 
-from txrdma.iba.types import GID, LKey, QPN, RKey
+from txrdma.iba.types import GID, LKey, PKey, QPN, RKey
 from txrdma.iba.verbs import (
     Access,
     AddressVector,
     AsyncEvent,
     Capacity,
     Completion,
+    DeviceAttributes,
     DeviceLimits,
+    GIDEntry,
     PortAttributes,
     QPAttributes,
     QPKind,
@@ -37,10 +39,17 @@ class IVerbsDevice(Interface):
 
     name: str = Attribute("As the device is called in device strings.")
     portCount: int = Attribute("Ports are numbered from 1 to this.")
+    attributes: DeviceAttributes = Attribute("What it is.")
     limits: DeviceLimits = Attribute("The most it takes of each kind.")
 
     def gids(port: int) -> Sequence[GID]:
         """The GID table of a port; its indices are those of C{sgidIndex}."""
+
+    def gidTable(port: int) -> Sequence[GIDEntry]:
+        """The same, with what else is known of each GID."""
+
+    def pkeys(port: int) -> Sequence[PKey]:
+        """The P_Key table of a port; its indices are those of C{pkeyIndex}."""
 
     def portAttributes(port: int) -> PortAttributes:
         """What the port is at present."""
@@ -75,10 +84,21 @@ class IProtectionDomain(Interface):
     def createAddressHandle(address: AddressVector) -> IAddressHandle:
         """The way to a port, for datagrams."""
 
+    def createSharedReceiveQueue(maxReceive: int, maxSegments: int) -> ISharedReceiveQueue:
+        """A queue of at least so many receives, of at least so many segments each."""
+
     def createQueuePair(
-        kind: QPKind, send: ICompletionQueue, receive: ICompletionQueue, capacity: Capacity
+        kind: QPKind,
+        send: ICompletionQueue,
+        receive: ICompletionQueue,
+        capacity: Capacity,
+        shared: ISharedReceiveQueue | None = None,
     ) -> IQueuePair:
-        """A new queue pair, in C{RESET}."""
+        """
+        A new queue pair, in C{RESET}.
+
+        @param shared: where it takes its receives from, if it has no receive queue of its own.
+        """
 
     def close() -> None:
         """Let go of the domain. Twice is fine."""
@@ -176,6 +196,40 @@ class IQueuePair(Interface):
 
     def close() -> None:
         """Destroy it: what is outstanding makes no completion. Twice is fine."""
+
+
+class ISharedReceiveQueue(Interface):
+    """
+    Receives that the queue pairs of one domain take from as their messages come (IBA 10.2.9).
+
+    A queue pair that takes from one refuses C{postReceive}. When such a queue pair goes to ERR, receives that
+    it has not begun to fill stay here, and C{QP_LAST_WQE_REACHED} tells that it takes no more.
+    """
+
+    maxReceive: int = Attribute("How many receives it holds: at least what was asked for.")
+    maxSegments: int = Attribute("Segments of each: at least what was asked for.")
+
+    def postReceive(requests: Sequence[ReceiveRequest]) -> None:
+        """
+        Append to the queue, in order.
+
+        @raise txrdma.error.InvalidRequest: a request's form does not allow it.
+        @raise txrdma.error.QueueFull: there is no room for all of them.
+            Either way none was posted.
+        """
+
+    def arm(limit: int) -> None:
+        """
+        Raise one C{SRQ_LIMIT_REACHED} when fewer than C{limit} receives are left; 0 is never.
+
+        @raise txrdma.error.InvalidRequest: it is more than C{maxReceive}.
+        """
+
+    def limit() -> int:
+        """What it is armed for; 0 when it is not."""
+
+    def close() -> None:
+        """Destroy it; queue pairs that still take from it go to ERR. Twice is fine."""
 
 
 class IVerbsDeviceStringParser(Interface):

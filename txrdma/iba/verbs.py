@@ -12,10 +12,10 @@ from dataclasses import dataclass, fields
 from enum import Enum, IntEnum, IntFlag
 from typing import NamedTuple, TYPE_CHECKING, Union
 
-from txrdma.iba.types import GID, LID, LKey, MACAddress, MTU, QPN, RKey
+from txrdma.iba.types import GID, GUID, LID, LKey, MACAddress, MTU, QPN, RKey
 
 if TYPE_CHECKING:
-    from txrdma.interfaces import IAddressHandle, ICompletionQueue, IQueuePair
+    from txrdma.interfaces import IAddressHandle, ICompletionQueue, IQueuePair, ISharedReceiveQueue
 
 Buffer = Union[bytes, bytearray, memoryview]
 """What holds bytes."""
@@ -42,7 +42,11 @@ class QPState(IntEnum):
 
 
 class Access(IntFlag):
-    """Who may do what with a memory region, or through a queue pair (IBA 10.6.3)."""
+    """
+    Who may do what with a memory region, or through a queue pair (IBA 10.6.3).
+
+    A region that peers may write or do atomics to must be C{LOCAL_WRITE}, too (IBA 10.6.3.1).
+    """
 
     NONE = 0
     LOCAL_WRITE = 1
@@ -126,8 +130,9 @@ class SendRequest:
     @ivar solicited: whether the receiver's queue wakes even when armed for solicited ones only.
     @ivar fence: wait for earlier reads and atomics of this queue pair.
     @ivar immediate: 32 bits that the receiver finds in its completion.
-    @ivar remoteAddress: where, in the peer's memory (RDMA and atomics).
-    @ivar operand: the number to add, or to swap in.
+    @ivar remoteAddress: where, in the peer's memory (RDMA and atomics). An atomic's is divisible by 8.
+    @ivar operand: the number to add, or to swap in: 64 bits. What was there before is written into the 8
+        bytes of C{segments}, in this host's byte order, as the peer's memory has it in its own.
     @ivar compare: the number that must be there for a swap.
     @ivar address: the destination of a datagram, with C{remoteQPN} and C{remoteQKey}.
     """
@@ -229,6 +234,9 @@ class QPAttributes:
     Attributes of a queue pair; None is "not said" (IBA 11.2.4.2).
 
     @ivar timeout: local ACK timeout, 4.096 microseconds times two to the power of it; 0 is never.
+    @ivar alternateAddress: the path to go on with when the first fails (IBA 17.2.8); given with
+        C{alternateTimeout} and C{alternatePKeyIndex}, else those of the first path hold.
+    @ivar migrationState: C{REARM} makes an alternate path ready, C{MIGRATED} takes it at once.
     @ivar retryCount: how often a request is sent again without an answer, 0 to 7.
     @ivar rnrRetry: how often after "receiver not ready", 0 to 7, where 7 is for ever.
     @ivar minRNRTimer: the code of the pause that we ask of senders (IBA table 45).
@@ -254,6 +262,8 @@ class QPAttributes:
     retryCount: int | None = None
     rnrRetry: int | None = None
     alternateAddress: AddressVector | None = None
+    alternatePKeyIndex: int | None = None
+    alternateTimeout: int | None = None
     migrationState: MigrationState | None = None
 
     def given(self) -> frozenset[str]:
@@ -271,9 +281,54 @@ class PortState(IntEnum):
     ACTIVE = 4
 
 
+class PhysicalState(IntEnum):
+    """What a port's link does (IBA 14.2.5.6)."""
+
+    NOP = 0
+    SLEEP = 1
+    POLLING = 2
+    DISABLED = 3
+    TRAINING = 4
+    LINK_UP = 5
+    ERROR_RECOVERY = 6
+    PHY_TEST = 7
+
+
+class LinkLayer(IntEnum):
+    """What carries the packets of a port."""
+
+    UNSPECIFIED = 0
+    INFINIBAND = 1
+    ETHERNET = 2
+
+
+class GIDType(Enum):
+    """How packets of a GID look, in the words of sysfs (IBA annexes A16 and A17)."""
+
+    INFINIBAND = "IB"
+    ROCE_V1 = "RoCE v1"
+    ROCE_V2 = "RoCE v2"
+
+
+class GIDEntry(NamedTuple):
+    """A place in the GID table of a port; C{gid} is all zeros where there is none."""
+
+    gid: GID
+    type: GIDType
+    netdev: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class PortAttributes:
-    """What a port is at present. C{rate} is in bits per second, 0 where nobody knows."""
+    """
+    What a port is at present (IBA 11.2.1.2 and 14.2.5.6).
+
+    @ivar rate: of the link, in bits per second; 0 where nobody knows.
+    @ivar width: lanes of the link; 0 where nobody knows.
+    @ivar lidMask: how many lower bits of the LID are the port's own to choose (LMC).
+    @ivar capabilities: the bits of PortInfo's CapabilityMask.
+    @ivar maxMessageLength: bytes.
+    """
 
     state: PortState
     maxMTU: MTU
@@ -282,11 +337,66 @@ class PortAttributes:
     rate: int = 0
     netdev: str = ""
     mac: MACAddress | None = None
+    physicalState: PhysicalState = PhysicalState.NOP
+    linkLayer: LinkLayer = LinkLayer.UNSPECIFIED
+    width: int = 0
+    lidMask: int = 0
+    smLID: LID = LID(0)
+    smServiceLevel: int = 0
+    capabilities: int = 0
+    maxMessageLength: int = 1 << 31
+    badPKeys: int = 0
+    badQKeys: int = 0
+
+
+class NodeType(IntEnum):
+    """What an RDMA device is, by the numbers of libibverbs."""
+
+    UNKNOWN = 0
+    CHANNEL_ADAPTER = 1
+    SWITCH = 2
+    ROUTER = 3
+    RNIC = 4
+    USNIC = 5
+    USNIC_UDP = 6
+    UNSPECIFIED = 7
+
+
+class AtomicCapability(IntEnum):
+    """With what atomic operations are atomic (IBA 11.2.1.2)."""
+
+    NONE = 0
+    HCA = 1
+    GLOBAL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAttributes:
+    """
+    What a device is, beyond its limits (IBA 11.2.1.2).
+
+    @ivar atomics: C{HCA} when they exclude only each other, within the device.
+    """
+
+    nodeType: NodeType
+    nodeGUID: GUID
+    systemImageGUID: GUID
+    firmware: str = ""
+    vendorID: int = 0
+    vendorPartID: int = 0
+    hardwareVersion: int = 0
+    atomics: AtomicCapability = AtomicCapability.NONE
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceLimits:
-    """The most that a device takes of each kind."""
+    """
+    The most that a device takes of each kind (IBA 11.2.1.2).
+
+    @ivar maxInline: bytes of one request; a queue pair's C{capacity} says what it really takes.
+    @ivar maxRDAtomic: reads and atomics that a queue pair may have outstanding.
+    @ivar maxDestRDAtomic: reads and atomics that a queue pair holds for its peer.
+    """
 
     maxQueuePairs: int
     maxQueuePairRequests: int
@@ -297,6 +407,12 @@ class DeviceLimits:
     maxMemoryRegionLength: int
     maxInline: int
     maxRDAtomic: int
+    maxDestRDAtomic: int
+    maxProtectionDomains: int
+    maxAddressHandles: int
+    maxSharedReceiveQueues: int
+    maxSharedReceiveQueueRequests: int
+    maxSharedReceiveQueueSegments: int
 
 
 class AsyncEventKind(Enum):
@@ -315,6 +431,11 @@ class AsyncEventKind(Enum):
     GID_CHANGE = "GID table changed"
     LID_CHANGE = "LID changed"
     PKEY_CHANGE = "P_Key table changed"
+    SM_CHANGE = "subnet manager changed"
+    CLIENT_REREGISTER = "subscriptions are to be made anew"
+    QP_LAST_WQE_REACHED = "queue pair took its last receive from a shared queue"
+    SRQ_LIMIT_REACHED = "shared receive queue below its limit"
+    SRQ_ERROR = "shared receive queue failed"
     DEVICE_FATAL = "device fatal error"
 
 
@@ -326,3 +447,4 @@ class AsyncEvent:
     port: int | None = None
     queuePair: IQueuePair | None = None
     completionQueue: ICompletionQueue | None = None
+    sharedReceiveQueue: ISharedReceiveQueue | None = None

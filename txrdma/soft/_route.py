@@ -15,6 +15,7 @@ from txrdma.iba.verbs import (
     AsyncEventKind,
     Completion,
     CompletionOpcode,
+    MigrationState,
     QPAttributes,
     QPKind,
     ReceiveRequest,
@@ -29,7 +30,8 @@ class Owner(Protocol):
     """
     The queue pair, as its route sees it.
 
-    @ivar receives: the receive queue; a route takes from the left what it fills.
+    @ivar receives: the receive queue; a route takes from the left what it fills. Queue pairs with a shared
+        receive queue have one and the same.
     """
 
     kind: QPKind
@@ -57,6 +59,17 @@ class Owner(Protocol):
         The connection can't go on: the queue pair goes to ERR and everything left is flushed.
 
         A send that caused it has had its own C{sendCompleted} before.
+        """
+
+
+    def told(self, event: AsyncEventKind) -> None:
+        """Something that listeners want to hear while the queue pair goes on: C{COMMUNICATION_ESTABLISHED}."""
+
+    def migrationChanged(self, state: MigrationState) -> None:
+        """
+        The route has got from REARM to ARMED, or from ARMED to MIGRATED (IBA 17.2.8).
+
+        With MIGRATED the alternate path of C{attributes} has become the path, and listeners hear of it.
         """
 
 
@@ -100,7 +113,12 @@ class Route(Protocol):
         """
 
     def attributesChanged(self) -> None:
-        """C{modify} has changed timers, counters or the state."""
+        """C{modify} has changed timers, counters, the state, the alternate path, or REARM was asked for."""
+
+    def migrate(self) -> None:
+        """
+        Take the alternate path of C{attributes} now, and have the peer take it; C{migrationChanged} follows.
+        """
 
     def close(self) -> None:
         """Let go. Twice is fine."""
@@ -115,6 +133,13 @@ class RoutePort(Protocol):
 
         @return: None when there is no way of this sort to that destination.
         @raise txrdma.error.RDMAError: there should be, but it can't be had.
+        """
+
+    def setEnabled(self, isEnabled: bool) -> None:
+        """
+        The port was taken down, or up again, by command.
+
+        While it is down nothing goes out and nothing comes in; connections have their usual patience.
         """
 
     def close(self) -> None:

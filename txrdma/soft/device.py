@@ -67,6 +67,12 @@ LIMITS: Final = DeviceLimits(
     maxMemoryRegionLength=1 << 40,
     maxInline=1 << 31,  # the longest message (IBA 9.7.7.1.1.1); inline bytes are not copied when posted
     maxRDAtomic=16,
+    maxDestRDAtomic=16,
+    maxProtectionDomains=1 << 16,
+    maxAddressHandles=1 << 20,
+    maxSharedReceiveQueues=1 << 16,
+    maxSharedReceiveQueueRequests=1 << 16,
+    maxSharedReceiveQueueSegments=256,
 )
 
 
