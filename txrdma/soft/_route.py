@@ -63,7 +63,7 @@ class Owner(Protocol):
 
 
     def told(self, event: AsyncEventKind) -> None:
-        """Something that listeners want to hear while the queue pair goes on: C{COMMUNICATION_ESTABLISHED}."""
+        """Listeners want to hear this, and the queue pair goes on: C{COMMUNICATION_ESTABLISHED}."""
 
     def migrationChanged(self, state: MigrationState) -> None:
         """
