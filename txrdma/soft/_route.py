@@ -61,7 +61,6 @@ class Owner(Protocol):
         A send that caused it has had its own C{sendCompleted} before.
         """
 
-
     def told(self, event: AsyncEventKind) -> None:
         """Listeners want to hear this, and the queue pair goes on: C{COMMUNICATION_ESTABLISHED}."""
 
