@@ -1,0 +1,242 @@
+"""
+What the kernel tells of network interfaces and devices: the messages of netlink.
+
+Follows netlink(7), rtnetlink(7) and, for kobject events, the kernel's udev(7). Numbers are in this host's byte
+order, as it is one host that talks with itself. Nothing here opens a socket; see L{txrdma.ports.network} for that.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from txrdma.error import WireError
+from txrdma.iba.types import MACAddress
+
+_HEADER: Final = struct.Struct("=IHHII")  # length, type, flags, sequence, port
+_ATTRIBUTE: Final = struct.Struct("=HH")  # length, type
+_LINK: Final = struct.Struct("=BxHiII")  # family, type, index, flags, which of them changed
+_ADDRESS: Final = struct.Struct("=BBBBI")  # family, prefix length, flags, scope, index
+_NUMBER: Final = struct.Struct("=I")
+_ERROR: Final = struct.Struct("=i")
+
+ERROR: Final = 2
+DONE: Final = 3
+NEWLINK: Final = 16
+DELLINK: Final = 17
+GETLINK: Final = 18
+NEWADDR: Final = 20
+DELADDR: Final = 21
+GETADDR: Final = 22
+
+_REQUEST: Final = 0x001
+_DUMP: Final = 0x300
+INTERRUPTED: Final = 0x010
+"""The flag of an answer that mixes what was before and after a change: ask again."""
+
+_TYPE_MASK: Final = 0x3FFF
+
+_LINK_ADDRESS: Final = 1
+_LINK_NAME: Final = 3
+_LINK_MTU: Final = 4
+
+_ADDRESS_ADDRESS: Final = 1
+_ADDRESS_LOCAL: Final = 2
+_ADDRESS_FLAGS: Final = 8
+
+_IS_UP: Final = 0x1
+_IS_LOOPBACK: Final = 0x8
+_HAS_CARRIER: Final = 0x10000
+_IS_TENTATIVE: Final = 0x40
+_IS_DUPLICATE: Final = 0x08
+
+_INET: Final = 2
+_INET6: Final = 10
+
+
+class Message(NamedTuple):
+    """One message of netlink, its header taken off."""
+
+    type: int
+    flags: int
+    sequence: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceAddress:
+    """
+    An IP address of an interface.
+
+    @ivar ip: without a zone.
+    @ivar isUsable: IPv6 has made sure that nobody else on the link has it.
+    """
+
+    ip: str
+    prefixLength: int
+    isUsable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkInterface:
+    """
+    An interface of this host, as it was when it was asked for.
+
+    @ivar mtu: that of IP.
+    @ivar isUp: it was taken up by its administrator.
+    @ivar hasCarrier: it could carry traffic: there is a link.
+    @ivar hardwareAddress: 6 bytes on Ethernet, 20 on IP over InfiniBand.
+    """
+
+    index: int
+    name: str
+    mtu: int
+    isUp: bool
+    hasCarrier: bool
+    isLoopback: bool
+    hardwareAddress: bytes = b""
+    addresses: tuple[InterfaceAddress, ...] = ()
+
+    @property
+    def mac(self) -> MACAddress | None:
+        """Its address on Ethernet; None where it has another sort, or none."""
+        return MACAddress(self.hardwareAddress) if len(self.hardwareAddress) == 6 else None
+
+    @property
+    def isRunning(self) -> bool:
+        """Whether packets can pass at present."""
+        return self.isUp and self.hasCarrier
+
+
+def dumpRequest(kind: int, sequence: int) -> bytes:
+    """Ask for all links (C{GETLINK}) or for all addresses (C{GETADDR})."""
+    payload = _LINK.pack(0, 0, 0, 0, 0) if kind == GETLINK else _ADDRESS.pack(0, 0, 0, 0, 0)
+    return _HEADER.pack(_HEADER.size + len(payload), kind, _REQUEST | _DUMP, sequence, 0) + payload
+
+
+def messages(datagram: bytes) -> Iterator[Message]:
+    """
+    Take a datagram apart.
+
+    @raise WireError: a length in it is wrong.
+    """
+    offset = 0
+    while offset < len(datagram):
+        if len(datagram) - offset < _HEADER.size:
+            raise WireError("netlink message", offset, "its header is cut off")
+        length, kind, flags, sequence, _port = _HEADER.unpack_from(datagram, offset)
+        if not _HEADER.size <= length <= len(datagram) - offset:
+            raise WireError("netlink message", offset, f"its length is {length}")
+        yield Message(kind, flags, sequence, datagram[offset + _HEADER.size : offset + length])
+        offset += _aligned(length)
+
+
+def errorOf(message: Message) -> int:
+    """The errno of an C{ERROR} message, or that which ends a dump; 0 when all is well."""
+    return -int(_ERROR.unpack_from(message.payload)[0]) if len(message.payload) >= _ERROR.size else 0
+
+
+def interfacesFrom(links: Sequence[Message], addresses: Sequence[Message]) -> list[NetworkInterface]:
+    """
+    What the two dumps say together, by index.
+
+    @raise WireError: a message is too short for what it says it is.
+    """
+    perIndex: dict[int, list[InterfaceAddress]] = {}
+    for message in addresses:
+        if message.type == NEWADDR and (found := _address(message.payload)) is not None:
+            perIndex.setdefault(found[0], []).append(found[1])
+    made = (_interface(message.payload, perIndex) for message in links if message.type == NEWLINK)
+    return sorted(made, key=lambda interface: interface.index)
+
+
+def interfaceWith(address: str, interfaces: Sequence[NetworkInterface]) -> NetworkInterface | None:
+    """
+    Which of them has this IP address; of the loopback interface's IPv4 network all addresses are ours.
+
+    @param address: may name a zone, as in C{"fe80::1%eth0"}.
+    @raise ValueError: it is no IP address.
+    """
+    text, _, zone = address.partition("%")
+    wanted = ipaddress.ip_address(text)
+    if isinstance(wanted, ipaddress.IPv6Address) and wanted.ipv4_mapped is not None:
+        wanted = wanted.ipv4_mapped
+    for interface in interfaces:
+        if zone not in ("", interface.name, str(interface.index)):
+            continue
+        for own in interface.addresses:
+            if ipaddress.ip_address(own.ip) == wanted:
+                return interface
+            if interface.isLoopback and wanted.version == 4 and ":" not in own.ip:
+                if wanted in ipaddress.ip_network((own.ip, own.prefixLength), strict=False):
+                    return interface
+    return None
+
+
+def parseEvent(datagram: bytes) -> dict[str, str]:
+    """
+    The variables of a kobject event: C{ACTION}, C{DEVPATH}, C{SUBSYSTEM}...
+
+    Empty for what is none, as what udev itself says on the same family.
+    """
+    head, *variables = datagram.split(b"\0")
+    if b"@" not in head:
+        return {}
+    pairs = (variable.decode("utf-8", "replace").partition("=") for variable in variables if b"=" in variable)
+    return {key: value for key, _, value in pairs}
+
+
+def _aligned(length: int) -> int:
+    return (length + 3) & ~3
+
+
+def _attributes(payload: bytes, offset: int, layout: str) -> dict[int, bytes]:
+    """Type to value, of what stands behind the fixed part of a message."""
+    found: dict[int, bytes] = {}
+    while len(payload) - offset >= _ATTRIBUTE.size:
+        length, kind = _ATTRIBUTE.unpack_from(payload, offset)
+        if not _ATTRIBUTE.size <= length <= len(payload) - offset:
+            raise WireError(layout, offset, f"an attribute's length is {length}")
+        found[kind & _TYPE_MASK] = payload[offset + _ATTRIBUTE.size : offset + length]
+        offset += _aligned(length)
+    return found
+
+
+def _number(attributes: dict[int, bytes], kind: int, default: int) -> int:
+    value = attributes.get(kind, b"")
+    return int(_NUMBER.unpack(value)[0]) if len(value) == _NUMBER.size else default
+
+
+def _interface(payload: bytes, addresses: dict[int, list[InterfaceAddress]]) -> NetworkInterface:
+    if len(payload) < _LINK.size:
+        raise WireError("ifinfomsg", len(payload), f"{_LINK.size} bytes are needed")
+    _family, _type, index, flags, _change = _LINK.unpack_from(payload)
+    attributes = _attributes(payload, _LINK.size, "ifinfomsg")
+    return NetworkInterface(
+        index=index,
+        name=attributes.get(_LINK_NAME, b"").rstrip(b"\0").decode("utf-8", "replace"),
+        mtu=_number(attributes, _LINK_MTU, 0),
+        isUp=bool(flags & _IS_UP),
+        hasCarrier=bool(flags & _HAS_CARRIER),
+        isLoopback=bool(flags & _IS_LOOPBACK),
+        hardwareAddress=attributes.get(_LINK_ADDRESS, b""),
+        addresses=tuple(addresses.get(index, ())),
+    )
+
+
+def _address(payload: bytes) -> tuple[int, InterfaceAddress] | None:
+    """Which interface has which; None for families that are not IP."""
+    if len(payload) < _ADDRESS.size:
+        raise WireError("ifaddrmsg", len(payload), f"{_ADDRESS.size} bytes are needed")
+    family, prefixLength, shortFlags, _scope, index = _ADDRESS.unpack_from(payload)
+    attributes = _attributes(payload, _ADDRESS.size, "ifaddrmsg")
+    # On a point-to-point link the one is ours, the other the peer's.
+    raw = attributes.get(_ADDRESS_LOCAL, attributes.get(_ADDRESS_ADDRESS, b""))
+    if (family, len(raw)) not in ((_INET, 4), (_INET6, 16)):
+        return None
+    flags = _number(attributes, _ADDRESS_FLAGS, shortFlags)
+    isUsable = not flags & (_IS_TENTATIVE | _IS_DUPLICATE)
+    return index, InterfaceAddress(str(ipaddress.ip_address(raw)), prefixLength, isUsable)

@@ -1,0 +1,282 @@
+"""
+The network interfaces of this host, and being told when they, or RDMA devices, change.
+
+By netlink (rtnetlink(7)), so on Linux only. A socket of netlink belongs to the network namespace in which it was
+made, whatever its process does later; so does a L{HostNetwork}.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Final, Protocol
+
+from zope.interface import implementer
+
+from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTime, IReadDescriptor
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from txrdma.error import DeviceUnavailable
+from txrdma.ports import netlink
+from txrdma.ports.netlink import Message, NetworkInterface
+
+_NETLINK: Final = 16  # AF_NETLINK, and so on: not every system's socket module has them
+_ROUTE: Final = 0
+_KOBJECT_UEVENT: Final = 15
+_SOL_NETLINK: Final = 270
+_ADD_MEMBERSHIP: Final = 1
+_DROP_MEMBERSHIP: Final = 2
+_ROUTE_GROUPS: Final = (1, 5, 9)  # links, IPv4 addresses, IPv6 addresses
+_EVENT_GROUPS: Final = (1,)  # what the kernel says itself; 2 is what udev makes of it
+
+_BUFFER: Final = 1 << 16
+_PATIENCE: Final = 2.0
+_TRIES: Final = 5
+
+_log = Logger()
+
+
+class IReactor(IReactorFDSet, IReactorTime):
+    """What a watch needs of a reactor."""
+
+
+class Listener(Protocol):
+    """What hears of changes; what they were it finds out by looking."""
+
+    def __call__(self) -> None: ...
+
+
+class HostNetwork:
+    """
+    The interfaces of the network namespace that the thread was in when this was made.
+
+    Whoever opened it closes it.
+    """
+
+    SETTLING = 0.05
+    """Seconds for more changes to come before listeners are told of the first."""
+
+    def __init__(self, asking: socket.socket, routes: socket.socket, events: socket.socket) -> None:
+        """
+        Use L{open}, which makes the sockets.
+
+        @param asking: of NETLINK_ROUTE, for questions.
+        @param routes: of NETLINK_ROUTE, for what we are told; C{events}, of NETLINK_KOBJECT_UEVENT, too.
+        """
+        self._asking = asking
+        self._readers = (
+            _Reader(routes, _ROUTE_GROUPS, _isRoute, self._changed),
+            _Reader(events, _EVENT_GROUPS, _isOfRDMA, self._changed),
+        )
+        self._sequence = count(1)
+        self._listeners: dict[object, Listener] = {}
+        self._reactor: IReactor | None = None
+        self._settling: IDelayedCall | None = None
+        self._closed = False
+
+    @classmethod
+    def open(cls) -> HostNetwork:
+        """
+        The network namespace that this thread is in.
+
+        @raise DeviceUnavailable: this is not Linux, or netlink is forbidden here.
+        """
+        if sys.platform != "linux":
+            raise DeviceUnavailable(f"network interfaces are followed by netlink, which {sys.platform} has not")
+        opened: list[socket.socket] = []
+        try:
+            for family in (_ROUTE, _ROUTE, _KOBJECT_UEVENT):
+                kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
+                opened.append(socket.socket(_NETLINK, kind, family))
+                opened[-1].bind((0, 0))
+            opened[0].settimeout(_PATIENCE)
+            opened[1].setblocking(False)
+            opened[2].setblocking(False)
+        except OSError as error:
+            for each in opened:
+                each.close()
+            raise DeviceUnavailable(f"netlink is not to be had here: {error}") from error
+        return cls(*opened)
+
+    def interfaces(self) -> list[NetworkInterface]:
+        """
+        All interfaces with all their addresses, by index.
+
+        @raise DeviceUnavailable: this was closed, or the kernel does not answer.
+        """
+        if self._closed:
+            raise DeviceUnavailable("this view of the network is closed")
+        try:
+            return netlink.interfacesFrom(self._dump(netlink.GETLINK), self._dump(netlink.GETADDR))
+        except OSError as error:
+            raise DeviceUnavailable(f"netlink does not tell the interfaces: {error}") from error
+
+    def interfaceOf(self, address: str) -> NetworkInterface | None:
+        """
+        The interface that has this IP address at present.
+
+        @raise ValueError: it is no IP address.
+        @raise DeviceUnavailable: as L{interfaces}.
+        """
+        return netlink.interfaceWith(address, self.interfaces())
+
+    def interface(self, name: str) -> NetworkInterface | None:
+        """The interface of this name."""
+        return next((each for each in self.interfaces() if each.name == name), None)
+
+    def watch(self, reactor: IReactor, listener: Listener) -> Callable[[], None]:
+        """
+        Call C{listener} shortly after interfaces, their addresses or RDMA devices have changed, once for many.
+
+        @param reactor: the same for all that watch through this object.
+        @return: ends it.
+        @raise DeviceUnavailable: this was closed, or one may not listen here.
+        """
+        if self._closed:
+            raise DeviceUnavailable("this view of the network is closed")
+        if self._reactor is None:
+            self._start(reactor)
+        elif self._reactor is not reactor:
+            raise ValueError("one view of the network is watched by one reactor")
+        key = object()
+        self._listeners[key] = listener
+
+        def unwatch() -> None:
+            if self._listeners.pop(key, None) is not None and not self._listeners:
+                self._stop()
+
+        return unwatch
+
+    def close(self) -> None:
+        """Stop all watches. Twice is fine."""
+        if self._closed:
+            return
+        self._listeners.clear()
+        self._stop()
+        self._closed = True
+        self._asking.close()
+        for reader in self._readers:
+            reader.close()
+
+    def _start(self, reactor: IReactor) -> None:
+        try:
+            for reader in self._readers:
+                reader.join()
+        except OSError as error:
+            raise DeviceUnavailable(f"netlink tells no changes here: {error}") from error
+        self._reactor = reactor
+        for reader in self._readers:
+            reactor.addReader(reader)
+
+    def _stop(self) -> None:
+        reactor, self._reactor = self._reactor, None
+        if reactor is None:
+            return
+        for reader in self._readers:
+            reactor.removeReader(reader)
+            reader.leave()
+        settling, self._settling = self._settling, None
+        if settling is not None:
+            settling.cancel()
+
+    def _changed(self) -> None:
+        if self._settling is None and self._reactor is not None:
+            self._settling = self._reactor.callLater(self.SETTLING, self._tell)
+
+    def _tell(self) -> None:
+        self._settling = None
+        for key, listener in list(self._listeners.items()):
+            if key in self._listeners:  # else an earlier listener ended it
+                try:
+                    listener()
+                except Exception:
+                    _log.failure("a listener for changes of the network failed")
+
+    def _dump(self, kind: int) -> list[Message]:
+        """The whole answer to a question, from between two changes."""
+        for _ in range(_TRIES):
+            sequence = next(self._sequence) & 0xFFFFFFFF
+            self._asking.sendto(netlink.dumpRequest(kind, sequence), (0, 0))
+            found = list(self._answer(sequence))
+            if not any(message.flags & netlink.INTERRUPTED for message in found):
+                break
+        return found
+
+    def _answer(self, sequence: int) -> Iterator[Message]:
+        while True:
+            datagram, sender = self._asking.recvfrom(_BUFFER)
+            if sender[0] != 0:
+                continue  # not the kernel
+            for message in netlink.messages(datagram):
+                if message.sequence != sequence:
+                    continue  # of a question that we have given up
+                code = netlink.errorOf(message) if message.type in (netlink.ERROR, netlink.DONE) else 0
+                if code:
+                    raise OSError(code, os.strerror(code))
+                yield message
+                if message.type == netlink.DONE:
+                    return
+
+
+@implementer(IReadDescriptor)
+class _Reader:
+    """One socket on the reactor, while somebody watches."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        groups: tuple[int, ...],
+        matters: Callable[[bytes], bool],
+        changed: Callable[[], None],
+    ) -> None:
+        self._socket = sock
+        self._groups = groups
+        self._matters = matters
+        self._changed = changed
+
+    def join(self) -> None:
+        for group in self._groups:
+            self._socket.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
+
+    def leave(self) -> None:
+        for group in self._groups:
+            self._socket.setsockopt(_SOL_NETLINK, _DROP_MEMBERSHIP, group)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def logPrefix(self) -> str:
+        return "netlink"
+
+    def doRead(self) -> None:
+        """Take what is there; one that matters is enough, and one that was lost may have mattered."""
+        try:
+            while True:
+                datagram, sender = self._socket.recvfrom(_BUFFER)
+                if sender[0] == 0 and self._matters(datagram):
+                    self._changed()
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:
+                raise
+            self._changed()
+
+    def connectionLost(self, reason: Failure) -> None:
+        _log.error("netlink tells no more changes: {reason}", reason=reason.value)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _isRoute(datagram: bytes) -> bool:
+    return True  # the groups have chosen
+
+
+def _isOfRDMA(datagram: bytes) -> bool:
+    return netlink.parseEvent(datagram).get("SUBSYSTEM", "").startswith("infiniband")
