@@ -1,8 +1,8 @@
 """
 The network interfaces of this host, and being told when they, or RDMA devices, change.
 
-By netlink (rtnetlink(7)), so on Linux only. A socket of netlink belongs to the network namespace in which it was
-made, whatever its process does later; so does a L{HostNetwork}.
+By netlink (rtnetlink(7)), so on Linux only. A socket of netlink belongs to the network namespace in which it
+was made, whatever its process does later; so does a L{HostNetwork}.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ class HostNetwork:
         @raise DeviceUnavailable: this is not Linux, or netlink is forbidden here.
         """
         if sys.platform != "linux":
-            raise DeviceUnavailable(f"network interfaces are followed by netlink, which {sys.platform} has not")
+            raise DeviceUnavailable(
+                f"network interfaces are followed by netlink, which {sys.platform} has not"
+            )
         opened: list[socket.socket] = []
         try:
             for family in (_ROUTE, _ROUTE, _KOBJECT_UEVENT):
@@ -131,7 +133,7 @@ class HostNetwork:
 
     def watch(self, reactor: IReactor, listener: Listener) -> Callable[[], None]:
         """
-        Call C{listener} shortly after interfaces, their addresses or RDMA devices have changed, once for many.
+        Call C{listener} shortly after interfaces, addresses or RDMA devices have changed, once for many.
 
         @param reactor: the same for all that watch through this object.
         @return: ends it.
