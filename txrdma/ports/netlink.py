@@ -1,8 +1,8 @@
 """
 What the kernel tells of network interfaces and devices: the messages of netlink.
 
-Follows netlink(7), rtnetlink(7) and, for kobject events, udev(7). Numbers are in this host's byte order, as it
-is one host that talks with itself. Nothing here opens a socket; see L{txrdma.ports.network} for that.
+Follows netlink(7), rtnetlink(7) and, for kobject events, udev(7). Numbers are in this host's byte order: one
+host talks with itself. Nothing here opens a socket; see L{txrdma.ports.network} for that.
 """
 
 from __future__ import annotations
