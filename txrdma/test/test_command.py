@@ -10,14 +10,24 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import cast
 
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma import command
-from txrdma.command import connectionsTable, devicesTable, flat, main, Options
+from txrdma import commands
+from txrdma.command import main, Options, run
+from txrdma.commands import devices
+from txrdma.commands.connections import connectionsTable, flat
+from txrdma.commands.devices import devicesTable
+from txrdma.commands.options import IReactor
+from txrdma.commands.registry import COMMANDS, GROUPS
 from txrdma.error import DeviceUnavailable
 from txrdma.smc.introspection import Answer
+
+LIGHT = {f"txrdma.{name}" for name in ("commands", "commands.options", "commands.registry")}
 
 SMC: dict[str, object] = {
     "mode": "SMC-R",
@@ -87,6 +97,51 @@ class OptionsTests(SynchronousTestCase):
             options = Options()
             options.parseOptions([name, "--json"])
             self.assertTrue(options.subOptions["json"])
+
+    def test_registry(self) -> None:
+        """Each command has a module with options and something to do; each such module is a command."""
+        folder = Path(commands.__file__).parent
+        withOptions = {
+            path.stem for path in folder.glob("*.py") if "class CommandOptions(" in path.read_text()
+        }
+        self.assertEqual(withOptions - {"options"}, {each.name.replace("-", "_") for each in COMMANDS})
+        for each in COMMANDS:
+            self.assertIn(each.group, GROUPS)
+            self.assertTrue(callable(each.load().carryOut))
+            self.assertIn(f"Usage: txrdma {each.name} ", self.help(each.name, "--help"))
+
+    def test_help(self) -> None:
+        """Help shows every command, under the name of its group."""
+        text = self.help("--help")
+        for each in COMMANDS:
+            self.assertIn(f"{each.group}:", text)
+            self.assertIn(each.summary, text)
+
+    def help(self, *arguments: str) -> str:
+        out = io.StringIO()
+        with redirect_stdout(out):
+            self.assertRaises(SystemExit, main, list(arguments))
+        return out.getvalue()
+
+    def test_helpIsLight(self) -> None:
+        """Asking what there is imports none of it."""
+        program = "import sys; from txrdma.command import Options; str(Options()); print(*sys.modules)"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        loaded = {name for name in done.stdout.split() if name.startswith("txrdma.")}
+        self.assertEqual(loaded - {"txrdma.command", "txrdma.error"} - LIGHT, set())
+
+    def test_failure(self) -> None:
+        """What a command can't do is told in one line, with its name, and is the exit status."""
+
+        async def fail(reactor: object, options: object) -> None:
+            raise DeviceUnavailable("it is gone")
+
+        self.patch(devices, "carryOut", fail)
+        options = Options()
+        options.parseOptions(["devices"])
+        failure = self.failureResultOf(run(cast(IReactor, None), options), SystemExit)
+        self.assertEqual(failure.value.code, "txrdma devices: it is gone")
 
     def test_abbreviation(self) -> None:
         """A command that does not exist is no usage of another."""
@@ -190,5 +245,5 @@ class DevicesTests(SynchronousTestCase):
         def fail(reactor: object, name: str) -> object:
             raise DeviceUnavailable("gone")
 
-        self.patch(command, "openDevice", fail)
-        self.assertEqual(command.describeDevice(None, "soft"), {"device": "soft", "error": "gone"})
+        self.patch(devices, "openDevice", fail)
+        self.assertEqual(devices.describeDevice(None, "soft"), {"device": "soft", "error": "gone"})

@@ -33,6 +33,7 @@ FLOORS = {
     "sim": 5,
     "tap": 6,
     "command": 6,
+    "commands": 6,
     "web": 6,
     "demo": 6,
     "testing": 6,

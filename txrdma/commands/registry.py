@@ -1,0 +1,71 @@
+"""
+Which commands C{txrdma} has: one module of this room each, imported when its command is given.
+
+A new command is one line in L{COMMANDS} and a module of its name (a dash is written C{_}), which has
+C{CommandOptions}, a subclass of L{txrdma.commands.options.CommandOptions}, and
+C{async def carryOut(reactor, options) -> None}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, cast, Final, Protocol
+
+from twisted.internet.defer import Deferred
+
+from txrdma.commands.options import CommandOptions
+
+HERE: Final = "On this host"
+MEASURING: Final = "Measuring"
+
+GROUPS: Final = (HERE, MEASURING)
+"""In the order of C{txrdma --help}."""
+
+
+class CommandModule(Protocol):
+    """What the module of a command has."""
+
+    CommandOptions: type[CommandOptions]
+
+    @staticmethod
+    def carryOut(reactor: Any, options: Any) -> Coroutine[Deferred[Any], Any, None]:
+        """
+        Do it; an L{txrdma.error.RDMAError} is told without a traceback.
+
+        @param reactor: typed by what the command uses of it (L{txrdma.commands.options.IReactor}, or less).
+        @param options: the module's C{CommandOptions}.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command: how it is called, among which others it is shown, and what it does, in one line."""
+
+    name: str
+    group: str
+    summary: str
+
+    @property
+    def moduleName(self) -> str:
+        return f"txrdma.commands.{self.name.replace('-', '_')}"
+
+    def load(self) -> CommandModule:
+        """Its module."""
+        return cast(CommandModule, import_module(self.moduleName))
+
+    def makeOptions(self) -> CommandOptions:
+        """What parses its command line."""
+        return self.load().CommandOptions()
+
+
+COMMANDS: Final = (
+    Command("connections", HERE, "Live SMC-R and fallback connections on this host."),
+    Command("devices", HERE, "RDMA devices that could be used here."),
+)
+
+
+def command(name: str) -> Command:
+    """The command of this name, which there is."""
+    return next(each for each in COMMANDS if each.name == name)

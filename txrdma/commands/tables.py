@@ -1,0 +1,45 @@
+"""
+What commands show to people, by way of the optional package C{rich}.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+
+def makeTable(*columns: str, title: str | None = None) -> Table:
+    """An empty table; where C{rich} is missing the program ends, and says what to do."""
+    try:
+        from rich.table import Table
+    except ImportError:
+        raise SystemExit("Tables need rich: pip install 'txrdma[cli]'. Or use --json.") from None
+    table = Table(*columns, header_style="bold", expand=False, title=title, title_justify="left")
+    for column in table.columns:
+        column.overflow = "fold"
+    return table
+
+
+def show(what: RenderableType) -> None:
+    """Print it, in colours on a terminal."""
+    from rich.console import Console
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=200)  # a pipe has no width, and rows shall not be folded there
+    console.print(what)
+
+
+def size(count: object) -> str:
+    """A number of bytes, for people."""
+    from rich.filesize import decimal
+
+    return decimal(count) if isinstance(count, int) else "?"
+
+
+def lines(*parts: object) -> str:
+    """One cell of several lines; empty ones are left out."""
+    return "\n".join(str(part) for part in parts if part not in ("", None))
