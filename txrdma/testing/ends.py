@@ -24,7 +24,8 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import IMemoryRegion, IVerbsDevice
+from txrdma.interfaces import IMemoryRegion, ISharedReceiveQueue, IVerbsDevice
+from txrdma.testing.habits import Habits, OURS
 
 if TYPE_CHECKING:
     from twisted.trial.unittest import SynchronousTestCase
@@ -34,6 +35,7 @@ else:
     Base = object
 
 EVERYTHING = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
+WITH_ATOMICS = EVERYTHING | Access.REMOTE_ATOMIC
 QKEY = 0x11111111
 
 PATIENT = QPAttributes(
@@ -60,6 +62,7 @@ class End:
     @ivar memory: 64 KiB that everybody may read and write.
     @ivar sent: completions of sends that were seen, and C{received} those of receives.
     @ivar events: asynchronous events of the device.
+    @ivar gidIndex: the GID that others reach it by: the first of IPv4, else the first that is none of the link's.
     """
 
     def __init__(
@@ -69,18 +72,31 @@ class End:
         capacity: Capacity = USUAL,
         access: Access = EVERYTHING,
         depth: int = 512,
+        shared: ISharedReceiveQueue | None = None,
+        beside: End | None = None,
     ) -> None:
+        """
+        @param access: the rights of the queue pair.
+        @param shared: where it takes its receives from.
+        @param beside: whose protection domain it belongs to, if it has none of its own.
+        """
         self.device = device
         self.access = access
-        self.domain = device.createProtectionDomain()
+        self._ownsDomain = beside is None
+        self.domain = device.createProtectionDomain() if beside is None else beside.domain
         self.channel = device.createChannel()
         self.sends = device.createCompletionQueue(depth, self.channel)
         self.receives = device.createCompletionQueue(depth, self.channel)
-        self.queuePair = self.domain.createQueuePair(kind, self.sends, self.receives, capacity)
+        self.queuePair = (
+            self.domain.createQueuePair(kind, self.sends, self.receives, capacity)
+            if shared is None
+            else self.domain.createQueuePair(kind, self.sends, self.receives, capacity, shared)
+        )
         self.memory = self.domain.allocateMemory(1 << 16, EVERYTHING)
         self.sent: list[Completion] = []
         self.received: list[Completion] = []
         self.events: list[AsyncEvent] = []
+        self.gidIndex = _usualGID(device)
         self.unsubscribe = device.subscribe(self.events.append)
 
     def look(self) -> None:
@@ -146,7 +162,7 @@ class End:
         self.queuePair.modify(
             QPAttributes(
                 state=QPState.RTR,
-                address=peer.wayHere(),
+                address=self.wayTo(peer),
                 pathMTU=say.pathMTU or mtu,
                 destinationQPN=peer.queuePair.number,
                 rqPSN=say.rqPSN,
@@ -168,9 +184,10 @@ class End:
             )
         self.queuePair.modify(attributes)
 
-    def wayHere(self) -> AddressVector:
-        """How others reach this end's port."""
-        return AddressVector(self.device.gids(1)[0], dmac=self.device.portAttributes(1).mac)
+    def wayTo(self, peer: End) -> AddressVector:
+        """From this end's port to another's."""
+        port = peer.device.portAttributes(1)
+        return AddressVector(peer.device.gids(1)[peer.gidIndex], sgidIndex=self.gidIndex, dmac=port.mac)
 
     def close(self) -> None:
         """All of it, but not the device."""
@@ -180,7 +197,16 @@ class End:
         self.sends.close()
         self.receives.close()
         self.channel.close()
-        self.domain.close()
+        if self._ownsDomain:
+            self.domain.close()
+
+
+def _usualGID(device: IVerbsDevice) -> int:
+    gids = device.gids(1)
+    for index, gid in enumerate(gids):
+        if gid.isMapped:
+            return index
+    return next((i for i, gid in enumerate(gids) if gid.ip and not gid.ip.startswith("fe80")), 0)
 
 
 class TwoEnds(Base):
@@ -215,9 +241,11 @@ class TwoEnds(Base):
         capacity: Capacity = USUAL,
         access: Access = EVERYTHING,
         depth: int = 512,
+        shared: ISharedReceiveQueue | None = None,
+        beside: End | None = None,
     ) -> End:
         """A new end, on the first device or on the second."""
-        end = End(self.devices[which], kind, capacity, access, depth)
+        end = End(self.devices[which], kind, capacity, access, depth, shared, beside)
         self.addCleanup(end.close)
         self._ends.append(end)
         return end

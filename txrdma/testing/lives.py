@@ -117,7 +117,7 @@ class StateContract(TwoEnds):
             self.assertEqual(alice.queuePair.state, QPState.RESET)
         alice.toInit()
         self.assertRaises(InvalidRequest, modify, QPAttributes(state=QPState.RTS, sqPSN=0))
-        self.assertRaises(InvalidRequest, modify, QPAttributes(state=QPState.RTR, address=bob.wayHere()))
+        self.assertRaises(InvalidRequest, modify, QPAttributes(state=QPState.RTR, address=alice.wayTo(bob)))
         self.assertEqual(alice.queuePair.state, QPState.INIT)
         bob.toInit()
         alice.toRTR(bob)
@@ -274,7 +274,7 @@ class QueueContract(TwoEnds):
         """RDMA can't be done by datagrams, and every datagram needs an address."""
         alice = self.end(0, QPKind.UD)
         self.connect(alice, self.end(1, QPKind.UD))
-        handle = alice.domain.createAddressHandle(alice.wayHere())
+        handle = alice.domain.createAddressHandle(alice.wayTo(alice))
         self.addCleanup(handle.close)
         for wrong in (
             SendRequest(1, Operation.SEND, inline=[b"to whom?"]),
@@ -444,7 +444,7 @@ class EndContract(TwoEnds):
     def test_provides(self) -> None:
         """Everything provides what it should."""
         end = self.end(0)
-        handle = end.domain.createAddressHandle(end.wayHere())
+        handle = end.domain.createAddressHandle(end.wayTo(end))
         self.addCleanup(handle.close)
         for thing, interface in (
             (end.device, IVerbsDevice),
@@ -479,7 +479,7 @@ class EndContract(TwoEnds):
     def test_closeTwice(self) -> None:
         """Everything may be closed twice."""
         alice, bob = self.pair()
-        handle = alice.domain.createAddressHandle(bob.wayHere())
+        handle = alice.domain.createAddressHandle(alice.wayTo(bob))
         for thing in (
             alice.queuePair,
             alice.memory,

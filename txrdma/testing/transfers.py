@@ -358,7 +358,7 @@ class DatagramContract(TwoEnds):
         self, sender: End, receiver: End, data: bytes, qkey: int = QKEY, immediate: int | None = None
     ) -> None:
         """Post one."""
-        handle = sender.domain.createAddressHandle(receiver.wayHere())
+        handle = sender.domain.createAddressHandle(sender.wayTo(receiver))
         self.addCleanup(handle.close)
         operation = Operation.SEND if immediate is None else Operation.SEND_WITH_IMMEDIATE
         request = SendRequest(1, operation, [sender.fill(data)], immediate=immediate or 0, address=handle)
