@@ -1,0 +1,6 @@
+"""
+A Linux kernel in a box: RDMA devices for machines that have none.
+
+C{python -m lab --rxe -- COMMAND} runs one command in it; C{python -m lab.suites} the tests of
+C{txrdma.test.kernel}. The standard library is all it needs of Python.
+"""

@@ -1,0 +1,87 @@
+"""
+Run one command in a guest: C{python -m lab [options] -- COMMAND [ARGUMENT...]}.
+
+The guest is a Linux kernel of Debian's under QEMU's emulation, with this machine's files: what is written
+there vanishes, but for the folder that C{$LAB_OUT} names. The exit status is the command's, 124 when it took
+too long, 125 when the guest failed (its console follows) or there can't be one here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+
+from lab import kernel
+from lab.guest import FAILED, Guest, OUT_OF_TIME, Wish
+from lab.needs import Unavailable
+
+CONSOLE_LINES = 60
+
+
+def options() -> argparse.ArgumentParser:
+    """What may be said."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lab", description="Run a command in a Linux guest with RDMA."
+    )
+    add = parser.add_argument
+    add("--rxe", action="store_true", help="with rxe0 on v0 (10.77.0.1) and rxe1 on v1 (10.77.0.2)")
+    add("--mtu", type=int, default=1500, help="of the wire between them; 4200 gives an RDMA MTU of 4096")
+    add("--tap", action="append", default=[], metavar="NAME=ADDRESS/LENGTH",
+        help="join a TAP device of this machine; it is eth0 inside, with that address")  # fmt: skip
+    add("--out", type=Path, metavar="FOLDER", help="where files that the command leaves in $LAB_OUT go")
+    add("--env", action="append", default=[], metavar="NAME=VALUE", help="more of the environment")
+    add("--memory", type=int, default=1024, metavar="MIB")
+    add("--cpus", type=int, default=2)
+    add("--timeout", type=float, default=600, metavar="SECONDS", help="for start and command; 600")
+    add("--kernel", default=os.environ.get("LAB_KERNEL", "backports"), metavar="WHICH",
+        help="backports, stable, or the name of a package [LAB_KERNEL]")  # fmt: skip
+    add("--console", action="store_true", help="show the guest's console at the end, in any case")
+    add("--prepare", action="store_true", help="only fetch the kernel")
+    add("command", nargs=argparse.REMAINDER)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run it; return the exit status."""
+    parser = options()
+    chosen = parser.parse_args(arguments)
+    command = chosen.command[1:] if chosen.command[:1] == ["--"] else chosen.command
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        if chosen.prepare:
+            cache = kernel.cacheFolder()
+            cache.mkdir(parents=True, exist_ok=True)
+            print(kernel.obtain(cache, chosen.kernel).version)
+            return 0
+        if not command:
+            parser.error("no command")
+        wish = Wish(
+            command,
+            rxe=chosen.rxe,
+            mtu=chosen.mtu,
+            taps=dict(each.split("=", 1) for each in chosen.tap),
+            out=chosen.out,
+            environment=dict(each.split("=", 1) for each in chosen.env),
+            memory=chosen.memory,
+            cpus=chosen.cpus,
+            kernel=chosen.kernel,
+        )
+        with Guest(wish) as guest:
+            status = guest.wait(chosen.timeout)
+            if status == OUT_OF_TIME:
+                print(f"lab: not done after {chosen.timeout:g} s", file=sys.stderr)
+            if status == FAILED or chosen.console:
+                sys.stderr.write("\n".join(guest.console.splitlines()[-CONSOLE_LINES:]) + "\n")
+            return status
+    except Unavailable as error:
+        print(f"lab: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,203 @@
+"""
+A guest: QEMU with a kernel, the host's files and one command.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from lab import initramfs, kernel, network
+from lab.needs import find
+
+OUT_OF_TIME, FAILED = 124, 125
+"""Exit statuses that are not the command's."""
+
+PASSED_ON = re.compile(
+    r"(PATH|HOME|LANG|LC_\w+|TERM|CI|VIRTUAL_ENV|PYTHON\w*|COVERAGE_\w+|HYPOTHESIS_\w+|TXRDMA_\w+)\Z"
+)
+"""What the guest's command gets of our environment."""
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Wish:
+    """
+    What a guest shall be.
+
+    @ivar rxe: with L{network.pair}.
+    @ivar mtu: of that pair.
+    @ivar taps: TAP devices of the host, which are eth0, eth1... inside, with the guest's address on each.
+    @ivar out: the folder that is C{$LAB_OUT} inside.
+    @ivar memory: MiB.
+    """
+
+    command: Sequence[str]
+    rxe: bool = False
+    mtu: int = 1500
+    taps: Mapping[str, str] = field(default_factory=dict)
+    out: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    folder: Path = field(default_factory=Path.cwd)
+    memory: int = 1024
+    cpus: int = 2
+    kernel: str = "backports"
+
+
+class Guest:
+    """
+    A running guest. Leaving it as a context manager ends it.
+
+    @ivar console: what its kernel and its first process say, when it has failed.
+    """
+
+    def __init__(self, wish: Wish, out: BinaryIO | None = None, err: BinaryIO | None = None) -> None:
+        cache = kernel.cacheFolder()
+        cache.mkdir(parents=True, exist_ok=True)
+        program = find("qemu-system-x86_64")
+        self.kernel = kernel.obtain(cache, wish.kernel)
+        archive = initramfs.build(self.kernel, cache)
+        self._job = Path(tempfile.mkdtemp(prefix="txrdma-lab-"))
+        try:
+            self._start(wish, program, archive, out or sys.stdout.buffer, err or sys.stderr.buffer)
+        except BaseException:
+            shutil.rmtree(self._job, ignore_errors=True)
+            raise
+
+    def _start(self, wish: Wish, program: str, archive: Path, *sinks: BinaryIO) -> None:
+        results = (wish.out or self._job / "out").resolve()
+        results.mkdir(parents=True, exist_ok=True)
+        (self._job / "out").mkdir(exist_ok=True)
+        (self._job / "start").write_text(startScript(wish))
+        ours, theirs = zip(*(socket.socketpair() for _ in sinks), strict=True)
+        command = [program, *self._machine(wish, archive), *self._files(results)]
+        command += self._streams([each.fileno() for each in theirs])
+        for number, name in enumerate(wish.taps):
+            command += ["-netdev", f"tap,id=net{number},ifname={name},script=no,downscript=no"]
+            command += ["-device", f"virtio-net-pci,netdev=net{number}"]
+        with open(self._job / "qemu", "wb") as complaints:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=complaints,
+                stderr=complaints,
+                pass_fds=[each.fileno() for each in theirs],
+                preexec_fn=_endWithParent,
+            )
+        for each in theirs:
+            each.close()
+        self._readers = [
+            threading.Thread(target=_copy, args=pair, daemon=True) for pair in zip(ours, sinks, strict=True)
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def _machine(self, wish: Wish, archive: Path) -> list[str]:
+        return [
+            *"-nodefaults -no-user-config -display none -no-reboot -cpu max".split(),
+            *("-accel", "tcg,thread=multi", "-smp", str(wish.cpus), "-m", str(wish.memory)),
+            *("-kernel", str(self.kernel.image), "-initrd", str(archive)),
+            *("-append", "console=ttyS0 quiet panic=-1 random.trust_cpu=on"),
+            *("-serial", f"file:{self._job}/console"),
+        ]
+
+    def _files(self, results: Path) -> list[str]:
+        shared = {"host": ("/", True), "modules": (self.kernel.modules, True)}
+        shared |= {"job": (self._job, False), "out": (results, False)}
+        words = []
+        for tag, (path, isReadOnly) in shared.items():
+            share = f"local,path={path},mount_tag={tag},security_model=none,multidevs=remap"
+            words += ["-virtfs", share + (",readonly=on" if isReadOnly else "")]
+        return words
+
+    def _streams(self, descriptors: Sequence[int]) -> list[str]:
+        words = ["-device", "virtio-serial-pci"]
+        for name, descriptor in zip(("out", "err"), descriptors, strict=True):
+            words += ["-chardev", f"socket,id={name},fd={descriptor}"]
+            words += ["-device", f"virtserialport,chardev={name},name={name}"]
+        return words
+
+    @property
+    def console(self) -> str:
+        parts = [self._job / "qemu", self._job / "console"]
+        return "".join(part.read_text(errors="replace") for part in parts if part.exists())
+
+    def wait(self, timeout: float) -> int:
+        """The command's exit status, L{OUT_OF_TIME}, or L{FAILED} when the guest went without saying one."""
+        isLate = False
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            isLate = True
+        self._end()
+        try:
+            return int((self._job / "status").read_text())
+        except (OSError, ValueError):
+            return OUT_OF_TIME if isLate else FAILED
+
+    def _end(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        for reader in self._readers:
+            reader.join()
+
+    def __enter__(self) -> Guest:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+        shutil.rmtree(self._job, ignore_errors=True)
+
+
+def startScript(wish: Wish) -> str:
+    """What the guest's shell does once it sees the host's files: its network, and the command."""
+    environment = {name: value for name, value in os.environ.items() if PASSED_ON.match(name)}
+    environment |= wish.environment
+    path = environment.get("PATH", os.defpath)
+    environment |= {"PATH": f"{path}:/usr/sbin:/sbin", "LAB": "1", "LAB_OUT": "/run/lab/out"}
+    lines = [
+        "exec >/dev/console 2>&1 </dev/null",
+        "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "for port in /sys/class/virtio-ports/*; do",
+        "read -r name <$port/name; eval $name=/dev/${port##*/}",
+        "done",
+        "ip link set lo up",
+    ]
+    if wish.rxe:
+        lines += network.pair(wish.mtu)
+    for index, address in enumerate(wish.taps.values()):
+        lines += network.joined(index, address)
+    lines += ["exec >$out 2>$err"]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(environment.items())]
+    lines += [f"cd {shlex.quote(str(wish.folder))} || exit {FAILED}"]
+    lines += [f"exec setsid -w {shlex.join(wish.command)}", ""]
+    return "\n".join(lines)
+
+
+def _copy(source: socket.socket, sink: BinaryIO) -> None:
+    with source:
+        while data := source.recv(1 << 16):
+            try:
+                sink.write(data)
+                sink.flush()
+            except OSError:
+                pass  # nobody reads any more; the guest must not wait for that
+
+
+def _endWithParent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

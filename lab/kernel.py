@@ -1,0 +1,168 @@
+"""
+Debian's kernel for the guest: fetched by apt, unpacked and kept in the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.needs import find, output, Unavailable
+
+FRESH_SECONDS = 24 * 3600
+"""How long the newest kernel of a suite is not asked for again."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """
+    An unpacked kernel.
+
+    @ivar version: as C{uname -r} has it.
+    @ivar home: a folder with C{vmlinuz} and C{lib/modules}.
+    """
+
+    version: str
+    home: Path
+
+    @property
+    def image(self) -> Path:
+        return self.home / "vmlinuz"
+
+    @property
+    def modules(self) -> Path:
+        return self.home / "lib" / "modules"
+
+
+def cacheFolder() -> Path:
+    """Where kernels are kept."""
+    chosen = os.environ.get("LAB_CACHE")
+    if chosen:
+        return Path(chosen).resolve()
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home, "txrdma", "lab").resolve()
+
+
+def obtain(cache: Path, wanted: str = "backports") -> Kernel:
+    """
+    The newest kernel of C{backports} or C{stable}, or the one of that very package name.
+
+    Where there are no backports the suite's own serves, and a line on standard error says so.
+    """
+    try:
+        return _unpacked(cache, wanted)
+    except Unavailable as error:
+        if wanted != "backports":
+            raise
+        print(f"lab: no kernel of backports ({error}); taking the suite's own", file=sys.stderr)
+        return _unpacked(cache, "stable")
+
+
+def _unpacked(cache: Path, wanted: str) -> Kernel:
+    note = cache / f"newest-{wanted}"
+    here = note.read_text() if note.exists() else None
+    if wanted not in ("backports", "stable"):
+        package, apt = wanted, None
+    elif here is not None and time.time() - note.stat().st_mtime < FRESH_SECONDS:
+        package, apt = here, None
+    else:
+        try:
+            apt = _Apt(cache, wanted)
+            package = apt.newestKernel()
+        except Unavailable as error:
+            if here is None:
+                raise
+            print(f"lab: {error}; going on with {here}", file=sys.stderr)
+            package, apt = here, None
+    home = cache / package
+    if not (home / "vmlinuz").exists():
+        _unpack(apt or _Apt(cache, wanted if note.exists() else "backports"), package, home)
+    if apt is not None:
+        note.write_text(package)
+    [modules] = (home / "lib" / "modules").iterdir()
+    return Kernel(modules.name, home)
+
+
+class _Apt:
+    """
+    An apt with a state of its own in the cache, and the machine's own sources plus one suite.
+
+    No setting of the machine changes, and no privilege is needed.
+    """
+
+    def __init__(self, cache: Path, which: str) -> None:
+        release = _release()
+        self.suite = f"{release}-backports" if which == "backports" else release
+        state = cache / "apt" / self.suite
+        for folder in ("lists/partial", "cache/archives/partial"):
+            (state / folder).mkdir(parents=True, exist_ok=True)
+        (state / "sources.list").write_text("".join(_sources(release, self.suite)))
+        self._options = [
+            f"-oDir::Etc::SourceList={state}/sources.list",
+            "-oDir::Etc::SourceParts=/dev/null",
+            f"-oDir::State::Lists={state}/lists",
+            f"-oDir::Cache={state}/cache",
+            "-oAPT::Sandbox::User=",
+        ]
+        output("apt-get", *self._options, "-qq", "update")
+
+    def newestKernel(self) -> str:
+        """What C{linux-image-amd64} stands for today."""
+        for line in output("apt-cache", *self._options, "depends", "linux-image-amd64").splitlines():
+            match = re.match(r"\s*Depends: (linux-image-\S+)$", line)
+            if match:
+                return match[1]
+        raise Unavailable(f"{self.suite} has no linux-image-amd64")
+
+    def download(self, package: str, folder: Path) -> Path:
+        """Fetch one package."""
+        output("apt-get", *self._options, "-qq", "download", package, cwd=folder)
+        [archive] = folder.glob("*.deb")
+        return archive
+
+
+def _release() -> str:
+    told = Path("/etc/os-release").read_text() if Path("/etc/os-release").exists() else ""
+    match = re.search(r"^VERSION_CODENAME=\"?(\w+)", told, re.MULTILINE)
+    if match is None:
+        raise Unavailable("this is not a release of Debian's: no kernel to fetch")
+    return match[1]
+
+
+def _sources(release: str, suite: str) -> list[str]:
+    """Lines of C{sources.list} for a suite, from wherever the running release comes from."""
+    listed = output("apt-get", "indextargets", "--format", "$(REPO_URI) $(CODENAME)", "Created-By: Packages")
+    found = {line.split(" ")[0] for line in listed.splitlines() if line.endswith(f" {release}")}
+    if not found:
+        raise Unavailable(f"apt knows no source of {release}; apt-get update may help")
+    return sorted(f"deb {uri} {suite} main\n" for uri in found)
+
+
+def _unpack(apt: _Apt, package: str, home: Path) -> None:
+    """Leave a kernel in its folder, all or nothing: another run may be doing the same."""
+    print(f"lab: fetching {package}", file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory(dir=home.parent) as name:
+        scratch = Path(name)
+        output("dpkg-deb", "-x", apt.download(package, scratch), scratch / "tree")
+        [image] = (scratch / "tree" / "boot").glob("vmlinuz-*")
+        version = image.name.removeprefix("vmlinuz-")
+        [modules] = [
+            *scratch.glob(f"tree/lib/modules/{version}"),
+            *scratch.glob(f"tree/usr/lib/modules/{version}"),
+        ]
+        made = scratch / "made"
+        (made / "lib" / "modules").mkdir(parents=True)
+        shutil.move(modules, made / "lib" / "modules" / version)
+        shutil.move(image, made / "vmlinuz")
+        output(find("depmod"), "-b", made, version)
+        try:
+            made.rename(home)
+        except OSError:
+            if not (home / "vmlinuz").exists():
+                raise

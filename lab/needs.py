@@ -1,0 +1,98 @@
+"""
+What the lab needs of this machine, and how it is come by.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+SEARCHED = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
+
+PROGRAMS = {
+    "qemu-system-x86_64": "qemu-system-x86",
+    "busybox": "busybox-static",
+    "depmod": "kmod",
+    "modprobe": "kmod",
+    "ip": "iproute2",
+    "rdma": "iproute2",
+    "tc": "iproute2",
+}
+"""What a guest needs, and the package that brings it."""
+
+TEST_PROGRAMS = {
+    "ibv_devinfo": "ibverbs-utils",
+    "ibv_rc_pingpong": "ibverbs-utils",
+    "rping": "rdmacm-utils",
+    "tcpdump": "tcpdump",
+}
+TEST_FILES = {
+    "/etc/libibverbs.d/rxe.driver": "ibverbs-providers",
+    "/usr/lib/python3/dist-packages/pyverbs/__init__.py": "python3-pyverbs",
+    "/etc/rdma/modules": "rdma-core",
+}
+"""What the suites want besides."""
+
+
+class Unavailable(Exception):
+    """There is no guest to be had here; says why, in one line."""
+
+
+def find(program: str) -> str:
+    """Where a program is, or L{Unavailable} with the package that has it."""
+    found = shutil.which(program, path=SEARCHED)
+    if found is None:
+        package = PROGRAMS.get(program, program)
+        raise Unavailable(f"there is no {program}: apt-get install {package}")
+    return found
+
+
+def output(*command: str | Path, cwd: Path | None = None) -> str:
+    """What a command prints; its failure is L{Unavailable}."""
+    words = [str(word) for word in command]
+    try:
+        done = subprocess.run(words, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    except OSError as error:
+        raise Unavailable(f"{words[0]}: {error.strerror}") from error
+    if done.returncode:
+        said = done.stderr.strip().splitlines()[-1:] or [f"ended with {done.returncode}"]
+        raise Unavailable(f"{shlex.join(words[:3])}...: {said[0]}")
+    return done.stdout
+
+
+def missingPackages() -> list[str]:
+    """Packages that the kernel suites want and that are not here."""
+    wanted = {p for name, p in {**PROGRAMS, **TEST_PROGRAMS}.items() if not shutil.which(name, path=SEARCHED)}
+    wanted |= {p for pattern, p in TEST_FILES.items() if not glob.glob(pattern)}
+    return sorted(wanted)
+
+
+def install(packages: list[str]) -> None:
+    """Install packages as root, by apt; what can't be had is missing afterwards, too."""
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "env": environment}
+    subprocess.run(["apt-get", "-qq", "update"], **quiet)  # type: ignore[call-overload]  # of mixed keywords
+    command = ["apt-get", "-qq", "install", "-y", "--no-install-recommends", *packages]
+    subprocess.run(command, **quiet)  # type: ignore[call-overload]  # of mixed keywords
+
+
+def ensure() -> None:
+    """Have all that the kernel suites want, or raise L{Unavailable}."""
+    if platform.machine() != "x86_64" or platform.system() != "Linux":
+        raise Unavailable(f"it wants Linux on x86-64, this is {platform.system()} on {platform.machine()}")
+    missing = missingPackages()
+    hasApt = shutil.which("apt-get") is not None
+    if missing and hasApt and os.geteuid() == 0:
+        print(f"kernel: installing {' '.join(missing)}", flush=True)
+        install(missing)
+        missing = missingPackages()
+    if missing:
+        how = (
+            f"apt-get install {' '.join(missing)}" if hasApt else f"{' '.join(missing)}, as Debian calls them"
+        )
+        raise Unavailable(f"missing here: {how}")
