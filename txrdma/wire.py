@@ -62,18 +62,20 @@ class _Spec:
     little: bool = False
     bytewise: bool = False
     reserved: bool = False
+    shown: Callable[[int], str] | None = None
 
 
 # These return Any so that "field: Type = bits(8)" is right for every Type.
 
 
-def bits(width: int, *, little: bool = False) -> Any:
+def bits(width: int, *, little: bool = False, shown: Callable[[int], str] | None = None) -> Any:
     """
     A field of that many bits, most significant first.
 
     @param little: least significant byte first, in a layout that otherwise is big-endian.
+    @param shown: how people want to read it; see L{Field.shown}.
     """
-    return _Spec(width=width, little=little)
+    return _Spec(width=width, little=little, shown=shown)
 
 
 def data(length: int) -> Any:
@@ -89,7 +91,7 @@ def nested() -> Any:
 def array(count: int, element: Any = None) -> Any:
     """C{count} times the same, as a tuple; C{element} is left out for layouts."""
     spec = element if element is not None else _Spec()
-    return _Spec(spec.width, count, spec.little, spec.bytewise)
+    return _Spec(spec.width, count, spec.little, spec.bytewise, shown=spec.shown)
 
 
 def reserved(width: int) -> Any:
@@ -105,6 +107,7 @@ class Field:
     @ivar type: of one element, when C{count} is not None.
     @ivar width: bits of one element.
     @ivar offset: bits from the beginning of the layout.
+    @ivar shown: makes a text of the value for people; None where C{str} will do.
     """
 
     name: str
@@ -114,6 +117,7 @@ class Field:
     count: int | None
     little: bool
     reserved: bool
+    shown: Callable[[int], str] | None = None
 
 
 class Layout:
@@ -289,7 +293,7 @@ def _fields(cls: type[Layout], little: bool, names: dict[str, Any]) -> tuple[Fie
                 raise TypeError(f"{cls.__qualname__}.{name}: how wide?")
             width = of.size * 8
         hidden = spec.reserved or name.startswith("reserved")
-        field = Field(name, of, width, offset, spec.count, spec.little and not little, hidden)
+        field = Field(name, of, width, offset, spec.count, spec.little and not little, hidden, spec.shown)
         _check(cls, field, spec)
         fields.append(field)
         offset += width * (1 if spec.count is None else spec.count)

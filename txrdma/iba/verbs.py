@@ -13,6 +13,7 @@ from enum import Enum, IntEnum, IntFlag
 from typing import NamedTuple, TYPE_CHECKING, Union
 
 from txrdma.iba.types import GID, GUID, LID, LKey, MACAddress, MTU, QPN, RKey
+from txrdma.wire import Code
 
 if TYPE_CHECKING:
     from txrdma.interfaces import IAddressHandle, ICompletionQueue, IQueuePair, ISharedReceiveQueue
@@ -271,7 +272,7 @@ class QPAttributes:
         return frozenset(f.name for f in fields(self) if getattr(self, f.name) is not None)
 
 
-class PortState(IntEnum):
+class PortState(Code):
     """Whether a port carries traffic (IBA 7.2.7)."""
 
     NOP = 0
@@ -281,7 +282,7 @@ class PortState(IntEnum):
     ACTIVE = 4
 
 
-class PhysicalState(IntEnum):
+class PhysicalState(Code):
     """What a port's link does (IBA 14.2.5.6)."""
 
     NOP = 0
@@ -349,7 +350,7 @@ class PortAttributes:
     badQKeys: int = 0
 
 
-class NodeType(IntEnum):
+class NodeType(Code):
     """What an RDMA device is, by the numbers of libibverbs."""
 
     UNKNOWN = 0

@@ -1,0 +1,3 @@
+"""
+Management datagrams: the 256-byte messages by which InfiniBand fabrics are run.
+"""

@@ -1,0 +1,270 @@
+"""
+What attributes of management datagrams have in common: their numbers, their RPCs, how they print.
+
+Follows InfiniBand Architecture vol. 1, 13.4 (management datagrams).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, TypeVar
+
+from txrdma.iba.types import GUID
+from txrdma.wire import bits, Code, Field, Layout
+
+T = TypeVar("T", bound="Attribute")
+
+_WIDTH: Final = 33
+"""Where values begin in the text of an attribute: the column of infiniband-diags."""
+
+
+class ManagementClass(Code):
+    """Who is to answer (IBA 13.4.4, table 110)."""
+
+    SUBN_LID = 0x01
+    SUBN_DIRECTED = 0x81
+    SUBN_ADM = 0x03
+    PERFORMANCE = 0x04
+    BM = 0x05
+    DEV_MGT = 0x06
+    COMM_MGT = 0x07
+    SNMP = 0x08
+    VENDOR_09 = 0x09
+    VENDOR_0A = 0x0A
+    DEV_ADM = 0x10
+    BOOT_MGT = 0x11
+    BIS = 0x12
+    CONG_MGT = 0x21
+    VENDOR_OUI_30 = 0x30
+    VENDOR_OPENIB_PING = 0x32
+    VENDOR_OPENIB_SYSSTAT = 0x33
+
+
+class Method(Code):
+    """What is asked, and what was answered (IBA 13.4.5, table 112)."""
+
+    GET = 0x01
+    SET = 0x02
+    SEND = 0x03
+    TRAP = 0x05
+    REPORT = 0x06
+    TRAP_REPRESS = 0x07
+    GET_TABLE = 0x12
+    GET_TRACE_TABLE = 0x13
+    GET_MULTI = 0x14
+    DELETE = 0x15
+    GET_RESP = 0x81
+    REPORT_RESP = 0x86
+    GET_TABLE_RESP = 0x92
+    GET_MULTI_RESP = 0x94
+    DELETE_RESP = 0x95
+
+
+@dataclass(frozen=True, slots=True)
+class RPC:
+    """
+    One of the remote procedure calls that the specification names.
+
+    @ivar answer: the method that answers it; None when nobody does.
+    """
+
+    name: str
+    managementClass: ManagementClass
+    method: Method
+    answer: Method | None
+
+
+_ANSWERS: Final = {
+    Method.GET: Method.GET_RESP,
+    Method.SET: Method.GET_RESP,
+    Method.TRAP: Method.TRAP_REPRESS,
+    Method.REPORT: Method.REPORT_RESP,
+    Method.GET_TABLE: Method.GET_TABLE_RESP,
+    Method.GET_TRACE_TABLE: Method.GET_TABLE_RESP,
+    Method.GET_MULTI: Method.GET_MULTI_RESP,
+    Method.DELETE: Method.DELETE_RESP,
+}
+
+_PREFIXES: Final = {
+    "Subn": ManagementClass.SUBN_LID,
+    "SubnAdm": ManagementClass.SUBN_ADM,
+    "Performance": ManagementClass.PERFORMANCE,
+    "BM": ManagementClass.BM,
+    "DevMgt": ManagementClass.DEV_MGT,
+    "CommMgt": ManagementClass.COMM_MGT,
+    "SNMP": ManagementClass.SNMP,
+    "Vend": ManagementClass.VENDOR_09,
+    "DevAdm": ManagementClass.DEV_ADM,
+    "BIS": ManagementClass.BIS,
+    "CongMgt": ManagementClass.CONG_MGT,
+}
+
+_VERBS: Final = {
+    "Get": Method.GET,
+    "Set": Method.SET,
+    "Send": Method.SEND,
+    "Trap": Method.TRAP,
+    "TrapRepress": Method.TRAP_REPRESS,
+    "Report": Method.REPORT,
+    "GetTable": Method.GET_TABLE,
+    "GetTraceTable": Method.GET_TRACE_TABLE,
+    "GetMulti": Method.GET_MULTI,
+    "Delete": Method.DELETE,
+}
+
+_METHODS_OF: Final = {
+    "Subn": "Get Set Trap TrapRepress",
+    "SubnAdm": "Get Set Report Trap TrapRepress GetTable GetTraceTable GetMulti Delete",
+    "Performance": "Get Set",
+    "BM": "Get Set Send Trap TrapRepress",
+    "DevMgt": "Get Set Trap TrapRepress",
+    "CommMgt": "Get Set Send",
+    "SNMP": "Get Set Send",
+    "Vend": "Get Set Send Trap TrapRepress",
+    "DevAdm": "Get Set",
+    "BIS": "Get Set Report",
+    "CongMgt": "Get Set Trap TrapRepress",
+}
+
+RPCS: Final[dict[str, RPC]] = {
+    prefix + verb: RPC(prefix + verb, _PREFIXES[prefix], _VERBS[verb], _ANSWERS.get(_VERBS[verb]))
+    for prefix, verbs in _METHODS_OF.items()
+    for verb in verbs.split()
+}
+"""All of them, by name: C{"SubnGet"}, C{"SubnAdmGetTable"}..."""
+
+
+def key(width: int) -> Any:
+    """A field that people read in hexadecimal: a key, an identifier, a mask without names."""
+    return bits(width, shown=lambda number: f"{number:#0{-(-width // 4) + 2}x}")
+
+
+def mask(width: int, names: type[enum.IntFlag]) -> Any:
+    """A field of named bits."""
+
+    def shown(number: int) -> str:
+        said = ", ".join(saidBits(number, names))
+        return f"{number:#0{-(-width // 4) + 2}x}" + (f" ({said})" if said else "")
+
+    return bits(width, shown=shown)
+
+
+def saidBits(number: int, names: type[enum.IntFlag]) -> list[str]:
+    """The names of the bits that are set."""
+    return [flag.name for flag in names if number & flag and flag.name is not None]
+
+
+class Attribute(Layout):
+    """
+    The payload of a management datagram.
+
+    @cvar attributeID: its number in the header.
+    @cvar rpcs: the names of the calls that carry it.
+    """
+
+    __slots__ = ()
+
+    attributeID: ClassVar[int]
+    rpcs: ClassVar[frozenset[str]] = frozenset()
+
+    def toDict(self) -> dict[str, object]:
+        """All fields that are not reserved, as JSON can carry them; enumerations by name."""
+        return {field.name: plain(getattr(self, field.name)) for field in self.fields if not field.reserved}
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name}:{'.' * (_WIDTH - 1 - len(name))}{text}" for name, text in lines(self))
+
+
+def carried(verbs: str, but: str = "") -> Iterator[str]:
+    """
+    The names of the calls of all classes with these verbs.
+
+    @param verbs: C{"Get Set"}; C{but} names classes to leave out: C{"Subn SubnAdm"}.
+    """
+    for prefix, theirs in _METHODS_OF.items():
+        if prefix not in but.split():
+            yield from (prefix + verb for verb in theirs.split() if verb in verbs.split())
+
+
+def attribute(identifier: int, *rpcs: str) -> Callable[[type[T]], type[T]]:
+    """
+    Say the number of an attribute and the calls that carry it.
+
+    @raise KeyError: the specification knows no such call.
+    """
+
+    def decorate(cls: type[T]) -> type[T]:
+        cls.attributeID = identifier
+        cls.rpcs = frozenset(RPCS[name].name for name in rpcs)
+        for managementClass in {RPCS[name].managementClass for name in rpcs}:
+            _registered.setdefault((managementClass, identifier), cls)
+        return cls
+
+    return decorate
+
+
+_registered: dict[tuple[ManagementClass, int], type[Attribute]] = {}
+
+
+def attributeOf(managementClass: int, identifier: int) -> type[Attribute] | None:
+    """What datagrams of this class and attribute number carry; None when we do not know."""
+    if managementClass == ManagementClass.SUBN_DIRECTED:
+        managementClass = ManagementClass.SUBN_LID
+    return _registered.get((ManagementClass(managementClass), identifier))
+
+
+def allAttributes() -> dict[tuple[ManagementClass, int], type[Attribute]]:
+    """Every attribute that is declared, by class and number."""
+    return dict(_registered)
+
+
+def plain(value: object) -> object:
+    """As JSON can carry it."""
+    if isinstance(value, Attribute):
+        return value.toDict()
+    if isinstance(value, Layout):
+        return {field.name: plain(getattr(value, field.name)) for field in value.fields if not field.reserved}
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, tuple):
+        return [plain(one) for one in value]
+    if isinstance(value, bytes):
+        return value.hex()
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    return str(value)
+
+
+def lines(layout: Layout, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Name and text of each field that is not reserved; those of inner layouts with a dot between."""
+    for field in layout.fields:
+        if field.reserved:
+            continue
+        value: Any = getattr(layout, field.name)
+        if field.count is None:
+            yield from _linesOf(prefix + field.name, field, value)
+        else:
+            for index, one in enumerate(value):
+                yield from _linesOf(f"{prefix}{field.name}[{index}]", field, one)
+
+
+def _linesOf(name: str, field: Field, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Layout):
+        yield from lines(value, name + ".")
+    else:
+        yield name, spoken(value, field)
+
+
+def spoken(value: Any, field: Field) -> str:
+    """As people read it: names beside numbers, keys in hexadecimal."""
+    if field.shown is not None:
+        return field.shown(value)
+    if isinstance(value, enum.Enum):
+        return f"{value.name} ({value.value})"
+    if isinstance(value, GUID):
+        return f"0x{value.raw.hex()}"
+    if isinstance(value, bool):
+        return str(int(value))
+    return value.hex() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,447 @@
+"""
+The frames of management datagrams: their headers, and where each class has its data.
+
+Follows InfiniBand Architecture vol. 1: 13.4.3 (the common header), 13.6.2 (RMPP), 14.2.1 (SMPs), 15.2.1 (SA),
+and 16.1.1 to 16.7.1 (the other classes).
+"""
+
+from __future__ import annotations
+
+from enum import IntFlag
+from typing import ClassVar, Final
+
+from txrdma.iba.types import GID, LID, QPN
+from txrdma.mad.attributes import Attribute, attribute, carried, key, ManagementClass, mask, Method
+from txrdma.wire import bits, Code, data, Layout, nested, wire
+
+MAD_LENGTH: Final = 256
+
+
+class MADStatus(int):
+    """The status of a datagram (IBA 13.4.7): the meaning of its parts."""
+
+    __slots__ = ()
+
+    BUSY: ClassVar = 0x0001
+    REDIRECT: ClassVar = 0x0002
+    UNSUPPORTED_VERSION: ClassVar = 0x0004
+    UNSUPPORTED_METHOD: ClassVar = 0x0008
+    UNSUPPORTED_METHOD_ATTRIBUTE: ClassVar = 0x000C
+    INVALID_FIELD: ClassVar = 0x001C
+
+    _CODES: ClassVar = {
+        0: "",
+        1: "bad base or class version",
+        2: "method not supported",
+        3: "attribute not supported by this method",
+        7: "invalid value in attribute or modifier",
+    }
+
+    @property
+    def isBusy(self) -> bool:
+        return bool(self & 0x0001)
+
+    @property
+    def isRedirect(self) -> bool:
+        return bool(self & 0x0002)
+
+    @property
+    def code(self) -> int:
+        """Bits 2 to 4: what was invalid."""
+        return self >> 2 & 7
+
+    @property
+    def classCode(self) -> int:
+        """Bits 8 to 14: what the class says."""
+        return self >> 8 & 0x7F
+
+    def words(self, managementClass: int) -> str:
+        """What it says, in words; an empty text when all is well."""
+        said = []
+        if self.isBusy:
+            said.append("busy")
+        if self.isRedirect:
+            said.append("redirected")
+        if self.code:
+            said.append(self._CODES.get(self.code, f"reserved code {self.code}"))
+        if self.classCode:
+            known = SA_STATUS if managementClass == ManagementClass.SUBN_ADM else {}
+            said.append(known.get(self.classCode, f"class status {self.classCode:#x}"))
+        return ", ".join(said)
+
+
+SA_STATUS: Final = {
+    1: "no resources",
+    2: "request invalid",
+    3: "no records",
+    4: "too many records",
+    5: "invalid GID",
+    6: "insufficient components",
+    7: "request denied",
+    8: "priority suggested",
+}
+"""The class codes of subnet administration (IBA table 185)."""
+
+
+@wire(24)
+class MADHeader(Layout):
+    """What every datagram begins with (IBA 13.4.3)."""
+
+    baseVersion: int = bits(8)
+    managementClass: ManagementClass = bits(8)
+    classVersion: int = bits(8)
+    method: Method = bits(8)
+    status: int = key(16)
+    classSpecific: int = bits(16)
+    transactionID: int = key(64)
+    attributeID: int = key(16)
+    reserved: int = bits(16)
+    attributeModifier: int = key(32)
+
+
+@wire(24)
+class MADHeaderDirected(Layout):
+    """The same on a directed route (IBA 14.2.1.2)."""
+
+    baseVersion: int = bits(8)
+    managementClass: ManagementClass = bits(8)
+    classVersion: int = bits(8)
+    method: Method = bits(8)
+    returning: bool = bits(1)
+    status: int = key(15)
+    hopPointer: int = bits(8)
+    hopCount: int = bits(8)
+    transactionID: int = key(64)
+    attributeID: int = key(16)
+    reserved: int = bits(16)
+    attributeModifier: int = key(32)
+
+
+class RMPPType(Code):
+    """What kind of packet of a long message (IBA 13.6.2.1)."""
+
+    NONE = 0
+    DATA = 1
+    ACK = 2
+    STOP = 3
+    ABORT = 4
+
+
+class RMPPStatus(Code):
+    """Why a long message ended (IBA 13.6.2.2)."""
+
+    NORMAL = 0
+    RESOURCES_EXHAUSTED = 1
+    TOTAL_TIME_TOO_LONG = 118
+    INCONSISTENT_LENGTH = 119
+    INCONSISTENT_FIRST = 120
+    BAD_TYPE = 121
+    WINDOW_TOO_SMALL = 122
+    SEGMENT_TOO_BIG = 123
+    ILLEGAL_STATUS = 124
+    UNSUPPORTED_VERSION = 125
+    TOO_MANY_RETRIES = 126
+    UNSPECIFIED = 127
+
+
+@wire(12)
+class RMPPHeader(Layout):
+    """
+    The header of the reliable multi-packet protocol (IBA 13.6.2.1).
+
+    @ivar data1: of DATA the segment's number, from 1; of ACK the last one that came in order.
+    @ivar data2: of DATA the length of the payload; of ACK the end of the new window.
+    """
+
+    version: int = bits(8)
+    type: RMPPType = bits(8)
+    responseTime: int = bits(5)
+    last: bool = bits(1)
+    first: bool = bits(1)
+    active: bool = bits(1)
+    status: RMPPStatus = bits(8)
+    data1: int = bits(32)
+    data2: int = bits(32)
+
+
+class MADFormat(Layout):
+    """
+    A frame of 256 bytes: headers, then what is for the attribute.
+
+    @cvar dataOffset: where the attribute begins.
+    @cvar classVersion: of the classes with this frame.
+    @cvar hasRMPP: whether long messages are possible.
+    """
+
+    __slots__ = ()
+
+    dataOffset: ClassVar[int]
+    classVersion: ClassVar[int] = 1
+    hasRMPP: ClassVar[bool] = False
+    header: MADHeader
+    payload: bytes
+
+
+@wire(MAD_LENGTH)
+class PlainFormat(MADFormat):
+    """Of classes that add nothing to the common header: vendor (range 1), communication management."""
+
+    dataOffset = 24
+    header: MADHeader = nested()
+    payload: bytes = data(232)
+
+
+@wire(MAD_LENGTH)
+class CommMgtFormat(MADFormat):
+    """Communication management (IBA 16.7.1)."""
+
+    dataOffset = 24
+    classVersion = 2
+    header: MADHeader = nested()
+    payload: bytes = data(232)
+
+
+@wire(MAD_LENGTH)
+class SMPFormat(MADFormat):
+    """A subnet management packet, LID routed (IBA 14.2.1.1)."""
+
+    dataOffset = 64
+    header: MADHeader = nested()
+    mkey: int = key(64)
+    reserved: bytes = data(32)
+    payload: bytes = data(64)
+    reserved2: bytes = data(128)
+
+
+@wire(MAD_LENGTH)
+class SMPFormatDirected(Layout):
+    """
+    A subnet management packet on a directed route (IBA 14.2.1.2).
+
+    @ivar initialPath: the port to leave by at each hop, from index 1 on.
+    @ivar returnPath: the port it came in by at each hop, from index 1 on.
+    """
+
+    dataOffset: ClassVar[int] = 64
+    classVersion: ClassVar[int] = 1
+    hasRMPP: ClassVar[bool] = False
+    header: MADHeaderDirected = nested()
+    mkey: int = key(64)
+    drSLID: LID = bits(16)
+    drDLID: LID = bits(16)
+    reserved: bytes = data(28)
+    payload: bytes = data(64)
+    initialPath: bytes = data(64)
+    returnPath: bytes = data(64)
+
+
+@wire(MAD_LENGTH)
+class SAFormat(MADFormat):
+    """
+    A datagram of subnet administration (IBA 15.2.1.1).
+
+    @ivar attributeOffset: the distance of records in a table, in units of 8 bytes.
+    """
+
+    dataOffset = 56
+    classVersion = 2
+    hasRMPP = True
+    header: MADHeader = nested()
+    rmpp: RMPPHeader = nested()
+    smKey: int = key(64)
+    attributeOffset: int = bits(16)
+    reserved: int = bits(16)
+    componentMask: int = key(64)
+    payload: bytes = data(200)
+
+
+@wire(MAD_LENGTH)
+class PerformanceFormat(MADFormat):
+    """A performance management datagram (IBA 16.1.1)."""
+
+    dataOffset = 64
+    header: MADHeader = nested()
+    reserved: bytes = data(40)
+    payload: bytes = data(192)
+
+
+@wire(MAD_LENGTH)
+class BMFormat(MADFormat):
+    """A baseboard management datagram (IBA 16.2.1)."""
+
+    dataOffset = 64
+    header: MADHeader = nested()
+    bkey: int = key(64)
+    reserved: bytes = data(32)
+    payload: bytes = data(192)
+
+
+@wire(MAD_LENGTH)
+class DevMgtFormat(MADFormat):
+    """A device management datagram (IBA 16.3.1)."""
+
+    dataOffset = 64
+    hasRMPP = True
+    header: MADHeader = nested()
+    rmpp: RMPPHeader = nested()
+    reserved: bytes = data(28)
+    payload: bytes = data(192)
+
+
+@wire(MAD_LENGTH)
+class SNMPFormat(MADFormat):
+    """A datagram of SNMP tunnelling (IBA 16.4.1)."""
+
+    dataOffset = 64
+    header: MADHeader = nested()
+    reserved: bytes = data(32)
+    raddress: int = key(32)
+    payloadLength: int = bits(8)
+    segmentNumber: int = bits(8)
+    sourceLID: LID = bits(16)
+    payload: bytes = data(192)
+
+
+@wire(MAD_LENGTH)
+class CongMgtFormat(MADFormat):
+    """A congestion control datagram (IBA annex A10.4.1)."""
+
+    dataOffset = 64
+    classVersion = 2
+    header: MADHeader = nested()
+    ccKey: int = key(64)
+    reserved: bytes = data(32)
+    payload: bytes = data(192)
+
+
+@wire(MAD_LENGTH)
+class VendorOUIFormat(MADFormat):
+    """A vendor's datagram of the second range (IBA 16.5.1)."""
+
+    dataOffset = 40
+    hasRMPP = True
+    header: MADHeader = nested()
+    rmpp: RMPPHeader = nested()
+    reserved: int = bits(8)
+    oui: int = key(24)
+    payload: bytes = data(216)
+
+
+_FORMATS: Final[dict[int, type[Layout]]] = {
+    ManagementClass.SUBN_LID: SMPFormat,
+    ManagementClass.SUBN_DIRECTED: SMPFormatDirected,
+    ManagementClass.SUBN_ADM: SAFormat,
+    ManagementClass.PERFORMANCE: PerformanceFormat,
+    ManagementClass.BM: BMFormat,
+    ManagementClass.DEV_MGT: DevMgtFormat,
+    ManagementClass.COMM_MGT: CommMgtFormat,
+    ManagementClass.SNMP: SNMPFormat,
+    ManagementClass.DEV_ADM: DevMgtFormat,
+    ManagementClass.BIS: DevMgtFormat,
+    ManagementClass.CONG_MGT: CongMgtFormat,
+}
+
+
+def formatOf(managementClass: int) -> type[Layout]:
+    """The frame of a class's datagrams."""
+    if 0x30 <= managementClass <= 0x4F:
+        return VendorOUIFormat
+    return _FORMATS.get(managementClass, PlainFormat)
+
+
+class ClassCapability(IntFlag):
+    """What every agent may say of itself (IBA table 113); bits 8 to 15 have a meaning for each class."""
+
+    TRAP = 1
+    GET_SET_NOTICE = 2
+
+
+@attribute(0x0001, *carried("Get Set", but="Subn"))
+@wire(72)
+class ClassPortInfo(Attribute):
+    """
+    What an agent can do, and where it would rather be asked (IBA 13.4.8.1).
+
+    @ivar responseTimeValue: it answers within 4.096 microseconds times two to the power of this.
+    """
+
+    baseVersion: int = bits(8)
+    classVersion: int = bits(8)
+    capabilityMask: int = mask(16, ClassCapability)
+    capabilityMask2: int = key(27)
+    responseTimeValue: int = bits(5)
+    redirectGID: GID = data(16)
+    redirectTrafficClass: int = bits(8)
+    redirectServiceLevel: int = bits(4)
+    redirectFlowLabel: int = bits(20)
+    redirectLID: LID = bits(16)
+    redirectPKey: int = key(16)
+    reserved: int = bits(8)
+    redirectQPN: QPN = bits(24)
+    redirectQKey: int = key(32)
+    trapGID: GID = data(16)
+    trapTrafficClass: int = bits(8)
+    trapServiceLevel: int = bits(4)
+    trapFlowLabel: int = bits(20)
+    trapLID: LID = bits(16)
+    trapPKey: int = key(16)
+    trapHopLimit: int = bits(8)
+    trapQPN: QPN = bits(24)
+    trapQKey: int = key(32)
+
+
+class NoticeType(Code):
+    """How grave it is (IBA 13.4.8.2)."""
+
+    FATAL = 0
+    URGENT = 1
+    SECURITY = 2
+    SUBNET_MANAGEMENT = 3
+    INFORMATIONAL = 4
+    EMPTY = 0x7F
+
+
+@attribute(0x0002, *carried("Trap TrapRepress Report"), *carried("Get Set", but="SubnAdm CommMgt SNMP"))
+@wire(64)
+class Notice(Attribute):
+    """
+    Something happened: as in traps (IBA 13.4.8.2).
+
+    @ivar producerType: of a generic notice 1 CA, 2 switch, 3 router, 4 class manager; else the vendor's ID.
+    @ivar trapNumber: of a generic notice; else the vendor's device ID.
+    @ivar details: the rest depends on the trap's number (IBA 14.2.5.1); see L{txrdma.mad.traps}.
+    """
+
+    isGeneric: bool = bits(1)
+    type: NoticeType = bits(7)
+    producerType: int = bits(24)
+    trapNumber: int = bits(16)
+    issuerLID: LID = bits(16)
+    toggle: bool = bits(1)
+    count: int = bits(15)
+    details: bytes = data(54)
+
+
+@attribute(0x0003, "SubnAdmSet", "BMSet", "DevMgtSet", "VendSet")
+@wire(36)
+class InformInfo(Attribute):
+    """
+    Ask to be told of notices (IBA 13.4.8.3).
+
+    @ivar gid: whose notices; zero means those of the LIDs.
+    @ivar trapNumber: 0xFFFF is all of them.
+    """
+
+    gid: GID = data(16)
+    lidRangeBegin: LID = bits(16)
+    lidRangeEnd: LID = bits(16)
+    reserved: int = bits(16)
+    isGeneric: int = bits(8)
+    subscribe: int = bits(8)
+    type: int = bits(16)
+    trapNumber: int = bits(16)
+    qpn: QPN = bits(24)
+    reserved2: int = bits(3)
+    responseTimeValue: int = bits(5)
+    reserved3: int = bits(8)
+    producerType: int = bits(24)

@@ -1,0 +1,340 @@
+"""
+Attributes of performance management: what ports have counted.
+
+Follows InfiniBand Architecture vol. 1, 16.1.3 and 16.1.4; C{portSelect} 0xFF means all ports of a switch.
+Data is counted in units of four bytes. A counter stops at its highest value.
+"""
+
+from __future__ import annotations
+
+from enum import IntFlag
+
+from txrdma.mad.attributes import Attribute, attribute, key
+from txrdma.wire import array, bits, wire
+
+
+class PerformanceCapability(IntFlag):
+    """What a performance agent can do: bits 8 to 15 of its ClassPortInfo (IBA 16.1.3.1)."""
+
+    ALL_PORT_SELECT = 1 << 8
+    EXTENDED_WIDTH = 1 << 9
+    EXTENDED_WIDTH_NO_IETF = 1 << 10
+    SAMPLES_ONLY = 1 << 11
+    XMIT_WAIT = 1 << 12
+    INHIBIT_LIMITED_PKEY = 1 << 13
+    RS_FEC = 1 << 14
+    QP1_DROP = 1 << 15
+
+
+@attribute(0x0012, "PerformanceGet", "PerformanceSet")
+@wire(44)
+class PortCounters(Attribute):
+    """A port's counters (IBA 16.1.3.5). C{counterSelect} says which ones a Set writes, in their order."""
+
+    reserved: int = bits(8)
+    portSelect: int = bits(8)
+    counterSelect: int = key(16)
+    symbolErrorCounter: int = bits(16)
+    linkErrorRecoveryCounter: int = bits(8)
+    linkDownedCounter: int = bits(8)
+    portRcvErrors: int = bits(16)
+    portRcvRemotePhysicalErrors: int = bits(16)
+    portRcvSwitchRelayErrors: int = bits(16)
+    portXmitDiscards: int = bits(16)
+    portXmitConstraintErrors: int = bits(8)
+    portRcvConstraintErrors: int = bits(8)
+    counterSelect2: int = key(8)
+    localLinkIntegrityErrors: int = bits(4)
+    excessiveBufferOverrunErrors: int = bits(4)
+    qp1Dropped: int = bits(16)
+    vl15Dropped: int = bits(16)
+    portXmitData: int = bits(32)
+    portRcvData: int = bits(32)
+    portXmitPkts: int = bits(32)
+    portRcvPkts: int = bits(32)
+    portXmitWait: int = bits(32)
+
+
+@attribute(0x001D, "PerformanceGet", "PerformanceSet")
+@wire(184)
+class PortCountersExtended(Attribute):
+    """A port's counters of 64 bits (IBA 16.1.4.11); those from C{symbolErrorCounter} on where it has them."""
+
+    reserved: int = bits(8)
+    portSelect: int = bits(8)
+    counterSelect: int = key(16)
+    counterSelect2: int = key(32)
+    portXmitData: int = bits(64)
+    portRcvData: int = bits(64)
+    portXmitPkts: int = bits(64)
+    portRcvPkts: int = bits(64)
+    portUnicastXmitPkts: int = bits(64)
+    portUnicastRcvPkts: int = bits(64)
+    portMulticastXmitPkts: int = bits(64)
+    portMulticastRcvPkts: int = bits(64)
+    symbolErrorCounter: int = bits(64)
+    linkErrorRecoveryCounter: int = bits(64)
+    linkDownedCounter: int = bits(64)
+    portRcvErrors: int = bits(64)
+    portRcvRemotePhysicalErrors: int = bits(64)
+    portRcvSwitchRelayErrors: int = bits(64)
+    portXmitDiscards: int = bits(64)
+    portXmitConstraintErrors: int = bits(64)
+    portRcvConstraintErrors: int = bits(64)
+    localLinkIntegrityErrors: int = bits(64)
+    excessiveBufferOverrunErrors: int = bits(64)
+    vl15Dropped: int = bits(64)
+    portXmitWait: int = bits(64)
+    qp1Dropped: int = bits(64)
+
+
+@attribute(0x0010, "PerformanceGet", "PerformanceSet")
+@wire(68)
+class PortSamplesControl(Attribute):
+    """How a port samples (IBA 16.1.3.2)."""
+
+    opCode: int = key(8)
+    portSelect: int = bits(8)
+    tick: int = bits(8)
+    reserved: int = bits(5)
+    counterWidth: int = bits(3)
+    reserved2: int = bits(2)
+    counterMasks0: tuple[int, ...] = array(10, bits(3))
+    counterMask10To14: int = key(15)
+    reserved3: int = bits(1)
+    sampleMechanisms: int = key(8)
+    reserved4: int = bits(6)
+    sampleStatus: int = bits(2)
+    optionMask: int = key(64)
+    vendorMask: int = key(64)
+    sampleStart: int = bits(32)
+    sampleInterval: int = bits(32)
+    tag: int = key(16)
+    counterSelects: tuple[int, ...] = array(15, key(16))
+
+
+@attribute(0x0011, "PerformanceGet")
+@wire(64)
+class PortSamplesResult(Attribute):
+    """What a port has sampled (IBA 16.1.3.4)."""
+
+    tag: int = key(16)
+    reserved: int = bits(14)
+    sampleStatus: int = bits(2)
+    counters: tuple[int, ...] = array(15, bits(32))
+
+
+@attribute(0x001E, "PerformanceGet")
+@wire(128)
+class PortSamplesResultExtended(Attribute):
+    """What a port has sampled, in 64 bits (IBA 16.1.4.12)."""
+
+    tag: int = key(16)
+    reserved: int = bits(14)
+    sampleStatus: int = bits(2)
+    extendedWidth: int = bits(2)
+    reserved2: int = bits(30)
+    counters: tuple[int, ...] = array(15, bits(64))
+
+
+@attribute(0x0015, "PerformanceGet", "PerformanceSet")
+@wire(16)
+class PortRcvErrorDetails(Attribute):
+    """Why packets that came in were dropped (IBA 16.1.4.1)."""
+
+    reserved: int = bits(8)
+    portSelect: int = bits(8)
+    counterSelect: int = key(16)
+    portLocalPhysicalErrors: int = bits(16)
+    portMalformedPacketErrors: int = bits(16)
+    portBufferOverrunErrors: int = bits(16)
+    portDLIDMappingErrors: int = bits(16)
+    portVLMappingErrors: int = bits(16)
+    portLoopingErrors: int = bits(16)
+
+
+@attribute(0x0016, "PerformanceGet", "PerformanceSet")
+@wire(12)
+class PortXmitDiscardDetails(Attribute):
+    """Why packets that were to go out were dropped (IBA 16.1.4.2)."""
+
+    reserved: int = bits(8)
+    portSelect: int = bits(8)
+    counterSelect: int = key(16)
+    portInactiveDiscards: int = bits(16)
+    portNeighborMTUDiscards: int = bits(16)
+    portSwLifetimeLimitDiscards: int = bits(16)
+    portSwHOQLifetimeLimitDiscards: int = bits(16)
+
+
+@attribute(0x0017, "PerformanceGet", "PerformanceSet")
+@wire(12)
+class PortOpRcvCounters(Attribute):
+    """Packets and data of one opcode (IBA 16.1.4.3)."""
+
+    opCode: int = key(8)
+    portSelect: int = bits(8)
+    counterSelect: int = key(16)
+    portOpRcvPkts: int = bits(32)
+    portOpRcvData: int = bits(32)
+
+
+@attribute(0x0018, "PerformanceGet", "PerformanceSet")
+@wire(12)
+class PortFlowCtlCounters(Attribute):
+    """Flow control packets (IBA 16.1.4.4)."""
+
+    reserved: int = bits(8)
+    portSelect: int = bits(8)
+    counterSelect: int = key(16)
+    portXmitFlowPkts: int = bits(32)
+    portRcvFlowPkts: int = bits(32)
+
+
+@attribute(0x0019, "PerformanceGet", "PerformanceSet")
+@wire(36)
+class PortVLOpPackets(Attribute):
+    """Packets of one opcode, by virtual lane (IBA 16.1.4.5)."""
+
+    opCode: int = key(8)
+    portSelect: int = bits(8)
+    counterSelect: int = key(16)
+    portVLOpPackets: tuple[int, ...] = array(16, bits(16))
+
+
+@attribute(0x001A, "PerformanceGet", "PerformanceSet")
+@wire(68)
+class PortVLOpData(Attribute):
+    """Data of one opcode, by virtual lane (IBA 16.1.4.6)."""
+
+    opCode: int = key(8)
+    portSelect: int = bits(8)
+    counterSelect: int = key(16)
+    portVLOpData: tuple[int, ...] = array(16, bits(32))
+
+
+@attribute(0x001B, "PerformanceGet", "PerformanceSet")
+@wire(8)
+class PortVLXmitFlowCtlUpdateErrors(Attribute):
+    """Missing flow control updates, by virtual lane (IBA 16.1.4.7)."""
+
+    reserved: int = bits(8)
+    portSelect: int = bits(8)
+    counterSelect: int = key(16)
+    portVLXmitFlowCtlUpdateErrors: tuple[int, ...] = array(16, bits(2))
+
+
+@attribute(0x001C, "PerformanceGet", "PerformanceSet")
+@wire(36)
+class PortVLXmitWaitCounters(Attribute):
+    """Ticks of waiting, by virtual lane (IBA 16.1.4.8)."""
+
+    reserved: int = bits(8)
+    portSelect: int = bits(8)
+    counterSelect: int = key(16)
+    portVLXmitWait: tuple[int, ...] = array(16, bits(16))
+
+
+@attribute(0x001F, "PerformanceGet", "PerformanceSet")
+@wire(136)
+class PortExtendedSpeedsCounters(Attribute):
+    """Errors that a lane of FDR, EDR and beyond can have (IBA 16.1.4.13)."""
+
+    reserved: int = bits(8)
+    portSelect: int = bits(8)
+    reserved2: int = bits(16)
+    counterSelect: int = key(64)
+    syncHeaderErrorCounter: int = bits(16)
+    unknownBlockCounter: int = bits(16)
+    errorDetectionCounterLanes: tuple[int, ...] = array(12, bits(16))
+    fecCorrectableBlockCounterLanes: tuple[int, ...] = array(12, bits(32))
+    fecUncorrectableBlockCounterLanes: tuple[int, ...] = array(12, bits(32))
+
+
+@attribute(0x0030, "PerformanceGet", "PerformanceSet")
+@wire(36)
+class SwPortVLCongestion(Attribute):
+    """Packets that met congestion in a switch, by virtual lane (IBA 16.1.4.9)."""
+
+    reserved: int = bits(8)
+    portSelect: int = bits(8)
+    counterSelect: int = key(16)
+    swPortVLCongestion: tuple[int, ...] = array(16, bits(16))
+
+
+@attribute(0x0031, "PerformanceGet", "PerformanceSet")
+@wire(12)
+class PortRcvConCtrl(Attribute):
+    """Marked packets that came in (IBA annex A10.6.1)."""
+
+    reserved: int = bits(8)
+    portSelect: int = bits(8)
+    counterSelect: int = key(16)
+    portPktRcvFECN: int = bits(32)
+    portPktRcvBECN: int = bits(32)
+
+
+@attribute(0x0032, "PerformanceGet", "PerformanceSet")
+@wire(68)
+class PortSLRcvFECN(Attribute):
+    """Packets with FECN that came in, by service level (IBA annex A10.6.2)."""
+
+    reserved: int = bits(8)
+    portSelect: int = bits(8)
+    counterSelect: int = key(16)
+    portSLRcvFECN: tuple[int, ...] = array(16, bits(32))
+
+
+@attribute(0x0033, "PerformanceGet", "PerformanceSet")
+@wire(68)
+class PortSLRcvBECN(Attribute):
+    """Packets with BECN that came in, by service level (IBA annex A10.6.3)."""
+
+    reserved: int = bits(8)
+    portSelect: int = bits(8)
+    counterSelect: int = key(16)
+    portSLRcvBECN: tuple[int, ...] = array(16, bits(32))
+
+
+@attribute(0x0034, "PerformanceGet", "PerformanceSet")
+@wire(12)
+class PortXmitConCtrl(Attribute):
+    """How long congestion held packets (IBA annex A10.6.4)."""
+
+    reserved: int = bits(8)
+    portSelect: int = bits(8)
+    counterSelect: int = key(16)
+    portXmitTimeCong: int = bits(64)
+
+
+@attribute(0x0035, "PerformanceGet", "PerformanceSet")
+@wire(68)
+class PortVLXmitTimeCong(Attribute):
+    """The same by virtual lane; there are 15 for data (IBA annex A10.6.5)."""
+
+    reserved: int = bits(8)
+    portSelect: int = bits(8)
+    counterSelect: int = key(16)
+    portVLXmitTimeCong: tuple[int, ...] = array(16, bits(32))
+
+
+@attribute(0x0036, "PerformanceGet", "PerformanceSet")
+@wire(68)
+class PortXmitDataSL(Attribute):
+    """Data that went out, by service level (IBA annex A13)."""
+
+    reserved: int = bits(8)
+    portSelect: int = bits(8)
+    counterSelect: int = key(16)
+    portXmitDataSL: tuple[int, ...] = array(16, bits(32))
+
+
+@attribute(0x0037, "PerformanceGet", "PerformanceSet")
+@wire(68)
+class PortRcvDataSL(Attribute):
+    """Data that came in, by service level (IBA annex A13)."""
+
+    reserved: int = bits(8)
+    portSelect: int = bits(8)
+    counterSelect: int = key(16)
+    portRcvDataSL: tuple[int, ...] = array(16, bits(32))

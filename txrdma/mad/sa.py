@@ -1,0 +1,466 @@
+"""
+Records of subnet administration: what a subnet's manager knows, and can be asked for.
+
+Follows InfiniBand Architecture vol. 1, 15.2.5. A query says by its component mask which fields are meant;
+what each bit is for stands in L{Record.components}.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+
+from typing_extensions import Self
+
+from txrdma.iba.types import GID, LID
+from txrdma.mad.attributes import Attribute, attribute, key
+from txrdma.mad.messages import InformInfo
+from txrdma.mad.smp import (
+    GUIDInfo,
+    LinearForwardingTable,
+    MulticastForwardingTable,
+    NodeDescription,
+    NodeInfo,
+    PKeyTable,
+    PortInfo,
+    RandomForwardingTable,
+    SLtoVLMappingTable,
+    SMInfo,
+    SwitchInfo,
+    VLArbitrationTable,
+)
+from txrdma.mad.values import PathMTU, Rate, Selector
+from txrdma.wire import array, bits, data, Layout, nested, wire
+
+R = TypeVar("R", bound="Record")
+
+
+class Query(NamedTuple, Generic[R]):
+    """What records are asked for: those that have the values of C{record} in the components of C{mask}."""
+
+    record: R
+    mask: int
+
+
+class Record(Attribute):
+    """
+    A record of subnet administration.
+
+    @cvar components: what the bits of the component mask mean, from bit 0 on: names of fields, C{-} where the
+        specification reserves one, C{name*2} where a field has several.
+    @cvar content: the attribute of subnet management that stands in the field C{content}; None of others.
+    """
+
+    __slots__ = ()
+
+    components: ClassVar[str] = ""
+    contentType: ClassVar[type[Attribute] | None] = None
+
+    @classmethod
+    def query(cls, **values: Any) -> Query[Self]:
+        """
+        Ask for the records with these values; those of the inner attribute are named as they are there.
+
+        @raise TypeError: there is no such component.
+        """
+        masks, owners = componentsOf(cls)
+        mask = 0
+        outer: dict[str, Any] = {}
+        inner: dict[str, dict[str, Any]] = {}
+        for name, value in values.items():
+            if name not in masks:
+                raise TypeError(f"{cls.__name__} has no component {name}: there are {', '.join(masks)}")
+            mask |= masks[name]
+            owner = owners[name]
+            if owner is None:
+                outer[name] = value
+            else:
+                inner.setdefault(owner, {})[name] = value
+        types = {field.name: field.type for field in cls.fields}
+        return Query(cls(**outer, **{name: types[name](**parts) for name, parts in inner.items()}), mask)
+
+
+def componentsOf(record: type[Record]) -> tuple[dict[str, int], dict[str, str | None]]:
+    """
+    The bits of each component in the mask, and the inner layout that it is in, if it is in one.
+
+    @raise TypeError: a component is no field.
+    """
+    if record not in _components:
+        _components[record] = _componentsOf(record)
+    return _components[record]
+
+
+_components: dict[type[Record], tuple[dict[str, int], dict[str, str | None]]] = {}
+
+
+def _componentsOf(record: type[Record]) -> tuple[dict[str, int], dict[str, str | None]]:
+    owners: dict[str, str | None] = {}
+    for field in record.fields:
+        owners[field.name] = None
+        if isinstance(field.type, type) and issubclass(field.type, Layout) and field.count is None:
+            for part in field.type.fields:
+                owners.setdefault(part.name, field.name)
+    masks = {}
+    bit = 0
+    for word in record.components.split():
+        name, _, count = word.partition("*")
+        many = int(count or 1)
+        if name != "-":
+            if name not in owners:
+                raise TypeError(f"{record.__name__}.components: there is no field {name}")
+            masks[name] = ((1 << many) - 1) << bit
+        bit += many
+    return masks, owners
+
+
+@attribute(0x0011, "SubnAdmGet", "SubnAdmGetTable")
+@wire(108)
+class NodeRecord(Record):
+    """A node, by one of its ports (IBA 15.2.5.2)."""
+
+    contentType = NodeInfo
+    components = (
+        "lid - baseVersion classVersion nodeType numPorts systemImageGUID nodeGUID portGUID partitionCap "
+        "deviceID revision localPortNum vendorID nodeString"
+    )
+    lid: LID = bits(16)
+    reserved: int = bits(16)
+    nodeInfo: NodeInfo = nested()
+    nodeDescription: NodeDescription = nested()
+
+
+@attribute(0x0012, "SubnAdmGet", "SubnAdmGetTable")
+@wire(68)
+class PortInfoRecord(Record):
+    """A port (IBA 15.2.5.3). C{options} with its highest bit asks for the extended speeds."""
+
+    contentType = PortInfo
+    components = (
+        "endPortLID portNum options mkey gidPrefix lid masterSMLID capabilityMask diagCode mkeyLeasePeriod "
+        "localPortNum linkWidthEnabled linkWidthSupported linkWidthActive linkSpeedSupported portState "
+        "portPhysicalState linkDownDefaultState mkeyProtectBits - lmc linkSpeedActive linkSpeedEnabled "
+        "neighborMTU masterSMSL vlCap initType vlHighLimit vlArbitrationHighCap vlArbitrationLowCap "
+        "initTypeReply mtuCap vlStallCount hoqLife operationalVLs partitionEnforcementInbound "
+        "partitionEnforcementOutbound filterRawInbound filterRawOutbound mkeyViolations pkeyViolations "
+        "qkeyViolations guidCap clientReregister multicastPKeyTrapSuppressionEnabled subnetTimeOut - "
+        "responseTimeValue localPhyErrors overrunErrors maxCreditHint - linkRoundTripLatency "
+        "capabilityMask2 linkSpeedExtActive linkSpeedExtSupported - linkSpeedExtEnabled"
+    )
+    endPortLID: LID = bits(16)
+    portNum: int = bits(8)
+    options: int = key(8)
+    portInfo: PortInfo = nested()
+
+
+@attribute(0x0013, "SubnAdmGet", "SubnAdmGetTable")
+@wire(16)
+class SLtoVLMappingTableRecord(Record):
+    """A port's virtual lanes (IBA 15.2.5.4)."""
+
+    contentType = SLtoVLMappingTable
+    components = "lid inputPortNum outputPortNum"
+    lid: LID = bits(16)
+    inputPortNum: int = bits(8)
+    outputPortNum: int = bits(8)
+    reserved: int = bits(32)
+    table: SLtoVLMappingTable = nested()
+
+
+@attribute(0x0014, "SubnAdmGet", "SubnAdmGetTable")
+@wire(24)
+class SwitchInfoRecord(Record):
+    """A switch (IBA 15.2.5.5)."""
+
+    contentType = SwitchInfo
+    components = (
+        "lid - linearFDBCap randomFDBCap multicastFDBCap linearFDBTop defaultPort "
+        "defaultMulticastPrimaryPort defaultMulticastNotPrimaryPort lifeTimeValue portStateChange "
+        "optimizedSLtoVLMappingProgramming "
+        "lidsPerPort partitionEnforcementCap inboundEnforcementCap outboundEnforcementCap "
+        "filterRawInboundCap filterRawOutboundCap enhancedPort0"
+    )
+    lid: LID = bits(16)
+    reserved: int = bits(16)
+    switchInfo: SwitchInfo = nested()
+
+
+@attribute(0x0015, "SubnAdmGet", "SubnAdmGetTable")
+@wire(72)
+class LinearForwardingTableRecord(Record):
+    """64 entries of a switch's table (IBA 15.2.5.6)."""
+
+    contentType = LinearForwardingTable
+    components = "lid blockNum"
+    lid: LID = bits(16)
+    blockNum: int = bits(16)
+    reserved: int = bits(32)
+    table: LinearForwardingTable = nested()
+
+
+@attribute(0x0016, "SubnAdmGet", "SubnAdmGetTable")
+@wire(72)
+class RandomForwardingTableRecord(Record):
+    """16 entries of a switch's table (IBA 15.2.5.7)."""
+
+    contentType = RandomForwardingTable
+    components = "lid blockNum"
+    lid: LID = bits(16)
+    blockNum: int = bits(16)
+    reserved: int = bits(32)
+    table: RandomForwardingTable = nested()
+
+
+@attribute(0x0017, "SubnAdmGet", "SubnAdmGetTable")
+@wire(72)
+class MulticastForwardingTableRecord(Record):
+    """32 multicast LIDs of a switch's table, for 16 ports (IBA 15.2.5.8)."""
+
+    contentType = MulticastForwardingTable
+    components = "lid position - blockNum"
+    lid: LID = bits(16)
+    position: int = bits(4)
+    reserved: int = bits(3)
+    blockNum: int = bits(9)
+    reserved2: int = bits(32)
+    table: MulticastForwardingTable = nested()
+
+
+@attribute(0x0018, "SubnAdmGet", "SubnAdmGetTable")
+@wire(25)
+class SMInfoRecord(Record):
+    """A subnet manager (IBA 15.2.5.10)."""
+
+    contentType = SMInfo
+    components = "lid - guid smKey actCount priority smState"
+    lid: LID = bits(16)
+    reserved: int = bits(16)
+    smInfo: SMInfo = nested()
+
+
+@attribute(0x0020, "SubnAdmGet", "SubnAdmGetTable")
+@wire(6)
+class LinkRecord(Record):
+    """A link, in one direction (IBA 15.2.5.13)."""
+
+    components = "fromLID fromPort toPort toLID"
+    fromLID: LID = bits(16)
+    fromPort: int = bits(8)
+    toPort: int = bits(8)
+    toLID: LID = bits(16)
+
+
+@attribute(0x0030, "SubnAdmGet", "SubnAdmGetTable", "SubnAdmSet", "SubnAdmDelete")
+@wire(72)
+class GUIDInfoRecord(Record):
+    """Eight of a port's GUIDs (IBA 15.2.5.18)."""
+
+    contentType = GUIDInfo
+    components = "lid blockNum - - guids*8"
+    lid: LID = bits(16)
+    blockNum: int = bits(8)
+    reserved: int = bits(8)
+    reserved2: int = bits(32)
+    guidInfo: GUIDInfo = nested()
+
+
+@attribute(0x0031, "SubnAdmGet", "SubnAdmGetTable", "SubnAdmSet", "SubnAdmDelete")
+@wire(176)
+class ServiceRecord(Record):
+    """A service that somebody offers (IBA 15.2.5.14). C{serviceLease} is in seconds."""
+
+    components = (
+        "serviceID serviceGID servicePKey - serviceLease serviceKey serviceName "
+        "data8*16 data16*8 data32*4 data64*2"
+    )
+    serviceID: int = key(64)
+    serviceGID: GID = data(16)
+    servicePKey: int = key(16)
+    reserved: int = bits(16)
+    serviceLease: int = bits(32)
+    serviceKey: bytes = data(16)
+    serviceName: bytes = data(64)
+    data8: tuple[int, ...] = array(16, bits(8))
+    data16: tuple[int, ...] = array(8, bits(16))
+    data32: tuple[int, ...] = array(4, bits(32))
+    data64: tuple[int, ...] = array(2, bits(64))
+
+
+@attribute(0x0033, "SubnAdmGet", "SubnAdmGetTable")
+@wire(72)
+class PKeyTableRecord(Record):
+    """32 of a port's P_Keys (IBA 15.2.5.11)."""
+
+    contentType = PKeyTable
+    components = "lid blockNum portNum"
+    lid: LID = bits(16)
+    blockNum: int = bits(16)
+    portNum: int = bits(8)
+    reserved: int = bits(24)
+    table: PKeyTable = nested()
+
+
+@attribute(0x0035, "SubnAdmGet", "SubnAdmGetTable")
+@wire(64)
+class PathRecord(Record):
+    """A path between two ports (IBA 15.2.5.16). C{packetLifeTime} is a time's code."""
+
+    components = (
+        "serviceID*2 dgid sgid dlid slid rawTraffic - flowLabel hopLimit trafficClass reversible numbPath "
+        "pkey qosClass serviceLevel mtuSelector mtu rateSelector rate packetLifeTimeSelector packetLifeTime "
+        "preference"
+    )
+    serviceID: int = key(64)
+    dgid: GID = data(16)
+    sgid: GID = data(16)
+    dlid: LID = bits(16)
+    slid: LID = bits(16)
+    rawTraffic: bool = bits(1)
+    reserved: int = bits(3)
+    flowLabel: int = bits(20)
+    hopLimit: int = bits(8)
+    trafficClass: int = bits(8)
+    reversible: bool = bits(1)
+    numbPath: int = bits(7)
+    pkey: int = key(16)
+    qosClass: int = bits(12)
+    serviceLevel: int = bits(4)
+    mtuSelector: Selector = bits(2)
+    mtu: PathMTU = bits(6)
+    rateSelector: Selector = bits(2)
+    rate: Rate = bits(6)
+    packetLifeTimeSelector: Selector = bits(2)
+    packetLifeTime: int = bits(6)
+    preference: int = bits(8)
+    reserved2: int = bits(48)
+
+
+@attribute(0x0036, "SubnAdmGet", "SubnAdmGetTable")
+@wire(72)
+class VLArbitrationTableRecord(Record):
+    """Half of a port's arbitration table (IBA 15.2.5.9)."""
+
+    contentType = VLArbitrationTable
+    components = "lid outputPortNum blockNum"
+    lid: LID = bits(16)
+    outputPortNum: int = bits(8)
+    blockNum: int = bits(8)
+    reserved: int = bits(32)
+    table: VLArbitrationTable = nested()
+
+
+@attribute(0x0038, "SubnAdmGet", "SubnAdmGetTable", "SubnAdmSet", "SubnAdmDelete")
+@wire(52)
+class MCMemberRecord(Record):
+    """
+    A member of a multicast group (IBA 15.2.5.17).
+
+    @ivar joinState: bit 0 full member, bit 1 non-member, bit 2 send-only.
+    """
+
+    components = (
+        "mgid portGID qkey mlid mtuSelector mtu trafficClass pkey rateSelector rate packetLifeTimeSelector "
+        "packetLifeTime serviceLevel flowLabel hopLimit scope joinState proxyJoin"
+    )
+    mgid: GID = data(16)
+    portGID: GID = data(16)
+    qkey: int = key(32)
+    mlid: LID = key(16)
+    mtuSelector: Selector = bits(2)
+    mtu: PathMTU = bits(6)
+    trafficClass: int = bits(8)
+    pkey: int = key(16)
+    rateSelector: Selector = bits(2)
+    rate: Rate = bits(6)
+    packetLifeTimeSelector: Selector = bits(2)
+    packetLifeTime: int = bits(6)
+    serviceLevel: int = bits(4)
+    flowLabel: int = bits(20)
+    hopLimit: int = bits(8)
+    scope: int = bits(4)
+    joinState: int = bits(4)
+    proxyJoin: bool = bits(1)
+    reserved: int = bits(23)
+
+
+@attribute(0x0039, "SubnAdmGetTraceTable")
+@wire(46)
+class TraceRecord(Record):
+    """A hop of a path (IBA 15.2.5.19)."""
+
+    components = (
+        "gidPrefix idGeneration - nodeType nodeID chassisID entryPortID exitPortID entryPort exitPort"
+    )
+    gidPrefix: int = key(64)
+    idGeneration: int = bits(16)
+    reserved: int = bits(8)
+    nodeType: int = bits(8)
+    nodeID: int = key(64)
+    chassisID: int = key(64)
+    entryPortID: int = key(64)
+    exitPortID: int = key(64)
+    entryPort: int = bits(8)
+    exitPort: int = bits(8)
+
+
+@attribute(0x003A, "SubnAdmGetMulti")
+@wire(24)
+class MultiPathRecord(Record):
+    """
+    Ask for paths between several ports (IBA 15.2.5.20).
+
+    C{sgidCount} source GIDs and then C{dgidCount} destination GIDs follow it. The two parts of the service
+    ID are its upper 8 and its lower 56 bits.
+    """
+
+    components = (
+        "rawTraffic - flowLabel hopLimit trafficClass reversible numbPath pkey qosClass serviceLevel "
+        "mtuSelector mtu rateSelector rate packetLifeTimeSelector packetLifeTime serviceIDUpper "
+        "independenceSelector - sgidCount dgidCount serviceIDLower"
+    )
+    rawTraffic: bool = bits(1)
+    reserved: int = bits(3)
+    flowLabel: int = bits(20)
+    hopLimit: int = bits(8)
+    trafficClass: int = bits(8)
+    reversible: bool = bits(1)
+    numbPath: int = bits(7)
+    pkey: int = key(16)
+    qosClass: int = bits(12)
+    serviceLevel: int = bits(4)
+    mtuSelector: Selector = bits(2)
+    mtu: PathMTU = bits(6)
+    rateSelector: Selector = bits(2)
+    rate: Rate = bits(6)
+    packetLifeTimeSelector: Selector = bits(2)
+    packetLifeTime: int = bits(6)
+    serviceIDUpper: int = key(8)
+    independenceSelector: int = bits(2)
+    reserved2: int = bits(6)
+    sgidCount: int = bits(8)
+    dgidCount: int = bits(8)
+    serviceIDLower: int = key(56)
+
+
+@attribute(0x003B, "SubnAdmGet", "SubnAdmGetTable")
+@wire(80)
+class ServiceAssociationRecord(Record):
+    """Which service a key belongs to (IBA 15.2.5.15)."""
+
+    components = "serviceKey serviceName"
+    serviceKey: bytes = data(16)
+    serviceName: bytes = data(64)
+
+
+@attribute(0x00F3, "SubnAdmGet", "SubnAdmGetTable")
+@wire(60)
+class InformInfoRecord(Record):
+    """Somebody who wants to be told of notices (IBA 15.2.5.12). In a table it has 80 bytes."""
+
+    components = (
+        "subscriberGID enum - gid lidRangeBegin lidRangeEnd - isGeneric subscribe type trapNumber qpn - "
+        "responseTimeValue - producerType"
+    )
+    subscriberGID: GID = data(16)
+    enum: int = bits(16)
+    reserved: bytes = data(6)
+    informInfo: InformInfo = nested()

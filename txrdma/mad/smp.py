@@ -1,0 +1,272 @@
+"""
+Attributes of subnet management: what a fabric's nodes and ports tell, and let be set.
+
+Follows InfiniBand Architecture vol. 1, 14.2.5.
+"""
+
+from __future__ import annotations
+
+from txrdma.iba.types import GUID, LID
+from txrdma.iba.verbs import NodeType, PhysicalState, PortState
+from txrdma.mad.attributes import Attribute, attribute, key, mask
+from txrdma.mad.values import (
+    DownDefault,
+    extendedSpeedText,
+    PathMTU,
+    PortCapability,
+    SMState,
+    speedText,
+    widthText,
+)
+from txrdma.wire import array, bits, data, Layout, wire
+
+
+@attribute(0x0010, "SubnGet")
+@wire(64)
+class NodeDescription(Attribute):
+    """What the node's owner calls it: UTF-8, filled up with zeros (IBA 14.2.5.2)."""
+
+    nodeString: bytes = data(64)
+
+    @property
+    def text(self) -> str:
+        """The same as text; what is no UTF-8 is replaced."""
+        return self.nodeString.partition(b"\0")[0].decode("utf-8", "replace")
+
+
+@attribute(0x0011, "SubnGet")
+@wire(40)
+class NodeInfo(Attribute):
+    """What a node is (IBA 14.2.5.3). C{portGUID} and C{localPortNum} are of the port that was asked."""
+
+    baseVersion: int = bits(8)
+    classVersion: int = bits(8)
+    nodeType: NodeType = bits(8)
+    numPorts: int = bits(8)
+    systemImageGUID: GUID = data(8)
+    nodeGUID: GUID = data(8)
+    portGUID: GUID = data(8)
+    partitionCap: int = bits(16)
+    deviceID: int = key(16)
+    revision: int = key(32)
+    localPortNum: int = bits(8)
+    vendorID: int = key(24)
+
+
+@attribute(0x0012, "SubnGet", "SubnSet")
+@wire(20)
+class SwitchInfo(Attribute):
+    """What a switch can forward (IBA 14.2.5.4). C{lifeTimeValue} is a time's code."""
+
+    linearFDBCap: int = bits(16)
+    randomFDBCap: int = bits(16)
+    multicastFDBCap: int = bits(16)
+    linearFDBTop: LID = bits(16)
+    defaultPort: int = bits(8)
+    defaultMulticastPrimaryPort: int = bits(8)
+    defaultMulticastNotPrimaryPort: int = bits(8)
+    lifeTimeValue: int = bits(5)
+    portStateChange: bool = bits(1)
+    optimizedSLtoVLMappingProgramming: int = bits(2)
+    lidsPerPort: int = bits(16)
+    partitionEnforcementCap: int = bits(16)
+    inboundEnforcementCap: bool = bits(1)
+    outboundEnforcementCap: bool = bits(1)
+    filterRawInboundCap: bool = bits(1)
+    filterRawOutboundCap: bool = bits(1)
+    enhancedPort0: bool = bits(1)
+    reserved: int = bits(3)
+    reserved2: int = bits(8)
+    multicastFDBTop: LID = bits(16)
+
+
+@attribute(0x0014, "SubnGet", "SubnSet")
+@wire(64)
+class GUIDInfo(Attribute):
+    """Eight of a port's GUIDs; the modifier is the block (IBA 14.2.5.5)."""
+
+    guids: tuple[GUID, ...] = array(8, data(8))
+
+
+@attribute(0x0015, "SubnGet", "SubnSet")
+@wire(64)
+class PortInfo(Attribute):
+    """
+    What a port is and does (IBA 14.2.5.6).
+
+    The modifier is the port; its highest bit asks for the extended speeds, of who knows them.
+    """
+
+    mkey: int = key(64)
+    gidPrefix: int = key(64)
+    lid: LID = bits(16)
+    masterSMLID: LID = bits(16)
+    capabilityMask: int = mask(32, PortCapability)
+    diagCode: int = key(16)
+    mkeyLeasePeriod: int = bits(16)
+    localPortNum: int = bits(8)
+    linkWidthEnabled: int = bits(8, shown=widthText)
+    linkWidthSupported: int = bits(8, shown=widthText)
+    linkWidthActive: int = bits(8, shown=widthText)
+    linkSpeedSupported: int = bits(4, shown=speedText)
+    portState: PortState = bits(4)
+    portPhysicalState: PhysicalState = bits(4)
+    linkDownDefaultState: DownDefault = bits(4)
+    mkeyProtectBits: int = bits(2)
+    reserved: int = bits(3)
+    lmc: int = bits(3)
+    linkSpeedActive: int = bits(4, shown=speedText)
+    linkSpeedEnabled: int = bits(4, shown=speedText)
+    neighborMTU: PathMTU = bits(4)
+    masterSMSL: int = bits(4)
+    vlCap: int = bits(4)
+    initType: int = bits(4)
+    vlHighLimit: int = bits(8)
+    vlArbitrationHighCap: int = bits(8)
+    vlArbitrationLowCap: int = bits(8)
+    initTypeReply: int = bits(4)
+    mtuCap: PathMTU = bits(4)
+    vlStallCount: int = bits(3)
+    hoqLife: int = bits(5)
+    operationalVLs: int = bits(4)
+    partitionEnforcementInbound: bool = bits(1)
+    partitionEnforcementOutbound: bool = bits(1)
+    filterRawInbound: bool = bits(1)
+    filterRawOutbound: bool = bits(1)
+    mkeyViolations: int = bits(16)
+    pkeyViolations: int = bits(16)
+    qkeyViolations: int = bits(16)
+    guidCap: int = bits(8)
+    clientReregister: bool = bits(1)
+    multicastPKeyTrapSuppressionEnabled: int = bits(2)
+    subnetTimeOut: int = bits(5)
+    reserved2: int = bits(3)
+    responseTimeValue: int = bits(5)
+    localPhyErrors: int = bits(4)
+    overrunErrors: int = bits(4)
+    maxCreditHint: int = bits(16)
+    reserved3: int = bits(8)
+    linkRoundTripLatency: int = bits(24)
+    capabilityMask2: int = key(16)
+    linkSpeedExtActive: int = bits(4, shown=extendedSpeedText)
+    linkSpeedExtSupported: int = bits(4, shown=extendedSpeedText)
+    reserved4: int = bits(3)
+    linkSpeedExtEnabled: int = bits(5, shown=extendedSpeedText)
+
+
+@attribute(0x0016, "SubnGet", "SubnSet")
+@wire(64)
+class PKeyTable(Attribute):
+    """32 P_Keys of a port; the modifier is the block and, on switches, the port << 16 (IBA 14.2.5.7)."""
+
+    pkeys: tuple[int, ...] = array(32, key(16))
+
+
+@attribute(0x0017, "SubnGet", "SubnSet")
+@wire(8)
+class SLtoVLMappingTable(Attribute):
+    """The virtual lane of each service level; on switches by in port << 8 and out port (IBA 14.2.5.8)."""
+
+    vls: tuple[int, ...] = array(16, bits(4))
+
+
+@wire(2)
+class VLWeight(Layout):
+    """What a virtual lane may send before the next has its turn, in units of 64 bytes."""
+
+    reserved: int = bits(4)
+    vl: int = bits(4)
+    weight: int = bits(8)
+
+
+@attribute(0x0018, "SubnGet", "SubnSet")
+@wire(64)
+class VLArbitrationTable(Attribute):
+    """Half of the low (blocks 1, 2) or the high table (3, 4), by block << 16 and port (IBA 14.2.5.9)."""
+
+    entries: tuple[VLWeight, ...] = array(32)
+
+
+@attribute(0x0019, "SubnGet", "SubnSet")
+@wire(64)
+class LinearForwardingTable(Attribute):
+    """The ports by which 64 LIDs are reached; 255 is none (IBA 14.2.5.10)."""
+
+    ports: bytes = data(64)
+
+
+@wire(4)
+class LIDPort(Layout):
+    """An entry of a random forwarding table (IBA 14.2.5.11)."""
+
+    lid: LID = bits(16)
+    valid: bool = bits(1)
+    lmc: int = bits(3)
+    reserved: int = bits(4)
+    port: int = bits(8)
+
+
+@attribute(0x001A, "SubnGet", "SubnSet")
+@wire(64)
+class RandomForwardingTable(Attribute):
+    """16 entries of a random forwarding table (IBA 14.2.5.11)."""
+
+    entries: tuple[LIDPort, ...] = array(16)
+
+
+@attribute(0x001B, "SubnGet", "SubnSet")
+@wire(64)
+class MulticastForwardingTable(Attribute):
+    """16 ports' bits for 32 multicast LIDs, by position << 28 and block (IBA 14.2.5.12)."""
+
+    portMasks: tuple[int, ...] = array(32, key(16))
+
+
+@attribute(0x0020, "SubnGet", "SubnSet")
+@wire(21)
+class SMInfo(Attribute):
+    """What a subnet manager says of itself (IBA 14.2.5.13)."""
+
+    guid: GUID = data(8)
+    smKey: int = key(64)
+    actCount: int = bits(32)
+    priority: int = bits(4)
+    smState: SMState = bits(4)
+
+
+@attribute(0x0030, "SubnGet")
+@wire(64)
+class VendorDiag(Attribute):
+    """A vendor's diagnosis; C{nextIndex} is the modifier of the next, 0 after the last (IBA 14.2.5.14)."""
+
+    nextIndex: int = bits(16)
+    diagData: bytes = data(62)
+
+
+@attribute(0x0031, "SubnGet", "SubnSet")
+@wire(4)
+class LedInfo(Attribute):
+    """Whether a port's LED shall show where it is (IBA 14.2.5.15)."""
+
+    ledMask: bool = bits(1)
+    reserved: int = bits(31)
+
+
+@attribute(0xFF90, "SubnGet", "SubnSet")
+@wire(64)
+class ExtendedPortInfo(Attribute):
+    """
+    A vendor's (Mellanox): FDR10, that is 10.3125 Gbit/s a lane by the coding of FDR.
+
+    @ivar stateChangeEnable: says which fields are meant.
+    """
+
+    reserved: int = bits(24)
+    stateChangeEnable: int = bits(8)
+    reserved2: int = bits(24)
+    linkSpeedSupported: int = bits(8)
+    reserved3: int = bits(24)
+    linkSpeedEnabled: int = bits(8)
+    reserved4: int = bits(24)
+    linkSpeedActive: int = bits(8)
+    reserved5: bytes = data(48)

@@ -1,0 +1,182 @@
+"""
+The codes in management attributes, and what people call them.
+
+Follows InfiniBand Architecture vol. 1, 14.2.5 and 15.2.5; speeds beyond EDR as release 1.7 has them.
+"""
+
+from __future__ import annotations
+
+from enum import IntFlag
+from typing import Final
+
+from txrdma.wire import Code
+
+
+class LinkWidth(IntFlag):
+    """Lanes of a link: one bit each (IBA 14.2.5.6)."""
+
+    X1 = 1
+    X4 = 2
+    X8 = 4
+    X12 = 8
+    X2 = 16
+
+
+LANES: Final = {LinkWidth.X1: 1, LinkWidth.X2: 2, LinkWidth.X4: 4, LinkWidth.X8: 8, LinkWidth.X12: 12}
+
+
+class LinkSpeed(IntFlag):
+    """What a lane carries, up to QDR (IBA 14.2.5.6)."""
+
+    SDR = 1
+    DDR = 2
+    QDR = 4
+
+
+class LinkSpeedExtended(IntFlag):
+    """What a lane carries, from FDR on."""
+
+    FDR = 1
+    EDR = 2
+    HDR = 4
+    NDR = 8
+
+
+GIGABITS: Final = {LinkSpeed.SDR: 2.5, LinkSpeed.DDR: 5.0, LinkSpeed.QDR: 10.0}
+EXTENDED_GIGABITS: Final = {
+    LinkSpeedExtended.FDR: 14.0625,
+    LinkSpeedExtended.EDR: 25.78125,
+    LinkSpeedExtended.HDR: 53.125,
+    LinkSpeedExtended.NDR: 106.25,
+}
+"""A lane's signalling rate in Gbit/s."""
+
+
+def widthText(mask: int) -> str:
+    """C{"1X or 4X"}; C{"undefined (0)"} for none."""
+    return _alternatives([f"{lanes}X" for flag, lanes in LANES.items() if mask & flag], mask)
+
+
+def speedText(mask: int) -> str:
+    """C{"2.5 Gbps or 5.0 Gbps"}: what a lane carries."""
+    return _alternatives([f"{rate} Gbps" for flag, rate in GIGABITS.items() if mask & flag], mask)
+
+
+def extendedSpeedText(mask: int) -> str:
+    """C{"14.0625 Gbps"}; none is no fault here."""
+    said = [f"{rate} Gbps" for flag, rate in EXTENDED_GIGABITS.items() if mask & flag]
+    return _alternatives(said, mask) if mask else "No Extended Speed"
+
+
+def _alternatives(said: list[str], mask: int) -> str:
+    return " or ".join(said) if said else f"undefined ({mask})"
+
+
+class Rate(Code):
+    """The rate of a path: lanes times speed, in Gbit/s (IBA 15.2.5.16)."""
+
+    GBPS_2_5 = 2
+    GBPS_10 = 3
+    GBPS_30 = 4
+    GBPS_5 = 5
+    GBPS_20 = 6
+    GBPS_40 = 7
+    GBPS_60 = 8
+    GBPS_80 = 9
+    GBPS_120 = 10
+    GBPS_14 = 11
+    GBPS_56 = 12
+    GBPS_112 = 13
+    GBPS_168 = 14
+    GBPS_25 = 15
+    GBPS_100 = 16
+    GBPS_200 = 17
+    GBPS_300 = 18
+    GBPS_28 = 19
+    GBPS_50 = 20
+    GBPS_400 = 21
+    GBPS_600 = 22
+    GBPS_800 = 23
+    GBPS_1200 = 24
+
+    @property
+    def gigabits(self) -> float | None:
+        """Gbit/s; None of a code that we do not know."""
+        return float(self.name[5:].replace("_", ".")) if self.known else None
+
+
+class PathMTU(Code):
+    """A payload in bytes (IBA 14.2.5.6)."""
+
+    NONE = 0
+    MTU_256 = 1
+    MTU_512 = 2
+    MTU_1024 = 3
+    MTU_2048 = 4
+    MTU_4096 = 5
+
+
+class Selector(Code):
+    """How a number in a query is meant (IBA 15.2.5.16)."""
+
+    GREATER = 0
+    LESS = 1
+    EXACTLY = 2
+    LARGEST = 3
+
+
+class DownDefault(Code):
+    """What a port does when its link goes down (IBA 14.2.5.6)."""
+
+    NO_CHANGE = 0
+    SLEEP = 1
+    POLLING = 2
+
+
+class SMState(Code):
+    """What a subnet manager is at present (IBA 14.2.5.13)."""
+
+    NOT_ACTIVE = 0
+    DISCOVERING = 1
+    STANDBY = 2
+    MASTER = 3
+
+
+class PortCapability(IntFlag):
+    """What a port says of itself (IBA 14.2.5.6, CapabilityMask)."""
+
+    SM = 1 << 1
+    NOTICE = 1 << 2
+    TRAP = 1 << 3
+    OPTIONAL_IPD = 1 << 4
+    AUTOMATIC_MIGRATION = 1 << 5
+    SL_MAPPING = 1 << 6
+    MKEY_NVRAM = 1 << 7
+    PKEY_NVRAM = 1 << 8
+    LED_INFO = 1 << 9
+    SM_DISABLED = 1 << 10
+    SYSTEM_IMAGE_GUID = 1 << 11
+    PKEY_SWITCH_EXTERNAL_PORT_TRAP = 1 << 12
+    EXTENDED_SPEEDS = 1 << 14
+    CAPABILITY_MASK2 = 1 << 15
+    COMMUNICATION_MANAGEMENT = 1 << 16
+    SNMP_TUNNELLING = 1 << 17
+    REINIT = 1 << 18
+    DEVICE_MANAGEMENT = 1 << 19
+    VENDOR_CLASS = 1 << 20
+    DR_NOTICE = 1 << 21
+    CAPABILITY_MASK_NOTICE = 1 << 22
+    BOOT_MANAGEMENT = 1 << 23
+    LINK_ROUND_TRIP_LATENCY = 1 << 24
+    CLIENT_REREGISTRATION = 1 << 25
+    OTHER_LOCAL_CHANGES_NOTICE = 1 << 26
+    LINK_SPEED_WIDTH_PAIRS = 1 << 27
+    VENDOR_MADS = 1 << 28
+    MULTICAST_PKEY_TRAP_SUPPRESSION = 1 << 29
+    MULTICAST_FDB_TOP = 1 << 30
+    HIERARCHY_INFO = 1 << 31
+
+
+def lifetimeSeconds(code: int) -> float:
+    """The time that a 5-bit code means: 4.096 microseconds times two to the power of it."""
+    return 4.096e-6 * (1 << code)
