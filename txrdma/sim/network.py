@@ -21,6 +21,7 @@ from txrdma.iba.pcap import RoCECapture
 from txrdma.iba.roce import ROCE_PORT, RoCEPacket
 from txrdma.iba.types import MTU
 from txrdma.soft.device import SoftDevice
+from txrdma.soft.ports import SoftPort
 from txrdma.soft.roce import RoCEPort
 from txrdma.soft.udp import RawAddress, Receiver
 
@@ -101,7 +102,7 @@ class SimulatedNetwork:
         """A software device of a host of that address."""
         carrier = self.carrier(address, segments=segments)
         port = RoCEPort(self.clock, carrier, capture, mtu or MTU.MTU_1024)
-        return SoftDevice(self.clock, address, carrier.port, [port], name=f"sim:{address}", mtu=mtu)
+        return SoftDevice(self.clock, [SoftPort(address, carrier.port, [port], mtu)], name=f"sim:{address}")
 
     def partition(self, one: str, other: str) -> None:
         """Nothing passes between these two addresses any more."""

@@ -21,6 +21,7 @@ _SIOCGIFADDR: Final = 0x8915
 _SIOCGIFMTU: Final = 0x8921
 _SIOCGIFFLAGS: Final = 0x8913
 _IFF_UP: Final = 1
+_GIGA: Final = 1_000_000_000
 
 # BTH, RETH, immediate data and ICRC, on UDP.
 _OVERHEAD: Final = 12 + 16 + 4 + 4 + 8
@@ -30,11 +31,12 @@ _SMALLEST: Final = 576
 
 
 class NetworkInterface(NamedTuple):
-    """An interface of this host. C{mtu} is that of IP."""
+    """An interface of this host. C{mtu} is that of IP, C{rate} in bits per second, 0 where nobody knows."""
 
     name: str
     mtu: int
     isUp: bool
+    rate: int = 0
 
 
 def interfaceOf(address: str) -> NetworkInterface | None:
@@ -48,7 +50,7 @@ def interfaceOf(address: str) -> NetworkInterface | None:
                 if _has(asking, name, wanted):
                     (mtu,) = struct.unpack_from("=i", _ask(asking, _SIOCGIFMTU, name), 16)
                     (flags,) = struct.unpack_from("=H", _ask(asking, _SIOCGIFFLAGS, name), 16)
-                    return NetworkInterface(name, mtu, bool(flags & _IFF_UP))
+                    return NetworkInterface(name, mtu, bool(flags & _IFF_UP), _rate(name))
     except OSError:
         pass  # nothing to ask, or the interface went away meanwhile
     return None
@@ -68,6 +70,21 @@ def activeMTU(address: str, most: MTU | None) -> MTU:
     interface = interfaceOf(address)
     lengthBytes = 1500 if interface is None else max(interface.mtu, _SMALLEST)
     return min(pathMTU(lengthBytes, ":" in address), MTU.MTU_4096 if most is None else most)
+
+
+def laneCount(rate: int) -> int:
+    """How many lanes a link of that rate is taken to have, as Linux counts them for RoCE; 0 for no rate."""
+    if rate <= 0:
+        return 0
+    return 1 if rate <= 10 * _GIGA or 20 * _GIGA < rate <= 25 * _GIGA else 4
+
+
+def _rate(name: str) -> int:
+    try:
+        with open(f"/sys/class/net/{name}/speed") as speed:
+            return max(0, int(speed.read())) * 1_000_000
+    except (OSError, ValueError):
+        return 0  # a link without one, such as the loopback's
 
 
 def softMAC(address: str, port: int) -> MACAddress:

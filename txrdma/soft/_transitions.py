@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from txrdma.error import InvalidRequest
-from txrdma.iba.verbs import Access, QPAttributes, QPKind, QPState
+from txrdma.iba.verbs import MigrationState, QPAttributes, QPKind, QPState
 
 _RESET, _INIT, _RTR, _RTS, _SQD, _SQE, _ERR = QPState
 
@@ -21,7 +21,8 @@ def _rule(required: str = "", optional: str = "") -> _Rule:
     return frozenset(required.split()), frozenset(optional.split())
 
 
-_PATH = "alternateAddress migrationState"
+_LOADING = "alternateAddress alternatePKeyIndex alternateTimeout"
+_PATH = f"{_LOADING} migrationState"
 
 _ALLOWED: Final[dict[QPKind, dict[tuple[QPState, QPState], _Rule]]] = {
     QPKind.RC: {
@@ -29,7 +30,7 @@ _ALLOWED: Final[dict[QPKind, dict[tuple[QPState, QPState], _Rule]]] = {
         (_INIT, _INIT): _rule("", "pkeyIndex port access"),
         (_INIT, _RTR): _rule(
             "address pathMTU destinationQPN rqPSN maxDestRDAtomic minRNRTimer",
-            "alternateAddress access pkeyIndex",
+            f"{_LOADING} access pkeyIndex",
         ),
         (_RTR, _RTS): _rule(
             "timeout retryCount rnrRetry sqPSN maxRDAtomic", f"currentState access minRNRTimer {_PATH}"
@@ -65,6 +66,7 @@ _RANGES: Final = {
     "maxDestRDAtomic": (0, 255),
     "minRNRTimer": (0, 31),
     "timeout": (0, 31),
+    "alternateTimeout": (0, 31),
     "retryCount": (0, 7),
     "rnrRetry": (0, 7),
 }
@@ -96,6 +98,28 @@ def transition(kind: QPKind, current: QPState, attributes: QPAttributes) -> QPSt
         value = getattr(attributes, name)
         if value is not None and not low <= value <= high:
             raise InvalidRequest(f"{name} is {value}, not from {low} to {high}")
-    if attributes.access is not None and attributes.access & Access.REMOTE_ATOMIC:
-        raise InvalidRequest("atomic operations are not supported")
+    if given & {"alternatePKeyIndex", "alternateTimeout"} and attributes.alternateAddress is None:
+        raise InvalidRequest("alternatePKeyIndex and alternateTimeout go with alternateAddress")
     return target
+
+
+def checkMigration(asked: QPAttributes, current: QPAttributes) -> None:
+    """
+    Look whether the alternate path allows it (IBA 17.2.8).
+
+    @raise InvalidRequest: it does not.
+    """
+    here = current.migrationState or MigrationState.MIGRATED
+    if asked.alternateAddress is not None and here is not MigrationState.MIGRATED:
+        raise InvalidRequest(f"an alternate path is loaded in MIGRATED, not in {here.name}")
+    if asked.migrationState is None:
+        return
+    if asked.migrationState is MigrationState.REARM:
+        if here is not MigrationState.MIGRATED:
+            raise InvalidRequest(f"REARM follows MIGRATED, not {here.name}")
+        if asked.alternateAddress is None and current.alternateAddress is None:
+            raise InvalidRequest("REARM needs an alternate path, and none is loaded")
+    elif asked.migrationState is MigrationState.ARMED:
+        raise InvalidRequest("ARMED follows REARM by itself, when the peer is ready, too")
+    elif here is not MigrationState.ARMED:
+        raise InvalidRequest(f"there is no path to migrate to in {here.name}")

@@ -28,6 +28,7 @@ PAGE: Final = mmap.PAGESIZE
 LOCAL_WRITE: Final = int(Access.LOCAL_WRITE)
 REMOTE_WRITE: Final = int(Access.REMOTE_WRITE)
 REMOTE_READ: Final = int(Access.REMOTE_READ)
+REMOTE_ATOMIC: Final = int(Access.REMOTE_ATOMIC)
 
 _EMPTY: Final = memoryview(bytearray())
 _FIRST_ADDRESS: Final = 0x1000_0000_0000

@@ -22,6 +22,7 @@ from txrdma.iba.verbs import (
     Capacity,
     Completion,
     CompletionOpcode,
+    MigrationState,
     Operation,
     QPAttributes,
     QPKind,
@@ -32,9 +33,10 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import IQueuePair
 from txrdma.soft._route import Route
-from txrdma.soft._transitions import transition
+from txrdma.soft._transitions import checkMigration, transition
 from txrdma.soft.completion import SoftCompletionQueue
 from txrdma.soft.memory import Domain, KeyTable
+from txrdma.soft.sharedreceives import SoftSharedReceiveQueue
 
 _RESET, _INIT, _RTR, _RTS, _SQD, _SQE, _ERR = QPState
 
@@ -45,10 +47,14 @@ _KINDS_OF_COMPLETION: Final = {
     Operation.SEND: CompletionOpcode.SEND,
     Operation.SEND_WITH_IMMEDIATE: CompletionOpcode.SEND,
     Operation.RDMA_READ: CompletionOpcode.RDMA_READ,
+    Operation.COMPARE_AND_SWAP: CompletionOpcode.COMPARE_AND_SWAP,
+    Operation.FETCH_AND_ADD: CompletionOpcode.FETCH_AND_ADD,
 }
 # Plain integers: these are compared for every request.
 _LAST_INLINE: Final = int(Operation.SEND_WITH_IMMEDIATE)
 _LAST: Final = int(Operation.RDMA_READ)
+_ATOMICS: Final = (Operation.COMPARE_AND_SWAP, Operation.FETCH_AND_ADD)
+_ATOMIC_BYTES: Final = 8
 
 
 class Host(Protocol):
@@ -59,9 +65,9 @@ class Host(Protocol):
     def connect(self, queuePair: SoftQueuePair) -> Route:
         """The route for a queue pair that goes to RTR; by its C{kind} and C{attributes}."""
 
-    def admit(self, attributes: QPAttributes) -> None:
+    def admit(self, asked: QPAttributes, current: QPAttributes) -> None:
         """
-        Look whether the device has the ports, P_Keys, GIDs and MTU that are named.
+        Look whether the device has the ports, P_Keys, GIDs and MTU that are named, and as much of each.
 
         @raise InvalidRequest: it has not.
         """
@@ -78,8 +84,9 @@ class SoftQueuePair:
     """
     A queue pair.
 
-    @ivar receives: the receive queue. The requests in it are those that were posted: they must stay unchanged
-        until their completion.
+    @ivar receives: the receive queue, or that of C{shared}. The requests in it are those that were posted:
+        they must stay unchanged until their completion.
+    @ivar shared: where it takes its receives from, when it has no receive queue of its own.
     """
 
     def __init__(
@@ -91,6 +98,7 @@ class SoftQueuePair:
         send: SoftCompletionQueue,
         receive: SoftCompletionQueue,
         capacity: Capacity,
+        shared: SoftSharedReceiveQueue | None = None,
     ) -> None:
         self.kind = kind
         self.number = number
@@ -99,7 +107,8 @@ class SoftQueuePair:
         self.keys = host.keys
         self.state = _RESET
         self.attributes = QPAttributes()
-        self.receives: deque[ReceiveRequest] = deque()
+        self.shared = shared
+        self.receives: deque[ReceiveRequest] = deque() if shared is None else shared.receives
         self.sendQueue = send
         self.receiveQueue = receive
         # Straight into the queues: these are called for every message.
@@ -117,6 +126,8 @@ class SoftQueuePair:
         self._maxInline = capacity.maxInline
         send.join(self)
         receive.join(self)
+        if shared is not None:
+            shared.join(self)
 
     def __repr__(self) -> str:
         return f"<SoftQueuePair {self.kind.name} {self.number:#08x} {self.state.name} {self.route}>"
@@ -149,7 +160,8 @@ class SoftQueuePair:
                 if (len(inline[0]) if len(inline) == 1 else sum(map(len, inline))) > self._maxInline:
                     raise InvalidRequest(f"more than {self._maxInline} bytes inline")
             elif request.operation > _LAST or len(request.segments) > self._maxSegments:
-                raise _misshapen(request, self._maxSegments)
+                if not _isAtomic(request):
+                    raise _misshapen(request, self._maxSegments)
         self._free -= count
         self._route.post(requests)  # type: ignore[union-attr]  # there is a route in RTS
 
@@ -161,6 +173,8 @@ class SoftQueuePair:
         @raise QueueFull: there is no room for all of them.
         """
         receives = self.receives
+        if self.shared is not None:
+            raise InvalidRequest("this queue pair takes its receives from a shared queue: post them there")
         if self.state is _RESET or self._closed:
             raise InvalidRequest("receives can be posted from INIT on")
         if len(receives) + len(requests) > self.capacity.maxReceive:
@@ -208,7 +222,8 @@ class SoftQueuePair:
             if sum(map(len, request.inline)) > self._maxInline:
                 raise InvalidRequest(f"more than {self._maxInline} bytes inline")
         elif request.operation > _LAST or len(request.segments) > self._maxSegments:
-            raise _misshapen(request, self._maxSegments)
+            if not _isAtomic(request):
+                raise _misshapen(request, self._maxSegments)
         if self.kind is QPKind.UD:
             if request.operation not in (Operation.SEND, Operation.SEND_WITH_IMMEDIATE):
                 raise InvalidRequest(f"{request.operation!r} can't be done by datagrams")
@@ -227,7 +242,10 @@ class SoftQueuePair:
             raise InvalidRequest("the queue pair is closed")
         before, current = self.attributes, self.state
         target = transition(self.kind, current, attributes)
-        self._host.admit(attributes)
+        self._host.admit(attributes, before)
+        checkMigration(attributes, before)
+        if attributes.alternateAddress is not None and self.route == "shared-memory":
+            raise InvalidRequest("shared memory has no alternate path")
         if target is _RESET:
             self._reset()
             return
@@ -235,6 +253,9 @@ class SoftQueuePair:
             self.failed()
             return
         given = {name: getattr(attributes, name) for name in attributes.given()}
+        command = given.get("migrationState") is MigrationState.MIGRATED
+        if command or (target is _RTR and self.kind is QPKind.RC):
+            given["migrationState"] = before.migrationState or MigrationState.MIGRATED
         self.attributes = replace(before, **{**given, "state": target, "currentState": target})
         if target is _RTR and current is _INIT:
             try:
@@ -246,6 +267,8 @@ class SoftQueuePair:
         self.state = target
         if self._route is not None:
             self._route.attributesChanged()
+            if command:
+                self._route.migrate()
         if target is _SQD:
             self._tellDrained()
         elif target is _RTS:
@@ -263,6 +286,8 @@ class SoftQueuePair:
         self._closed = True
         self.sendQueue.leave(self)
         self.receiveQueue.leave(self)
+        if self.shared is not None:
+            self.shared.leave(self)
         self._host.forget(self)
 
     def _attach(self, route: Route) -> None:
@@ -280,7 +305,8 @@ class SoftQueuePair:
             route.close()
             self.sendQueue.detach(route)
             self.receiveQueue.detach(route)
-        self.receives.clear()
+        if self.shared is None:
+            self.receives.clear()
         self._held.clear()
         self._free = self.capacity.maxSend
         self._drainedTold = False
@@ -320,7 +346,42 @@ class SoftQueuePair:
         for request in held:
             self._flushed(request.identifier, _KINDS_OF_COMPLETION[request.operation])
         self._free = self.capacity.maxSend
-        self._flushReceives()
+        if self.shared is None:
+            self._flushReceives()
+        else:
+            self._host.notify(AsyncEvent(AsyncEventKind.QP_LAST_WQE_REACHED, queuePair=self))
+
+    def told(self, event: AsyncEventKind) -> None:
+        """Listeners want to hear this, and the queue pair goes on."""
+        self._host.notify(AsyncEvent(event, queuePair=self))
+
+    def migrationChanged(self, state: MigrationState) -> None:
+        """The route has got to ARMED, or to MIGRATED: then the alternate path has become the path."""
+        attributes = self.attributes
+        if state is not MigrationState.MIGRATED or attributes.alternateAddress is None:
+            self.attributes = replace(attributes, migrationState=state)
+            return
+        address, pkeyIndex = attributes.alternateAddress, attributes.alternatePKeyIndex
+        timeout = attributes.alternateTimeout
+        self.attributes = replace(
+            attributes,
+            migrationState=state,
+            address=address,
+            port=address.port,
+            pkeyIndex=attributes.pkeyIndex if pkeyIndex is None else pkeyIndex,
+            timeout=attributes.timeout if timeout is None else timeout,
+            alternateAddress=None,
+            alternatePKeyIndex=None,
+            alternateTimeout=None,
+        )
+        self.told(AsyncEventKind.PATH_MIGRATED)
+
+    # What the shared receive queue tells: see txrdma.soft.sharedreceives.Taker.
+
+    def sharedPosted(self) -> None:
+        """There are new receives."""
+        if self._route is not None and self.state is not _ERR:
+            self._route.receivesPosted()
 
     def armRoute(self) -> None:
         """Tell the route what our completion queues are armed for."""
@@ -352,11 +413,17 @@ class SoftQueuePair:
             self._host.notify(AsyncEvent(AsyncEventKind.SQ_DRAINED, queuePair=self))
 
 
+def _isAtomic(request: SendRequest) -> bool:
+    """Whether it is a right one: with one place for what was there before."""
+    segments = request.segments
+    return request.operation in _ATOMICS and len(segments) == 1 and segments[0].length >= _ATOMIC_BYTES
+
+
 def _misshapen(request: SendRequest, maxSegments: int) -> InvalidRequest:
     """Say what is wrong with it."""
     what = f"request {request.identifier}"
-    if request.operation > _LAST:
-        return InvalidRequest(f"{what}: {request.operation!r} is not supported")
+    if request.operation in _ATOMICS and not request.inline:
+        return InvalidRequest(f"{what}: {request.operation!r} needs one segment of {_ATOMIC_BYTES} bytes")
     if not request.inline:
         return InvalidRequest(f"{what} has {len(request.segments)} segments, more than {maxSegments}")
     if request.segments:

@@ -21,11 +21,12 @@ _KEYS = ("address", "port", "route", "pcap", "mtu")
 @implementer(IPlugin, IVerbsDeviceStringParser)
 class SoftDeviceStringParser:
     """
-    C{soft} or C{soft:ADDRESS}, with the keys C{port}, C{route}, C{pcap} and C{mtu}.
+    C{soft} or C{soft:ADDRESS} or C{soft:ADDRESS,ADDRESS}; keys are C{port}, C{route}, C{pcap} and C{mtu}.
 
-    C{ADDRESS} is an IP address of this host. C{port} is a UDP port; without it that is 4791, or any other one
-    when 4791 is taken. C{route} is C{auto}, C{rocev2} or C{shared-memory}. C{pcap} names a file that records
-    all packets. C{mtu} is the largest payload of a packet: 256, 512, 1024, 2048 or 4096.
+    C{ADDRESS} is an IP address of this host; each is a port of the device. C{port} is a UDP port; without it
+    that is 4791, or any other one when 4791 is taken. C{route} is C{auto}, C{rocev2} or C{shared-memory}.
+    C{pcap} names a file that records all packets. C{mtu} is the largest payload of a packet: 256, 512, 1024,
+    2048 or 4096.
     """
 
     prefix = "soft"
@@ -54,7 +55,7 @@ class SoftDeviceStringParser:
             raise ValueError("soft: pcap= names no file")
         return openSoftDevice(
             reactor,
-            _address(args[0] if args else kwargs.get("address", "127.0.0.1")),
+            _addresses(args[0] if args else kwargs.get("address", "127.0.0.1")),
             port=_port(kwargs.get("port")),
             route=route,
             pcap=pcap,
@@ -64,6 +65,13 @@ class SoftDeviceStringParser:
     def available(self) -> Sequence[str]:
         """A software device is always there."""
         return ["soft"]
+
+
+def _addresses(value: str) -> tuple[str, ...]:
+    addresses = tuple(map(_address, value.split(",")))
+    if len(set(addresses)) < len(addresses):
+        raise ValueError(f"soft: address={value} names one twice")
+    return addresses
 
 
 def _address(value: str) -> str:

@@ -23,6 +23,7 @@ from txrdma.interfaces import IVerbsDevice, IVerbsDeviceStringParser
 from txrdma.soft._netdev import interfaceOf, pathMTU, softMAC, udpPort
 from txrdma.soft._rendezvous import rendezvousName
 from txrdma.soft.device import openSoftDevice, SoftDevice
+from txrdma.soft.ports import SoftPort
 from txrdma.soft.strings import SoftDeviceStringParser
 
 
@@ -68,7 +69,7 @@ class DeviceTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.clock = Clock()
-        self.device = SoftDevice(self.clock, "127.0.0.1", 4791, [], mtu=MTU.MTU_2048)
+        self.device = SoftDevice(self.clock, [SoftPort("127.0.0.1", 4791, [], MTU.MTU_2048)])
         self.addCleanup(self.device.close)
         self.heard: list[AsyncEvent] = []
         self.device.subscribe(self.heard.append)
@@ -87,8 +88,9 @@ class DeviceTests(SynchronousTestCase):
     def test_admit(self) -> None:
         """GIDs, P_Keys, ports and MTUs that there are not are refused."""
         there = GID.fromIP("127.0.0.1")
+        none = QPAttributes()
         self.device.admit(
-            QPAttributes(port=1, pkeyIndex=0, pathMTU=MTU.MTU_2048, address=AddressVector(there))
+            QPAttributes(port=1, pkeyIndex=0, pathMTU=MTU.MTU_2048, address=AddressVector(there)), none
         )
         for wrong in (
             QPAttributes(port=2),
@@ -98,7 +100,7 @@ class DeviceTests(SynchronousTestCase):
             QPAttributes(address=AddressVector(there, port=2)),
             QPAttributes(address=AddressVector(GID(bytes(16)))),
         ):
-            self.assertRaises(InvalidRequest, self.device.admit, wrong)
+            self.assertRaises(InvalidRequest, self.device.admit, wrong, none)
 
     def test_events(self) -> None:
         """Events come in a turn of their own, in order; a listener that fails harms no other."""
@@ -127,7 +129,7 @@ class DeviceTests(SynchronousTestCase):
     def test_closesChildren(self) -> None:
         """What was not closed before is closed with the device, descriptors and all."""
         before = len(os.listdir("/dev/fd"))
-        device = SoftDevice(self.clock, "127.0.0.1", 4792, [])
+        device = SoftDevice(self.clock, [SoftPort("127.0.0.1", 4792, [])])
         from txrdma.testing.ends import End
 
         ends = [End(device) for _ in range(3)]

@@ -181,11 +181,6 @@ class TransitionTests(SynchronousTestCase):
         self.assertEqual(transition(RC, SQD, say), RTS)
         self.assertRaises(InvalidRequest, transition, RC, RTS, say)
 
-    def test_noAtomics(self) -> None:
-        """The right to atomic operations can't be given: there are none."""
-        wrong = replace(required(RC, RESET, INIT), access=Access.REMOTE_ATOMIC)
-        self.assertRaises(InvalidRequest, transition, RC, RESET, wrong)
-
 
 class Route:
     """A route that keeps what is posted."""
@@ -216,6 +211,9 @@ class Route:
     def attributesChanged(self) -> None:
         self.calls.append("attributesChanged")
 
+    def migrate(self) -> None:
+        self.calls.append("migrate")
+
     def close(self) -> None:
         self.calls.append("close")
 
@@ -235,7 +233,7 @@ class Host:
             raise DeviceUnavailable("no way")
         return self.route
 
-    def admit(self, attributes: QPAttributes) -> None:
+    def admit(self, asked: QPAttributes, current: QPAttributes) -> None:
         if self.forbidden:
             raise InvalidRequest("we don't have that")
 

@@ -20,6 +20,7 @@ from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import MTU
 from txrdma.iba.verbs import Completion, Operation, QPKind, Status
 from txrdma.soft.device import SoftDevice
+from txrdma.soft.ports import SoftPort
 from txrdma.soft.roce import RoCEPort
 from txrdma.soft.udp import RawAddress, UDPCarrier
 from txrdma.test.pairs import connected, End, QKEY
@@ -215,7 +216,7 @@ class BlockedTests(SynchronousTestCase):
         carrier._reactor = Reactor()  # type: ignore[assignment]  # the same
         clock = Clock()
         port = RoCEPort(clock, carrier)
-        device = SoftDevice(clock, "127.0.0.1", carrier.port, [port], "soft", MTU.MTU_1024)
+        device = SoftDevice(clock, [SoftPort("127.0.0.1", carrier.port, [port], MTU.MTU_1024)])
         alice, bob = connected(device, device)
         for number in range(5):
             alice.write(bob, number, number, 1, there=number)
@@ -236,7 +237,7 @@ class LoopbackTests(UDPCase):
     def device(self, address: str = "127.0.0.1", offload: bool = True) -> SoftDevice:
         carrier = self.carrier(address, offload=offload)
         port = RoCEPort(reactor, carrier)
-        device = SoftDevice(reactor, address, carrier.port, [port], "soft", MTU.MTU_4096)
+        device = SoftDevice(reactor, [SoftPort(address, carrier.port, [port], MTU.MTU_4096)])
         self.addCleanup(device.close)
         return device
 

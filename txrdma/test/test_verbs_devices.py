@@ -17,6 +17,7 @@ from txrdma.error import DeviceUnavailable
 from txrdma.iba.verbs import AsyncEvent, AsyncEventKind
 from txrdma.interfaces import IVerbsDevice, IVerbsDeviceStringParser
 from txrdma.soft.device import SoftDevice
+from txrdma.soft.ports import SoftPort
 from txrdma.verbs import devices
 from txrdma.verbs.devices import availableDevices, openDevice, sharedDevice
 
@@ -35,7 +36,7 @@ class Parser:
         self.asked.append((args, kwargs))
         if "broken" in args:
             raise DeviceUnavailable("broken")
-        self.opened.append(SoftDevice(reactor, "127.0.0.1", 4791, []))
+        self.opened.append(SoftDevice(reactor, [SoftPort("127.0.0.1", 4791, [])]))
         return self.opened[-1]
 
     def available(self) -> list[str]:

@@ -15,8 +15,8 @@ from zope.interface import implementer
 from twisted.plugin import getPlugins
 
 from txrdma.error import DeviceUnavailable
-from txrdma.iba.types import GID
-from txrdma.iba.verbs import AsyncEvent, DeviceLimits, PortAttributes
+from txrdma.iba.types import GID, PKey
+from txrdma.iba.verbs import AsyncEvent, DeviceAttributes, DeviceLimits, GIDEntry, PortAttributes
 from txrdma.interfaces import (
     ICompletionChannel,
     ICompletionQueue,
@@ -81,6 +81,7 @@ class _Share:
         self._holding: _Holding | None = holding
         self.name: str = holding.device.name
         self.portCount: int = holding.device.portCount
+        self.attributes: DeviceAttributes = holding.device.attributes
         self.limits: DeviceLimits = holding.device.limits
         self._unsubscribers: list[Callable[[], None]] = []
         holding.holders += 1
@@ -96,6 +97,12 @@ class _Share:
 
     def gids(self, port: int) -> Sequence[GID]:
         return self._device.gids(port)
+
+    def gidTable(self, port: int) -> Sequence[GIDEntry]:
+        return self._device.gidTable(port)
+
+    def pkeys(self, port: int) -> Sequence[PKey]:
+        return self._device.pkeys(port)
 
     def portAttributes(self, port: int) -> PortAttributes:
         return self._device.portAttributes(port)

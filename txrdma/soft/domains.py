@@ -1,0 +1,134 @@
+"""
+Protection domains: what may reach each other, and how much of each kind a device gives.
+
+Follows InfiniBand Architecture vol. 1, 10.2.3 (protection domains) and 10.2.2.2 (address handles).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from zope.interface import implementer
+
+from txrdma.error import InvalidRequest
+from txrdma.iba.verbs import Access, AddressVector, Capacity, QPAttributes, QPKind
+from txrdma.interfaces import (
+    IAddressHandle,
+    ICompletionQueue,
+    IMemoryRegion,
+    IProtectionDomain,
+    IQueuePair,
+    ISharedReceiveQueue,
+)
+from txrdma.soft.limits import checkRange, checkRoom
+from txrdma.soft.memory import Domain
+from txrdma.soft.sharedreceives import SoftSharedReceiveQueue
+
+if TYPE_CHECKING:
+    from txrdma.soft.device import SoftDevice
+    from txrdma.soft.queuepair import SoftQueuePair
+
+
+@implementer(IAddressHandle)
+class SoftAddressHandle:
+    """The way to a port, for datagrams."""
+
+    def __init__(self, address: AddressVector, closed: Callable[[SoftAddressHandle], None]) -> None:
+        self.address = address
+        self._tellClosed = closed
+
+    def __repr__(self) -> str:
+        return f"<SoftAddressHandle {self.address}>"
+
+    def close(self) -> None:
+        """Make room for another. Datagrams that are posted already go where it said."""
+        self._tellClosed(self)
+
+
+@implementer(IProtectionDomain)
+class SoftProtectionDomain(Domain):
+    """Memory and queue pairs that may reach each other."""
+
+    def __init__(self, device: SoftDevice) -> None:
+        self.device = device
+        self._queuePairs: dict[SoftQueuePair, None] = {}
+        self._closed = False
+
+    def allocateMemory(self, length: int, access: Access) -> IMemoryRegion:
+        """New zeroed memory that peers of the same host can map."""
+        self._checkOpen()
+        self._checkLength(length)
+        return self.device.keys.allocate(self, length, access)
+
+    def registerMemory(self, buffer: memoryview, access: Access) -> IMemoryRegion:
+        """Give writable, contiguous memory a key."""
+        self._checkOpen()
+        self._checkLength(memoryview(buffer).nbytes)
+        return self.device.keys.register(self, buffer, access)
+
+    def createAddressHandle(self, address: AddressVector) -> IAddressHandle:
+        """The way to a port, for datagrams."""
+        self._checkOpen()
+        handles, limits = self.device.addressHandles, self.device.limits
+        checkRoom(handles, limits.maxAddressHandles, "address handles")
+        self.device.admit(QPAttributes(address=address), QPAttributes())
+        handle = SoftAddressHandle(address, lambda handle: handles.pop(handle, None))
+        handles[handle] = None
+        return handle
+
+    def createSharedReceiveQueue(self, maxReceive: int, maxSegments: int) -> ISharedReceiveQueue:
+        """A queue of so many receives, of so many segments each."""
+        self._checkOpen()
+        queues, limits = self.device.sharedReceiveQueues, self.device.limits
+        checkRange("maxReceive", maxReceive, 1, limits.maxSharedReceiveQueueRequests)
+        checkRange("maxSegments", maxSegments, 0, limits.maxSharedReceiveQueueSegments)
+        checkRoom(queues, limits.maxSharedReceiveQueues, "shared receive queues")
+        queue = SoftSharedReceiveQueue(
+            self, maxReceive, maxSegments, self.device.notify, lambda queue: queues.pop(queue, None)
+        )
+        queues[queue] = None
+        return queue
+
+    def createQueuePair(
+        self,
+        kind: QPKind,
+        send: ICompletionQueue,
+        receive: ICompletionQueue,
+        capacity: Capacity,
+        shared: ISharedReceiveQueue | None = None,
+    ) -> IQueuePair:
+        """A new queue pair, in C{RESET}."""
+        self._checkOpen()
+        if shared is not None and (
+            not isinstance(shared, SoftSharedReceiveQueue) or shared.domain is not self
+        ):
+            raise InvalidRequest(f"{shared!r} is no shared receive queue of this domain")
+        queuePair = self.device.newQueuePair(self, kind, send, receive, capacity, shared)
+        self._queuePairs[queuePair] = None
+        return queuePair
+
+    def forget(self, queuePair: SoftQueuePair) -> None:
+        """It is closed."""
+        self._queuePairs.pop(queuePair, None)
+
+    def close(self) -> None:
+        """Let go of it: of its queue pairs first, then of what they took from, then of its memory."""
+        if self._closed:
+            return
+        self._closed = True
+        for queuePair in tuple(self._queuePairs):
+            queuePair.close()
+        for queue in tuple(self.device.sharedReceiveQueues):
+            if queue.domain is self:
+                queue.close()
+        for region in self.device.keys.regionsOf(self):
+            region.close()
+        self.device.domains.pop(self, None)
+
+    def _checkOpen(self) -> None:
+        if self._closed:
+            raise InvalidRequest("the protection domain is closed")
+
+    def _checkLength(self, length: int) -> None:
+        checkRange("the length of a memory region", length, 1, self.device.limits.maxMemoryRegionLength)
