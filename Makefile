@@ -4,6 +4,7 @@
 #   make check      ruff, mypy --strict, documentation without warnings
 #   make bench      the benchmarks; results go to docs/benchmarks.md
 #   make test-compiled, make bench-compiled   the same with the cores compiled by mypyc, in .venv-compiled
+#   make test-kernel   the suites that want a Linux kernel with RDMA, in an emulated guest; DOCS=1 writes the table
 #   make simulate   queue pairs and connections on a lossy network: make simulate SEEDS=10000 [FIRST=0]
 #   make fuzz       every decoder under atheris: make fuzz SECONDS=60
 
@@ -14,6 +15,8 @@ FIRST ?= 0
 SECONDS ?= 30
 TESTS ?= txrdma
 BENCH ?=
+DOCS ?=
+KERNEL_TESTS = $(if $(filter file,$(origin TESTS)),txrdma.test.kernel,$(TESTS))
 
 VENV := .venv
 COMPILED := .venv-compiled
@@ -22,7 +25,7 @@ COMPILED_TESTS ?= txrdma.test.smc txrdma.test.test_smc_reactors txrdma.test.test
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test test-compiled check lint format types docs bench bench-compiled simulate fuzz clean
+.PHONY: demo test test-compiled test-kernel check lint format types docs bench bench-compiled simulate fuzz clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.has-demo
@@ -55,6 +58,10 @@ bench: $(VENV)/.has-bench
 test-compiled: $(COMPILED)/.installed
 	@cd $(COMPILED) && bin/python ../tools/trial.py --label compiled -j$(JOBS) $(COMPILED_TESTS)
 
+# TESTS=txrdma.test.kernel.test_... for a part; what it leaves is in build/kernel.
+test-kernel: $(VENV)/.has-test
+	@$(BIN)/python -m lab.suites $(if $(DOCS),--page docs/interoperability.md) $(KERNEL_TESTS)
+
 bench-compiled: $(COMPILED)/.installed
 	@rm -rf $(COMPILED)/benchmarks && cp -r benchmarks $(COMPILED)/
 	@cd $(COMPILED) && bin/python -m benchmarks --page ../docs/benchmarks-compiled.md $(BENCH)
@@ -67,7 +74,7 @@ fuzz: $(VENV)/.has-test
 	@$(BIN)/python fuzz/run.py --install --seconds $(SECONDS)
 
 clean:
-	rm -rf $(VENV) $(COMPILED) build dist docs/_build _trial_temp* *.egg-info
+	rm -rf $(VENV) $(COMPILED) .venv-kernel build dist docs/_build _trial_temp* *.egg-info
 
 $(VENV)/.made:
 	@PYTHON="$(PYTHON)" tools/make-venv $(VENV)

@@ -1,8 +1,8 @@
 """
-Suites whose judge is the Linux kernel: C{make test-kernel} runs them as root in a virtual machine of their own.
+Suites whose judge is the Linux kernel: C{make test-kernel} runs them as root in a virtual machine.
 
-Elsewhere they skip. Each class says what it is a witness of, and measured facts go into the run's results and into
-the table of C{docs/interoperability.md}::
+Elsewhere they skip. Each class says what it is a witness of, and measured facts go into the run's
+results and into the table of C{docs/interoperability.md}::
 
     class SendTests(TestCase):
         skip = OUTSIDE
@@ -55,11 +55,13 @@ class Box:
 
     @ivar rxe: with C{rxe0} on C{v0} (10.77.0.1) and C{rxe1} on C{v1} (10.77.0.2), joined by a wire.
     @ivar mtu: of that wire; 4200 gives an active MTU of 4096, 1500 one of 1024.
+    @ivar memory: MiB.
     @ivar timeout: seconds for all of the module's tests, and the start of the guest.
     """
 
     rxe: bool = True
     mtu: int = 4200
+    memory: int = 1024
     timeout: int = 300
 
 

@@ -1,0 +1,60 @@
+"""
+A Python for the suites: one that can load the distribution's pyverbs and has txrdma and its tests.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from lab.needs import output, Unavailable
+
+DISTRIBUTION = Path("/usr/lib/python3/dist-packages")
+SYSTEM_PYTHON = "/usr/bin/python3"
+
+
+def choose(checkout: Path) -> Path:
+    """
+    The interpreter of C{.venv} where it has the ABI of the distribution's pyverbs.
+
+    Else that of C{.venv-kernel}, which is made of the distribution's own Python when it isn't there.
+    """
+    usual = checkout / ".venv" / "bin" / "python"
+    if usual.exists() and _fits(usual):
+        return usual
+    if not _fits(Path(SYSTEM_PYTHON)):
+        raise Unavailable(f"pyverbs in {DISTRIBUTION} is not for {SYSTEM_PYTHON}")
+    made = checkout / ".venv-kernel"
+    python = made / "bin" / "python"
+    stamp = made / ".has-test"
+    if not stamp.exists() or stamp.stat().st_mtime < (checkout / "pyproject.toml").stat().st_mtime:
+        print(f"kernel: making {made.name}, for the distribution's pyverbs", flush=True)
+        words = [str(checkout / "tools" / "make-venv"), str(made)]
+        _run(words, checkout, {**os.environ, "PYTHON": SYSTEM_PYTHON})
+        pip = [str(python), "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "-e", ".[test]"]
+        _run(pip, checkout, dict(os.environ))
+        stamp.touch()
+    return python
+
+
+def pyverbsOnly(folder: Path) -> Path:
+    """A folder with nothing but the distribution's pyverbs, for C{PYTHONPATH}."""
+    folder.mkdir(parents=True, exist_ok=True)
+    link = folder / "pyverbs"
+    if not link.is_symlink():
+        link.symlink_to(DISTRIBUTION / "pyverbs")
+    return folder
+
+
+def _fits(python: Path) -> bool:
+    ask = "import sysconfig; print(sysconfig.get_config_var('EXT_SUFFIX'))"
+    suffix = output(python, "-c", ask).strip()
+    return (DISTRIBUTION / "pyverbs" / f"device{suffix}").exists()
+
+
+def _run(words: list[str], folder: Path, environment: dict[str, str]) -> None:
+    done = subprocess.run(words, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=sys.stdout)
+    if done.returncode:
+        raise Unavailable(f"{Path(words[0]).name} ended with {done.returncode}")

@@ -1,0 +1,155 @@
+"""
+Run the kernel suites, each module in a guest of its own, and bring back what became of them.
+
+What they leave is in C{build/kernel}: C{results.json}, and for each guest the console, trial's log and
+whatever its tests put into C{$LAB_OUT}. The last line of the output counts the tests. Where there can't be a
+guest, that line says why, and the exit status is 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from lab import environment, needs, table
+from lab.guest import Guest, OUT_OF_TIME, Wish
+from lab.needs import Unavailable
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+RUNNER = ("-m", "txrdma.test.kernel.results")
+FOLDER = CHECKOUT / "build" / "kernel"
+CONSOLE_LINES = 40
+
+Result = dict[str, Any]
+
+
+class Run:
+    """All suites that were asked for, one after the other."""
+
+    def __init__(self, folder: Path, names: list[str]) -> None:
+        self.folder, self.names = folder, names
+        self.results: list[Result] = []
+        self.kernel = ""
+
+    def prepare(self) -> None:
+        """Have what it takes; L{Unavailable} otherwise."""
+        needs.ensure()
+        self.python = environment.choose(CHECKOUT)
+        self._occupy()
+        path = environment.pyverbsOnly(self.folder / "path")
+        self.environment = {"PYTHONPATH": str(path), "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def _occupy(self) -> None:
+        """Empty the folder, or, while another run has it, one beside it."""
+        for number in itertools.count():
+            folder = self.folder.with_name(f"{self.folder.name}-{number}") if number else self.folder
+            folder.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(folder, os.O_RDONLY)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(self._lock)
+            else:
+                break
+        self.folder = folder
+        for entry in folder.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+
+    def plan(self) -> list[dict[str, Any]]:
+        """Which tests there are."""
+        words = [str(self.python), *RUNNER, "plan", str(self.folder), *self.names]
+        settings = {**os.environ, **self.environment}
+        told = subprocess.run(words, cwd=CHECKOUT, env=settings, stdin=subprocess.DEVNULL)
+        if told.returncode:
+            raise SystemExit(f"kernel: the suites can't be listed (status {told.returncode})")
+        listed: list[dict[str, Any]] = json.loads((self.folder / "plan.json").read_text())
+        return listed
+
+    def module(self, module: dict[str, Any], box: dict[str, Any]) -> None:
+        """Run the tests of a module in a guest."""
+        title = module["module"].rpartition(".")[2]
+        if len(module["boxes"]) > 1:
+            title += f"-mtu{box['mtu']}"
+        folder = self.folder / title
+        folder.mkdir()
+        print(f"kernel: {title}", flush=True)
+        wish = Wish(
+            [str(self.python), *RUNNER, "run", "/run/lab/out", *module["tests"]],
+            rxe=box["rxe"],
+            mtu=box["mtu"],
+            memory=box["memory"],
+            out=folder,
+            environment=self.environment,
+            folder=CHECKOUT,
+            kernel=os.environ.get("LAB_KERNEL", "backports"),
+        )
+        begun = time.monotonic()
+        with Guest(wish) as guest:
+            self.kernel = guest.kernel.version
+            status = guest.wait(box["timeout"])
+            (folder / "console").write_text(guest.console)
+        end = f"stopped after {box['timeout']} s" if status == OUT_OF_TIME else f"status {status}"
+        found = self._found(folder)
+        for name in module["tests"]:
+            result = found.get(name)
+            if result is None:
+                lines = (folder / "console").read_text().splitlines()[-CONSOLE_LINES:]
+                print(f"kernel: {name} did not come to its end: {end}", *lines, sep="\n")
+                result = {"id": name, "outcome": "failed", "reason": f"did not come to its end: {end}"}
+                result |= {"seconds": 0, "facts": {}}
+            result |= {"module": module["module"], "mtu": box["mtu"]}
+            result["witness"] = module["witnesses"].get(name.rpartition(".")[0])
+            self.results.append(result)
+        print(f"kernel: {title} took {time.monotonic() - begun:.0f} s", flush=True)
+
+    def _found(self, folder: Path) -> dict[str, Result]:
+        path = folder / "results.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return {result["id"]: result for result in map(json.loads, lines)}
+
+    def counts(self) -> tuple[int, int, int]:
+        """Passed, failed, skipped."""
+        outcomes = [result["outcome"] for result in self.results]
+        return outcomes.count("passed"), outcomes.count("failed"), outcomes.count("skipped")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run them; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m lab.suites", description="Run the kernel suites.")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="for what they leave")
+    parser.add_argument("--page", type=Path, help="write the table into this page of the documentation")
+    parser.add_argument("names", nargs="*", default=["txrdma.test.kernel"])
+    chosen = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    run = Run(chosen.folder.resolve(), chosen.names)
+    try:
+        run.prepare()
+        for module in run.plan():
+            for box in module["boxes"]:
+                run.module(module, box)
+    except Unavailable as error:
+        print(f"kernel: 0 passed, 0 failed, 0 skipped ({error})")
+        return 0
+    about = table.about(run.kernel)
+    (run.folder / "results.json").write_text(json.dumps({**about, "tests": run.results}, indent=1) + "\n")
+    passed, failed, skipped = run.counts()
+    text = table.table(about, run.results)
+    (run.folder / "table.md").write_text(text)
+    if chosen.page is not None:
+        table.replaceIn(chosen.page, text)
+    print(f"kernel: {passed} passed, {failed} failed, {skipped} skipped")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,80 @@
+"""
+The table of who was talked to, made of the results of a run.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+BEGIN = "<!-- made by make test-kernel DOCS=1: begin -->"
+END = "<!-- made by make test-kernel DOCS=1: end -->"
+
+Result = dict[str, Any]
+
+
+def about(kernel: str) -> dict[str, str]:
+    """What a reader has to know of a run."""
+    return {
+        "kernel": kernel,
+        "rdma-core": _packageVersion("libibverbs1"),
+        "pyverbs": _packageVersion("python3-pyverbs"),
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+
+
+def _packageVersion(package: str) -> str:
+    words = ["dpkg-query", "--show", "--showformat", "${Version}", package]
+    try:
+        return subprocess.run(words, capture_output=True, text=True).stdout or "?"
+    except OSError:
+        return "?"
+
+
+def table(told: dict[str, str], results: list[Result]) -> str:
+    """Markdown: a line for each thing that was shown, with the facts that its tests measured."""
+    lines = [
+        "Linux {kernel}, rdma-core {rdma-core}, pyverbs {pyverbs}, on {date}.".format_map(told),
+        "",
+        "| Ours | The other end | What | Suite | Passed | Failed | Skipped | Measured |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for key, those in _grouped(results).items():
+        outcomes = [each["outcome"] for each in those]
+        counts = [str(outcomes.count(each)) for each in ("passed", "failed", "skipped")]
+        facts = [f"{name} {_shown(value)}" for each in those for name, value in each["facts"].items()]
+        cells = [*key, *counts, "; ".join(dict.fromkeys(facts))]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join([*lines, ""])
+
+
+def _grouped(results: list[Result]) -> dict[tuple[str, ...], list[Result]]:
+    """By what they are witnesses of; tests without that are no lines."""
+    groups: dict[tuple[str, ...], list[Result]] = {}
+    for result in results:
+        witness = result["witness"]
+        if witness is None:
+            continue
+        suite = result["module"].rpartition(".")[2]
+        key = (witness["ours"], witness["theirs"], witness["what"], f"`{suite}`, MTU {result['mtu']}")
+        groups.setdefault(key, []).append(result)
+    return dict(sorted(groups.items()))
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def replaceIn(page: Path, text: str) -> None:
+    """Put the table between the marks of a page."""
+    before, begin, rest = page.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise SystemExit(f"{page} has no place for the table")
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}")
