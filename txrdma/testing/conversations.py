@@ -486,7 +486,7 @@ class StreamScenario:
             device = host.device
             host.stop()
             if device is not None:
-                parts = (device._domains, device._queuePairs, device._completionQueues, device._channels)
+                parts = (device.domains, device._queuePairs, device._completionQueues, device._channels)
                 check(not any(parts) and not len(device.keys), f"{device!r} still has {parts}")
             left = [*host.readers, *host.writers]
             check(host.isDead or not left, f"{host!r} still watches {left}")

@@ -131,20 +131,8 @@ class TransferTests(EndsTestCase):
         """Where a device takes little inline, bytes are copied into registered memory first."""
         opened = linkGroups(reactor, LOCAL_DEVICE)
         opened.maxInline = 64
-        self.patch(type(opened.device._holding.device), "_newQueuePair", self._littleInline(opened))  # type: ignore[attr-defined]
         one, other = await self.exchange(Streamer, Streamer)
         self.assertTrue(one.transport.link.isStaged)
-
-    def _littleInline(self, opened: Any) -> Any:
-        real = type(opened.device._holding.device)._newQueuePair
-
-        def make(device: Any, domain: Any, kind: Any, send: Any, receive: Any, capacity: Any) -> Any:
-            made = real(device, domain, kind, send, receive, capacity)
-            made.capacity = capacity
-            made._maxInline = capacity.maxInline
-            return made
-
-        return make
 
     async def test_rocev2(self) -> None:
         """The same by UDP."""
