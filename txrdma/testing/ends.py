@@ -62,7 +62,7 @@ class End:
     @ivar memory: 64 KiB that everybody may read and write.
     @ivar sent: completions of sends that were seen, and C{received} those of receives.
     @ivar events: asynchronous events of the device.
-    @ivar gidIndex: the GID that others reach it by: the first of IPv4, else the first that is none of the link's.
+    @ivar gidIndex: the GID that others reach it by: the first of IPv4, else the first that is not link-local.
     """
 
     def __init__(
@@ -215,7 +215,11 @@ class TwoEnds(Base):
 
     A provider's suite says how to make them, and how to let time pass. A device may move bytes only while
     somebody looks at its completion queues, or has armed them, so both ends do one or the other.
+
+    @cvar habits: what the first and the second device do where they have the choice.
     """
+
+    habits: tuple[Habits, Habits] = (OURS, OURS)
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
         """Two devices, which may be one and the same; the suite closes them at the end."""

@@ -1,8 +1,8 @@
 """
 Where providers of verbs may differ, and what each of them does.
 
-A test that meets such a place asks here. Each attribute says what the specification wants, and with what reason
-a provider does otherwise; the default is what our software device does.
+A test that meets such a place asks here. Each attribute says what the specification wants, and for what
+reason a provider does otherwise; the default is what our software device does.
 """
 
 from __future__ import annotations
@@ -16,24 +16,25 @@ class Habits:
     """
     What a provider does where it has, or takes itself, the choice.
 
-    @ivar establishes: the first message of a queue pair in RTR raises C{COMMUNICATION_ESTABLISHED}. IBA 11.6.3.1
-        asks for it.
-    @ivar misalignedIsPosted: an atomic to an address that is not divisible by 8 can be posted, and the responder
-        refuses it (IBA 9.7.4.1.1, 9.4.5: NAK "invalid request"). Otherwise the posting library refuses it.
+    @ivar establishes: the first message of a queue pair in RTR raises C{COMMUNICATION_ESTABLISHED}, as IBA
+        11.6.3.1 has it.
+    @ivar tellsRefusals: the responder that refuses a request raises C{QP_ACCESS_ERROR} or
+        C{QP_REQUEST_ERROR} (IBA 11.6.3.2).
+    @ivar misalignedIsPosted: an atomic to an address that is not divisible by 8 can be posted, and the
+        responder refuses it (IBA 9.4.5: NAK "invalid request"). Otherwise the poster's library refuses it.
     @ivar longDatagramFails: a datagram that is longer than a packet ends in an error. IBA C10-93.1.1 has it
         vanish without one, which helps nobody to find the mistake; we tell.
-    @ivar hasSQE: a datagram that fails leaves its queue pair in SQE, where it still receives, and can be brought
-        back to RTS (IBA 10.3.1.6). Otherwise it goes to ERR.
+    @ivar hasSQE: a datagram that fails leaves its queue pair in SQE, where it still receives, and can be
+        brought back to RTS (IBA 10.3.1.6). Otherwise it goes to ERR.
     @ivar drains: SQD is to be had, and C{SQ_DRAINED} with it (IBA 10.3.1.5).
-    @ivar refusesEarly: what a request's form does not allow is refused when posted.
     """
 
     establishes: bool = True
+    tellsRefusals: bool = True
     misalignedIsPosted: bool = True
     longDatagramFails: bool = True
     hasSQE: bool = True
     drains: bool = True
-    refusesEarly: bool = True
 
 
 OURS: Final = Habits()
