@@ -6,16 +6,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from zope.interface import Attribute, Interface
 
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import ITransport
 
+from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GID, LKey, PKey, QPN, RKey
 from txrdma.iba.verbs import (
     Access,
     AddressVector,
     AsyncEvent,
+    Buffer,
     Capacity,
     Completion,
     DeviceAttributes,
@@ -28,6 +32,9 @@ from txrdma.iba.verbs import (
     ReceiveRequest,
     SendRequest,
 )
+
+if TYPE_CHECKING:
+    from txrdma.mad.messages import MADRequest
 
 
 class IVerbsDevice(Interface):
@@ -246,6 +253,119 @@ class IVerbsDeviceStringParser(Interface):
 
     def available() -> Sequence[str]:
         """Strings of devices that could be opened now."""
+
+
+class IMADReceiver(Interface):
+    """Who takes what a management port brings."""
+
+    def received(datagram: bytes, envelope: object) -> None:
+        """
+        A datagram has come: 256 bytes.
+
+        @param envelope: what the port knows of its way, for C{IMADPort.pathOf}.
+        """
+
+    def undeliverable(datagram: bytes, reason: str) -> None:
+        """The system says that one of ours went nowhere; its first 24 bytes at least."""
+
+    def portLost(reason: str) -> None:
+        """The port is gone; nothing more comes."""
+
+
+class IMADPort(Interface):
+    """
+    A port through which management datagrams pass (IBA 13.3).
+
+    Whoever opened it closes it.
+    """
+
+    name: str = Attribute("As the port is called in port strings.")
+    endPort: MADEndPort = Attribute("What the port is, as it was when last looked at.")
+    transactionIDBits: int = Attribute("How many low bits of a transaction ID are ours to choose.")
+    hasSMI: bool = Attribute("Whether datagrams of subnet management (QP 0) pass.")
+    doesRMPP: bool = Attribute("Whether something below cuts and joins long messages.")
+
+    def start(receiver: IMADReceiver) -> None:
+        """Bring what comes from now on: answers to our requests, and what C{serve} has asked for."""
+
+    def serve(managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
+        """
+        Bring requests of this class with these methods, too; the answer ends it.
+
+        @raise txrdma.error.ResourceExhausted: somebody else takes them already.
+        """
+
+    def send(datagram: Buffer, path: IBPath) -> None:
+        """
+        Send one, with its headers as the path has them; the class says whether to queue pair 0.
+
+        It goes out now, or is kept until there is room. Longer than 256 bytes only with C{doesRMPP}.
+
+        @raise txrdma.error.InvalidRequest: the port cannot send such.
+        """
+
+    def pathOf(envelope: object) -> IBPath:
+        """The way that a datagram took: its C{reverse} leads back."""
+
+    def refresh() -> MADEndPort:
+        """Look anew at what the port is."""
+
+    def close() -> None:
+        """Let go of it. Twice is fine."""
+
+
+class IMADPortStringParser(Interface):
+    """A plugin that opens management ports by name: C{"umad:mlx5_0/1"}, C{"sim:fattree:128"}."""
+
+    prefix: str = Attribute("What stands before the first colon.")
+
+    def parsePort(reactor: object, *args: str, **kwargs: str) -> IMADPort:
+        """
+        Open the port that the rest of the string names.
+
+        @raise ValueError: the string says something that has no meaning; names key and value.
+        """
+
+    def available() -> Sequence[str]:
+        """Strings of ports that could be opened now."""
+
+
+class IMADAgent(Interface):
+    """Remote procedure calls by management datagrams (IBA 13.4.5)."""
+
+    def call(
+        rpc: str, payload: object, path: IBPath, attributeModifier: int = 0, **options: object
+    ) -> Deferred[object]:
+        """
+        Make a call; L{txrdma.mad.rpcs.RPCs} has one method for each of them.
+
+        @param payload: an attribute's class, or an instance whose content is the request.
+        @return: fires with the answer's payload; its errors are those of L{txrdma.mad.errors}. Cancelling it
+            forgets the call.
+        """
+
+
+class IMADHandler(Interface):
+    """Answers the requests of one management class."""
+
+    def handle(request: MADRequest) -> object:
+        """
+        Answer one.
+
+        @return: the payload to answer with, None for no answer, or a Deferred of one of these.
+        @raise txrdma.mad.errors.MADRefusal: says what status to answer with.
+        """
+
+
+class IPathResolver(Interface):
+    """Finds the way to a port."""
+
+    def resolve(target: object) -> Deferred[IBPath]:
+        """
+        The path to what people call a port: a LID, a GID, a port GUID, a directed route, text of these.
+
+        @raise ValueError: the text means nothing. Otherwise errors come with the Deferred.
+        """
 
 
 class IPollable(Interface):

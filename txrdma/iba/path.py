@@ -7,8 +7,15 @@ Follows InfiniBand Architecture vol. 1, chapters 7 (local route), 8 (global rout
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
-from txrdma.iba.types import DEFAULT_PKEY, GID, LID, MTU, PKey, QPN
+from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, LID, MTU, PKey, QPN
+
+PERMISSIVE_LID: Final = LID(0xFFFF)
+"""The LID of whoever gets it: of both ends of a directed route without LID-routed parts (IBA 4.1.3)."""
+
+GMP_QKEY: Final = 0x80010000
+"""The Q_Key of queue pair 1 (IBA 10.2.5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +72,42 @@ class IBPath:
             dqpn=self.sqpn,
             sqpn=self.dqpn,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class IBDRPath(IBPath):
+    """
+    A directed route: the ports to leave by, hop by hop (IBA 14.2.2).
+
+    @ivar drPath: from the first hop's port on; empty is the port itself.
+    @ivar drSLID: where a LID-routed part before the directed one ends; C{drDLID} where one after it does.
+    """
+
+    slid: LID = PERMISSIVE_LID
+    dlid: LID = PERMISSIVE_LID
+    drPath: tuple[int, ...] = ()
+    drSLID: LID = PERMISSIVE_LID
+    drDLID: LID = PERMISSIVE_LID
+
+    def then(self, port: int) -> IBDRPath:
+        """One hop more, by that port."""
+        return replace(self, drPath=(*self.drPath, port))
+
+
+@dataclass(frozen=True, slots=True)
+class MADEndPort:
+    """
+    What senders of management datagrams have to know of their own port.
+
+    @ivar subnetTimeout: how long packets are on their way at most, a time's code (IBA 14.2.5.6).
+    """
+
+    portGUID: GUID
+    gids: tuple[GID, ...]
+    portNum: int = 1
+    lid: LID = LID(0)
+    lidMask: int = 0
+    smLID: LID = LID(0)
+    smServiceLevel: int = 0
+    pkeys: tuple[PKey, ...] = (DEFAULT_PKEY,)
+    subnetTimeout: int = 18

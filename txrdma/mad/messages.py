@@ -7,9 +7,11 @@ and 16.1.1 to 16.7.1 (the other classes).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import IntFlag
 from typing import ClassVar, Final
 
+from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, LID, QPN
 from txrdma.mad.attributes import Attribute, attribute, carried, key, ManagementClass, mask, Method
 from txrdma.wire import bits, Code, data, Layout, nested, wire
@@ -347,6 +349,24 @@ def formatOf(managementClass: int) -> type[Layout]:
     if 0x30 <= managementClass <= 0x4F:
         return VendorOUIFormat
     return _FORMATS.get(managementClass, PlainFormat)
+
+
+@dataclass(frozen=True, slots=True)
+class MADRequest:
+    """
+    A request that came in.
+
+    @ivar frame: its headers, as L{formatOf} its class reads them.
+    @ivar payload: what the attribute says; None when we don't know such an attribute.
+    @ivar data: the bytes of the attribute, of all segments when it was a long message.
+    @ivar path: as it came; its C{reverse} leads to who asks.
+    """
+
+    header: MADHeader | MADHeaderDirected
+    frame: Layout
+    payload: Attribute | None
+    data: bytes
+    path: IBPath
 
 
 class ClassCapability(IntFlag):

@@ -1,0 +1,135 @@
+"""
+Attributes of device management, baseboard management and SNMP tunnelling.
+
+Follows InfiniBand Architecture vol. 1, 16.2.3, 16.3.3 and 16.4.3.
+"""
+
+from __future__ import annotations
+
+from txrdma.iba.types import GUID
+from txrdma.mad.attributes import Attribute, attribute, key
+from txrdma.wire import array, bits, data, Layout, wire
+
+
+@attribute(0x0010, "DevMgtGet")
+@wire(132)
+class IOUnitInfo(Attribute):
+    """An I/O unit (IBA 16.3.3.3). A slot of C{controllerList}: 0 empty, 1 a controller, 15 does not exist."""
+
+    changeID: int = bits(16)
+    maxControllers: int = bits(8)
+    reserved: int = bits(6)
+    diagDeviceID: bool = bits(1)
+    optionROM: bool = bits(1)
+    controllerList: tuple[int, ...] = array(256, bits(4))
+
+
+@attribute(0x0011, "DevMgtGet")
+@wire(128)
+class IOControllerProfile(Attribute):
+    """An I/O controller; the modifier is its slot (IBA 16.3.3.4)."""
+
+    guid: GUID = data(8)
+    vendorID: int = key(24)
+    reserved: int = bits(8)
+    deviceID: int = key(32)
+    deviceVersion: int = key(16)
+    reserved2: int = bits(16)
+    subsystemVendorID: int = key(24)
+    reserved3: int = bits(8)
+    subsystemID: int = key(32)
+    ioClass: int = key(16)
+    ioSubclass: int = key(16)
+    protocol: int = key(16)
+    protocolVersion: int = key(16)
+    serviceConnections: int = bits(16)
+    initiatorsSupported: int = bits(16)
+    sendMessageDepth: int = bits(16)
+    reserved4: int = bits(8)
+    rdmaReadDepth: int = bits(8)
+    sendMessageSize: int = bits(32)
+    rdmaTransferSize: int = bits(32)
+    controllerOperationsMask: int = key(8)
+    controllerServicesMask: int = key(8)
+    serviceEntries: int = bits(8)
+    reserved5: bytes = data(9)
+    idString: bytes = data(64)
+
+
+@wire(48)
+class ServiceEntry(Layout):
+    """A service of a controller (IBA 16.3.3.5)."""
+
+    serviceName: bytes = data(40)
+    serviceID: int = key(64)
+
+
+@attribute(0x0012, "DevMgtGet")
+@wire(192)
+class ServiceEntries(Attribute):
+    """Four services; the modifier is slot << 16, last << 8 and first (IBA 16.3.3.5)."""
+
+    entries: tuple[ServiceEntry, ...] = array(4)
+
+
+@attribute(0x0020, "DevMgtGet")
+@wire(4)
+class DiagnosticTimeout(Attribute):
+    """Milliseconds that a diagnosis may take (IBA 16.3.3.6)."""
+
+    maxDiagTime: int = bits(32)
+
+
+@attribute(0x0021, "DevMgtGet", "DevMgtSet")
+@wire(0)
+class PrepareToTest(Attribute):
+    """Get ready for a diagnosis (IBA 16.3.3.7)."""
+
+
+@attribute(0x0022, "DevMgtSet")
+@wire(0)
+class TestDeviceOnce(Attribute):
+    """Diagnose once (IBA 16.3.3.8)."""
+
+
+@attribute(0x0023, "DevMgtSet")
+@wire(0)
+class TestDeviceLoop(Attribute):
+    """Diagnose again and again (IBA 16.3.3.9)."""
+
+
+@attribute(0x0024, "DevMgtGet")
+@wire(4)
+class DiagCode(Attribute):
+    """The result of a diagnosis (IBA 16.3.3.10)."""
+
+    diagCode: int = key(16)
+    reserved: int = bits(16)
+
+
+@attribute(0x0010, "BMGet", "BMSet")
+@wire(14)
+class BKeyInfo(Attribute):
+    """The key that guards a baseboard (IBA 16.2.3.2)."""
+
+    bkey: int = key(64)
+    bkeyProtectBit: bool = bits(1)
+    reserved: int = bits(15)
+    bkeyLeasePeriod: int = bits(16)
+    bkeyViolations: int = bits(16)
+
+
+@attribute(0x0010, "SNMPGet", "SNMPSet")
+@wire(64)
+class CommunityInfo(Attribute):
+    """A community's name (IBA 16.4.3.2)."""
+
+    communityName: bytes = data(64)
+
+
+@attribute(0x0011, "SNMPSend")
+@wire(192)
+class PDUInfo(Attribute):
+    """A piece of an SNMP message (IBA 16.4.3.3)."""
+
+    pduData: bytes = data(192)
