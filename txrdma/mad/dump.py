@@ -1,0 +1,68 @@
+"""
+Datagrams as people read them.
+"""
+
+from __future__ import annotations
+
+from txrdma.error import WireError
+from txrdma.mad.attributes import Attribute, attributeOf, lines, ManagementClass
+from txrdma.mad.messages import formatOf, MADHeader, MADStatus
+from txrdma.wire import Layout
+
+
+def summary(datagram: bytes) -> str:
+    """One line: C{"SUBN_DIRECTED GET_RESP NodeInfo modifier 0x0 TID 0x12"}."""
+    header = MADHeader.decode(datagram)
+    kind = attributeOf(header.managementClass, header.attributeID)
+    what = f"attribute {header.attributeID:#06x}" if kind is None else kind.__name__
+    status = header.status
+    if header.managementClass is ManagementClass.SUBN_DIRECTED:
+        status &= 0x7FFF
+    said = f"{header.managementClass.name} {header.method.name} {what} modifier {header.attributeModifier:#x}"
+    said += f" TID {header.transactionID:#x}"
+    if status:
+        said += f" status {status:#06x} ({MADStatus(status).words(header.managementClass)})"
+    return said
+
+
+def dumped(datagram: bytes, level: int = 2) -> str:
+    """
+    A whole datagram.
+
+    @param level: 1 is its summary, 2 shows the fields of its frame and of its attribute, 3 its bytes, too.
+    """
+    try:
+        said = [summary(datagram)]
+        if level >= 2:
+            said += _fields(datagram)
+    except WireError as error:
+        said = [f"{len(datagram)} bytes: {error}"]
+        level = 3
+    if level >= 3:
+        said += [f"{at:#06x}  {datagram[at : at + 16].hex(' ', 4)}" for at in range(0, len(datagram), 16)]
+    return "\n".join(said)
+
+
+def payloadOf(datagram: bytes) -> Attribute | None:
+    """
+    The attribute of a datagram; None when we do not know such an attribute.
+
+    @raise WireError: the datagram is too short for it.
+    """
+    header = MADHeader.decode(datagram)
+    kind = attributeOf(header.managementClass, header.attributeID)
+    if kind is None:
+        return None
+    offset: int = formatOf(header.managementClass).dataOffset  # type: ignore[attr-defined]  # every frame has it
+    whole = datagram if len(datagram) >= offset + kind.size else datagram.ljust(offset + kind.size, b"\0")
+    return kind.decode(whole, offset)
+
+
+def _fields(datagram: bytes) -> list[str]:
+    header = MADHeader.decode(datagram)
+    frame = formatOf(header.managementClass).decode(datagram.ljust(256, b"\0"))
+    shown = [f"{name} {text}" for name, text in lines(frame) if name != "payload"]
+    payload: Layout | None = payloadOf(datagram)
+    if payload is not None:
+        shown += [f"{type(payload).__name__}.{name} {text}" for name, text in lines(payload)]
+    return shown

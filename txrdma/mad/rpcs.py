@@ -1,0 +1,162 @@
+"""
+The remote procedure calls of the specification, by their names.
+
+Follows InfiniBand Architecture vol. 1, 13.4.5 (methods), and chapters 14 to 16 for which class has which.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Generic, TypeVar, Union
+
+from twisted.internet.defer import Deferred
+
+from txrdma.iba.path import IBPath
+from txrdma.mad.attributes import Attribute
+from txrdma.mad.sa import Query, Record
+
+A = TypeVar("A", bound=Attribute)
+R = TypeVar("R", bound=Record)
+
+
+class _Calling:
+    """One of the calls, of one agent."""
+
+    __slots__ = ("_agent", "_name")
+
+    def __init__(self, agent: RPCs, name: str) -> None:
+        self._agent = agent
+        self._name = name
+
+
+class Answered(_Calling):
+    """A call that is answered with what was asked for: a class in, an instance out."""
+
+    __slots__ = ()
+
+    def __call__(
+        self, payload: Union[type[A], A], path: IBPath, attributeModifier: int = 0, **options: Any
+    ) -> Deferred[A]:
+        return self._agent.call(self._name, payload, path, attributeModifier, **options)
+
+
+class Unanswered(_Calling):
+    """A call that nobody answers: it is done when it is sent."""
+
+    __slots__ = ()
+
+    def __call__(
+        self, payload: Union[type[A], A], path: IBPath, attributeModifier: int = 0, **options: Any
+    ) -> Deferred[None]:
+        return self._agent.call(self._name, payload, path, attributeModifier, **options)
+
+
+class OneRecord(_Calling):
+    """A call for the one record that a query describes."""
+
+    __slots__ = ()
+
+    def __call__(
+        self, payload: Union[type[R], R, Query[R]], path: IBPath, attributeModifier: int = 0, **options: Any
+    ) -> Deferred[R]:
+        return self._agent.call(self._name, payload, path, attributeModifier, **options)
+
+
+class ManyRecords(_Calling):
+    """A call for all records that a query describes."""
+
+    __slots__ = ()
+
+    def __call__(
+        self, payload: Union[type[R], R, Query[R]], path: IBPath, attributeModifier: int = 0, **options: Any
+    ) -> Deferred[list[R]]:
+        return self._agent.call(self._name, payload, path, attributeModifier, **options)
+
+
+C = TypeVar("C", bound=_Calling)
+
+
+class _Named(Generic[C]):
+    """A call, by the name of the attribute that holds it."""
+
+    def __init__(self, kind: type[C]) -> None:
+        self._kind = kind
+        self._name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, agent: RPCs, owner: type | None = None) -> C:
+        return self._kind(agent, self._name)
+
+
+class RPCs(ABC):
+    """
+    What agents, and those who look like one, offer.
+
+    Each takes the payload as a class, whose content then is zeros, or as an instance; records of subnet
+    administration also as a L{Query}. C{path} leads to who is asked, and is reversible. Options are those of
+    C{call}.
+    """
+
+    @abstractmethod
+    def call(
+        self, rpc: str, payload: Any, path: IBPath, attributeModifier: int = 0, **options: Any
+    ) -> Deferred[Any]:
+        """Make the call of that name."""
+
+    # Subnet management: LID routed, or by a directed route where the path is one.
+    SubnGet = _Named(Answered)
+    SubnSet = _Named(Answered)
+    SubnTrap = _Named(Unanswered)
+    SubnTrapRepress = _Named(Unanswered)
+
+    SubnAdmGet = _Named(OneRecord)
+    SubnAdmSet = _Named(OneRecord)
+    SubnAdmDelete = _Named(OneRecord)
+    SubnAdmGetTable = _Named(ManyRecords)
+    SubnAdmGetTraceTable = _Named(ManyRecords)
+    SubnAdmGetMulti = _Named(ManyRecords)
+    SubnAdmReport = _Named(Answered)
+    SubnAdmTrap = _Named(Unanswered)
+    SubnAdmTrapRepress = _Named(Unanswered)
+
+    PerformanceGet = _Named(Answered)
+    PerformanceSet = _Named(Answered)
+
+    BMGet = _Named(Answered)
+    BMSet = _Named(Answered)
+    BMSend = _Named(Unanswered)
+    BMTrap = _Named(Unanswered)
+    BMTrapRepress = _Named(Unanswered)
+
+    DevMgtGet = _Named(Answered)
+    DevMgtSet = _Named(Answered)
+    DevMgtTrap = _Named(Unanswered)
+    DevMgtTrapRepress = _Named(Unanswered)
+
+    CommMgtGet = _Named(Answered)
+    CommMgtSet = _Named(Answered)
+    CommMgtSend = _Named(Unanswered)
+
+    SNMPGet = _Named(Answered)
+    SNMPSet = _Named(Answered)
+    SNMPSend = _Named(Unanswered)
+
+    VendGet = _Named(Answered)
+    VendSet = _Named(Answered)
+    VendSend = _Named(Unanswered)
+    VendTrap = _Named(Unanswered)
+    VendTrapRepress = _Named(Unanswered)
+
+    DevAdmGet = _Named(Answered)
+    DevAdmSet = _Named(Answered)
+
+    BISGet = _Named(Answered)
+    BISSet = _Named(Answered)
+    BISReport = _Named(Answered)
+
+    CongMgtGet = _Named(Answered)
+    CongMgtSet = _Named(Answered)
+    CongMgtTrap = _Named(Unanswered)
+    CongMgtTrapRepress = _Named(Unanswered)
