@@ -1,0 +1,322 @@
+"""
+One end of what is measured: a queue pair, its memory, and the receives that are always posted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from secrets import randbelow
+from time import perf_counter_ns
+from typing import cast, Final, Protocol
+
+from twisted.internet.interfaces import IDelayedCall, IReadDescriptor
+
+from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
+from txrdma.iba.types import GID, LID, MACAddress, MTU, QPN, RKey
+from txrdma.iba.verbs import (
+    Access,
+    AddressVector,
+    AsyncEvent,
+    AsyncEventKind,
+    Capacity,
+    Completion,
+    CompletionOpcode,
+    GIDType,
+    QPAttributes,
+    QPKind,
+    QPState,
+    ReceiveRequest,
+    Segment,
+    Status,
+)
+from txrdma.interfaces import IVerbsDevice
+from txrdma.pingpong.plan import Layout, LinkSettings
+from txrdma.verbs.completions import CompletionReader, LINGER_SECONDS, ReaderReactor
+
+QKEY: Final = 0x11111111
+_MOST_READS: Final = 16
+_RECEIVE: Final = int(CompletionOpcode.RECEIVE)
+_RNR_TIMER: Final = 4
+"""40 microseconds (IBA table 45)."""
+
+_FATAL: Final = frozenset(
+    (AsyncEventKind.QP_FATAL, AsyncEventKind.QP_ACCESS_ERROR, AsyncEventKind.QP_REQUEST_ERROR)
+)
+_WHY: Final = {
+    Status.RETRY_EXC_ERR: "the peer does not answer",
+    Status.RNR_RETRY_EXC_ERR: "the peer does not receive",
+    Status.REM_ACCESS_ERR: "the peer does not allow it",
+    Status.REM_INV_REQ_ERR: "the peer does not do this",
+    Status.REM_OP_ERR: "the peer can't do it",
+    Status.WR_FLUSH_ERR: "the connection has failed",
+}
+
+
+class RequestFailed(RDMAError):
+    """A work request did not succeed; C{status} says how."""
+
+    def __init__(self, status: Status) -> None:
+        super().__init__(f"{_WHY.get(status, 'a request failed')} ({Status(status).name})")
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Whereabouts:
+    """
+    What an end must know of the other one.
+
+    @ivar reads: how many reads and atomics it holds for us.
+    @ivar mtu: bytes that the port takes in a packet.
+    @ivar address: where its memory begins, and C{rkey} the right to reach it.
+    """
+
+    gid: GID
+    lid: LID
+    qpn: QPN
+    psn: int
+    mtu: int
+    mac: MACAddress | None = None
+    reads: int = 1
+    address: int = 0
+    rkey: RKey = RKey(0)
+
+
+class Taker(Protocol):
+    """Who hears of a link's completions."""
+
+    def arrived(self, batch: Sequence[Completion]) -> None:
+        """Messages of the peer; their receives are posted again after this."""
+
+    def departed(self, batch: Sequence[Completion]) -> None:
+        """Requests of ours have ended well."""
+
+    def failed(self, error: Exception) -> None:
+        """The link can't go on."""
+
+
+class _SleepingReactor:
+    """A reactor that does not look at queues by itself, even if it could."""
+
+    def __init__(self, reactor: ReaderReactor) -> None:
+        self.addReader: Callable[[IReadDescriptor], None] = reactor.addReader
+        self.removeReader: Callable[[IReadDescriptor], None] = reactor.removeReader
+        self.callLater: Callable[..., IDelayedCall] = reactor.callLater
+
+
+class Link:
+    """
+    A queue pair with all that belongs to it. Whoever made it closes it.
+
+    @ivar here: what the peer must know of us.
+    @ivar peer: what we know of it, from C{connect} on.
+    @ivar taker: who hears of completions at present.
+    @ivar error: why it can't go on; C{broken} is called with it at once.
+    @ivar counted: how many atomics of ours the peer's memory has counted.
+    @ivar now: nanoseconds of a clock that only counts on.
+    """
+
+    def __init__(
+        self,
+        reactor: ReaderReactor,
+        device: IVerbsDevice,
+        settings: LinkSettings,
+        port: int = 1,
+        gidIndex: int | None = None,
+        events: bool = False,
+        now: Callable[[], int] = perf_counter_ns,
+    ) -> None:
+        """
+        @param gidIndex: which of the port's GIDs; without it, an IPv4 one where there is one.
+        @param events: sleep until the completion channel wakes us, and never look before it does.
+        """
+        self.reactor = reactor
+        self.device = device
+        self.settings = settings
+        self.layout = Layout(settings)
+        self.now = now
+        self.taker: Taker | None = None
+        self.error: Exception | None = None
+        self.broken: Callable[[Exception], None] | None = None
+        self.counted = 0
+        self.peer: Whereabouts | None = None
+        self._port = port
+        self._gidIndex = usualGID(device, port) if gidIndex is None else gidIndex
+        gids = device.gids(port)
+        if not 0 <= self._gidIndex < len(gids):
+            raise InvalidRequest(f"port {port} of {device.name} has no GID {self._gidIndex}")
+        self._closing = ExitStack()
+        with ExitStack() as undo:
+            self._build(undo, events)
+            self._closing = undo.pop_all()
+        attributes = device.portAttributes(port)
+        self.here = Whereabouts(
+            gids[self._gidIndex],
+            attributes.lid,
+            self.queuePair.number,
+            randbelow(1 << 24),
+            attributes.activeMTU.bytes,
+            attributes.mac,
+            min(_MOST_READS, device.limits.maxDestRDAtomic),
+            self.memory.address,
+            self.memory.rkey,
+        )
+
+    def _build(self, undo: ExitStack, events: bool) -> None:
+        device, settings, layout = self.device, self.settings, self.layout
+        undo.callback(device.subscribe(self._heard))
+        self.domain = device.createProtectionDomain()
+        undo.callback(self.domain.close)
+        channel = device.createChannel()
+        undo.callback(channel.close)
+        queue = device.createCompletionQueue(settings.depth + layout.receives, channel)
+        undo.callback(queue.close)
+        rights = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
+        if settings.atomics:
+            rights |= Access.REMOTE_ATOMIC
+        self._rights = rights
+        self.memory = self.domain.allocateMemory(layout.length, rights)
+        undo.callback(self.memory.close)
+        self.memory.view[: len(layout.contents)] = layout.contents
+        capacity = Capacity(settings.depth, layout.receives, 1, 1, settings.inline)
+        self.queuePair = self.domain.createQueuePair(settings.kind, queue, queue, capacity)
+        undo.callback(self.queuePair.close)
+        self._receives = [
+            ReceiveRequest(slot, (self.segment(layout.slotAt(slot) - layout.headroom, layout.stride),))
+            for slot in range(layout.slots)
+        ]
+        reactor = cast(ReaderReactor, _SleepingReactor(self.reactor) if events else self.reactor)
+        self._reader = CompletionReader(
+            reactor, channel, [queue], self._completed, lingerSeconds=0 if events else LINGER_SECONDS
+        )
+        undo.callback(self._reader.stop)
+
+    @property
+    def mtu(self) -> int:
+        """Bytes of a packet's payload: what was agreed, or the most that both ports take."""
+        most = self.here.mtu if self.peer is None else min(self.here.mtu, self.peer.mtu)
+        return min(most, self.settings.mtu or most)
+
+    @property
+    def route(self) -> str:
+        """What carries the bytes."""
+        return self.queuePair.route
+
+    def connect(self, peer: Whereabouts, timeout: int = 14) -> None:
+        """
+        Be ready to send to the peer and to receive from it.
+
+        @param timeout: the local ACK timeout (IBA 9.9.2.2): 14 is 67 milliseconds.
+        @raise txrdma.error.RDMAError: this device can't reach that one.
+        """
+        self.peer = peer
+        address = AddressVector(peer.gid, self._gidIndex, self._port, dlid=peer.lid, dmac=peer.mac)
+        if self.settings.kind is QPKind.UD:
+            self._connectDatagrams(address)
+        else:
+            self._connectReliably(address, peer, timeout)
+        self._reader.start()
+
+    def _connectDatagrams(self, address: AddressVector) -> None:
+        modify = self.queuePair.modify
+        modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=self._port, qkey=QKEY))
+        self.repost(range(self.layout.receives))
+        modify(QPAttributes(state=QPState.RTR))
+        modify(QPAttributes(state=QPState.RTS, sqPSN=self.here.psn))
+        way = self.domain.createAddressHandle(address)
+        self._closing.callback(way.close)
+        self.way = way
+
+    def _connectReliably(self, address: AddressVector, peer: Whereabouts, timeout: int) -> None:
+        modify = self.queuePair.modify
+        rights = self._rights & ~Access.LOCAL_WRITE
+        modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=self._port, access=rights))
+        self.repost(range(self.layout.receives))
+        modify(
+            QPAttributes(
+                state=QPState.RTR,
+                address=address,
+                pathMTU=MTU.fitting(self.mtu),
+                destinationQPN=peer.qpn,
+                rqPSN=peer.psn,
+                maxDestRDAtomic=self.here.reads,
+                minRNRTimer=_RNR_TIMER,
+            )
+        )
+        modify(
+            QPAttributes(
+                state=QPState.RTS,
+                sqPSN=self.here.psn,
+                timeout=timeout,
+                retryCount=7,
+                rnrRetry=7,
+                maxRDAtomic=max(1, min(peer.reads, _MOST_READS, self.device.limits.maxRDAtomic)),
+            )
+        )
+
+    def repost(self, receives: Iterable[int]) -> None:
+        """Post these receives, once more; numbers beyond the slots share the last one."""
+        last = len(self._receives) - 1
+        self.queuePair.postReceive([self._receives[min(number, last)] for number in receives])
+
+    def segment(self, offset: int, length: int) -> Segment:
+        """A piece of our memory."""
+        return Segment(self.memory.address + offset, length, self.memory.lkey)
+
+    def isRight(self, index: int, offset: int, length: int) -> bool:
+        """Whether what has come to C{offset} is message C{index}."""
+        there = self.layout.pattern(index)
+        return (
+            bytes(self.memory.view[offset : offset + length]) == self.layout.contents[there : there + length]
+        )
+
+    def fail(self, error: Exception) -> None:
+        """It can't go on."""
+        if self.error is None:
+            self.error = error
+            if self.taker is not None:
+                self.taker.failed(error)
+            if self.broken is not None:
+                self.broken(error)
+
+    def close(self) -> None:
+        """All of it, but not the device. Twice is fine."""
+        self.taker = self.broken = None
+        self._closing.close()
+
+    def _completed(self, batch: Sequence[Completion]) -> None:
+        for completion in batch:
+            if completion.status:
+                self.fail(RequestFailed(completion.status))
+                return
+        arrived = [completion for completion in batch if completion.opcode >= _RECEIVE]
+        departed = batch
+        if arrived and len(arrived) < len(batch):
+            departed = [completion for completion in batch if completion.opcode < _RECEIVE]
+        try:
+            if arrived:
+                if self.taker is not None:
+                    self.taker.arrived(arrived)
+                self.repost([completion.identifier for completion in arrived])
+            if len(arrived) < len(batch) and self.taker is not None:
+                self.taker.departed(departed)
+        except Exception as error:
+            self.fail(error)
+
+    def _heard(self, event: AsyncEvent) -> None:
+        if event.kind is AsyncEventKind.DEVICE_FATAL or (
+            event.kind in _FATAL and event.queuePair in (None, self.queuePair)
+        ):
+            self.fail(DeviceUnavailable(f"{self.device.name}: {event.kind.value}"))
+
+
+def usualGID(device: IVerbsDevice, port: int) -> int:
+    """The index of a GID that most peers can reach: an IPv4 address, else what is not link-local."""
+    entries = device.gidTable(port)
+
+    def rank(index: int) -> tuple[bool, bool, bool, int]:
+        gid, type, _netdev = entries[index]
+        return gid.ip is None, not gid.isMapped, gid.isLinkLocal, type is not GIDType.ROCE_V2
+
+    return min(range(len(entries)), key=rank, default=0)

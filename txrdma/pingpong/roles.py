@@ -1,0 +1,3 @@
+"""
+Who asks and takes the time, and who answers.
+"""
