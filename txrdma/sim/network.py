@@ -93,16 +93,18 @@ class SimulatedNetwork:
 
     def device(
         self,
-        address: str,
-        *,
+        *addresses: str,
         mtu: MTU | None = None,
         capture: RoCECapture | None = None,
         segments: int = _SEGMENTS,
     ) -> SoftDevice:
-        """A software device of a host of that address."""
-        carrier = self.carrier(address, segments=segments)
-        port = RoCEPort(self.clock, carrier, capture, mtu or MTU.MTU_1024)
-        return SoftDevice(self.clock, [SoftPort(address, carrier.port, [port], mtu)], name=f"sim:{address}")
+        """A software device of a host of these addresses: each is a port of its own."""
+        ports = []
+        for address in addresses:
+            carrier = self.carrier(address, segments=segments)
+            route = RoCEPort(self.clock, carrier, capture, mtu or MTU.MTU_1024)
+            ports.append(SoftPort(address, carrier.port, [route], mtu))
+        return SoftDevice(self.clock, ports, name=f"sim:{','.join(addresses)}")
 
     def partition(self, one: str, other: str) -> None:
         """Nothing passes between these two addresses any more."""

@@ -126,8 +126,8 @@ class Datagrams:
                 _Posted(
                     request.identifier,
                     request.address.address,
-                    request.remoteQPN,
-                    self.qkey if request.remoteQKey & _CONTROLLED else request.remoteQKey,
+                    QPN(request.remoteQPN & 0xFFFFFF),
+                    self.qkey if request.remoteQKey & _CONTROLLED else request.remoteQKey & 0xFFFFFFFF,
                     request.signaled,
                     request.solicited,
                     request.immediate if request.operation is Operation.SEND_WITH_IMMEDIATE else None,

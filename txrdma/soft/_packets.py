@@ -13,6 +13,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple, Union
 
+from txrdma.iba.types import DEFAULT_PKEY
 from txrdma.iba.verbs import AsyncEventKind, Completion
 
 PSN_MASK: Final = 0xFFFFFF
@@ -55,6 +56,7 @@ class Incoming(NamedTuple):
 
     @ivar data: from the first one's BTH to the last one's ICRC.
     @ivar stride: the length of each.
+    @ivar migrationRequest: the peer has taken its alternate path, or never had one (IBA 17.2.8).
     """
 
     opcode: int
@@ -63,6 +65,7 @@ class Incoming(NamedTuple):
     data: memoryview
     stride: int
     packets: int
+    migrationRequest: bool = True
 
 
 class Retired(NamedTuple):
@@ -86,6 +89,11 @@ class Failed(NamedTuple):
 
 Event = Union[Completion, Retired, Received, Failed]
 """What a core tells; a bare L{Completion} is one of the send queue."""
+
+
+def heading(destination: int, migrationRequest: bool = True) -> int:
+    """What does not change from packet to packet in the first eight bytes of a BTH."""
+    return migrationRequest << 54 | int(DEFAULT_PKEY) << 32 | destination & 0xFFFFFF
 
 
 def nearest(psn: int, reference: int) -> int:

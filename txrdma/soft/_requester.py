@@ -9,6 +9,7 @@ Where the specification leaves a choice:
   - Credits in acknowledgements are not looked at: a receiver that is not ready says so (RNR NAK).
   - A long RDMA READ goes out as several requests of at most L{READ_CHUNK} bytes, on a grid that stays the
     same when it is asked for again. The responder sees several READs; nobody has to swallow all in one burst.
+  - READs and atomics are outstanding together up to C{maxRDAtomic}, each request of a long READ counted.
   - How much is in the air at once is bounded by a L{Window <txrdma.soft._window.Window>}.
 """
 
@@ -17,20 +18,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from struct import Struct
 from typing import Final, TYPE_CHECKING
 
 from txrdma.error import ProtectionError
 from txrdma.iba.headers import ackTimeoutSeconds, NAKCode, Opcode, rnrTimerSeconds
 from txrdma.iba.types import QPN
-from txrdma.iba.verbs import (
-    Completion,
-    CompletionOpcode,
-    Operation,
-    Segment,
-    SendRequest,
-    Status,
-)
+from txrdma.iba.verbs import Completion, CompletionOpcode, SendRequest, Status
+from txrdma.soft._entries import Entry
 from txrdma.soft._packets import (
     BTH_LENGTH,
     Bytes,
@@ -44,8 +38,6 @@ from txrdma.soft._packets import (
     PSN_MASK,
     psnWords,
     Retired,
-    scatter,
-    scatterRun,
 )
 from txrdma.soft._window import Window
 
@@ -53,18 +45,14 @@ if TYPE_CHECKING:
     from txrdma.soft.memory import Domain, KeyTable
 
 READ_CHUNK: Final = 64 * 1024
-LONGEST_MESSAGE: Final = 1 << 31
 
 SHORTEST_TIMEOUT: Final = 0.008
 """A reactor answers in turns; a timer shorter than a turn would only send everything twice."""
 
-_SEND_FIRST: Final = int(Opcode.RC_SEND_FIRST)
-_WRITE_FIRST: Final = int(Opcode.RC_RDMA_WRITE_FIRST)
-_READ_REQUEST: Final = int(Opcode.RC_RDMA_READ_REQUEST)
 _RESPONSE_FIRST: Final = int(Opcode.RC_RDMA_READ_RESPONSE_FIRST)
 _RESPONSE_MIDDLE: Final = int(Opcode.RC_RDMA_READ_RESPONSE_MIDDLE)
-_RESPONSE_ONLY: Final = int(Opcode.RC_RDMA_READ_RESPONSE_ONLY)
 _ACKNOWLEDGE: Final = int(Opcode.RC_ACKNOWLEDGE)
+_ATOMIC_ACKNOWLEDGE: Final = int(Opcode.RC_ATOMIC_ACKNOWLEDGE)
 
 # What to add to the FIRST of a message.
 _MIDDLE: Final = 1
@@ -72,23 +60,9 @@ _LAST: Final = 2
 _ONLY: Final = 4
 _WITH_IMMEDIATE: Final = 1
 
-_RETH: Final = Struct(">QII")
-_IMMEDIATE: Final = Struct(">I")
 _AETH_LENGTH: Final = 4
 
 _RNR_FOR_EVER: Final = 7
-
-_READ: Final = Operation.RDMA_READ
-
-_KINDS: Final = {
-    Operation.RDMA_WRITE: CompletionOpcode.RDMA_WRITE,
-    Operation.RDMA_WRITE_WITH_IMMEDIATE: CompletionOpcode.RDMA_WRITE,
-    Operation.SEND: CompletionOpcode.SEND,
-    Operation.SEND_WITH_IMMEDIATE: CompletionOpcode.SEND,
-    Operation.RDMA_READ: CompletionOpcode.RDMA_READ,
-    Operation.COMPARE_AND_SWAP: CompletionOpcode.COMPARE_AND_SWAP,
-    Operation.FETCH_AND_ADD: CompletionOpcode.FETCH_AND_ADD,
-}
 
 _REFUSALS: Final = {
     NAKCode.INVALID_REQUEST: Status.REM_INV_REQ_ERR,
@@ -98,68 +72,13 @@ _REFUSALS: Final = {
 }
 
 
-class _Entry:
-    """
-    One request on its way: C{first} to C{end} are its sequence numbers.
-
-    @ivar error: why it can't be carried out; found out as soon as possible, told when its turn has come.
-    """
-
-    __slots__ = (
-        "end",
-        "error",
-        "fence",
-        "first",
-        "identifier",
-        "immediate",
-        "inline",
-        "kind",
-        "length",
-        "opcode",
-        "read",
-        "remoteAddress",
-        "rkey",
-        "segments",
-        "signaled",
-        "solicited",
-    )
-
-    def __init__(self, request: SendRequest, first: int, mtu: int) -> None:
-        operation = request.operation
-        self.identifier = request.identifier
-        self.kind = _KINDS[operation]
-        self.signaled = request.signaled
-        self.solicited = request.solicited
-        self.fence = request.fence
-        self.remoteAddress = request.remoteAddress
-        self.rkey = request.rkey
-        self.read = operation is _READ
-        self.opcode = _WRITE_FIRST if self.kind is CompletionOpcode.RDMA_WRITE else _SEND_FIRST
-        self.error: Status | None = None
-        self.immediate: bytes | None = None
-        if operation is Operation.SEND_WITH_IMMEDIATE or operation is Operation.RDMA_WRITE_WITH_IMMEDIATE:
-            self.immediate = _IMMEDIATE.pack(request.immediate & 0xFFFFFFFF)
-        self.inline: bytes | None = None
-        self.segments: Sequence[Segment] = ()
-        if request.inline:
-            self.inline = b"".join(request.inline)
-            self.length = len(self.inline)
-        else:
-            self.segments = tuple(request.segments)
-            self.length = sum([segment.length for segment in self.segments])
-        if self.length > LONGEST_MESSAGE:
-            self.error = Status.LOC_LEN_ERR
-        elif operation > _READ:
-            self.error = Status.LOC_QP_OP_ERR
-        self.first = first
-        self.end = first + (1 if self.error else max(1, -(-self.length // mtu)))
-
-
 class Requester:
     """
     The sending half of an RC queue pair.
 
     @ivar window: how much may be in the air.
+    @ivar alternate: whether there is another path, to which what has no try left on this one can go.
+    @ivar pathFailed: that has happened: nothing goes out before L{moved} is called, or L{abandoned}.
     @ivar sent: one above the highest sequence number that ever went out.
     @ivar resent: how many packets went out again; for statistics.
     """
@@ -191,16 +110,17 @@ class Requester:
         self._chunk = max(1, READ_CHUNK // mtu)
         self.window = Window(mtu)
         self._held = False  # whether the window keeps something from going
-        self._entries: deque[_Entry] = deque()
+        self._entries: deque[Entry] = deque()
         self._cursor = 0  # the entry that _next is in
         self._oldest = self._next = self._end = self.sent = psn
         self._asked = psn  # the latest that an acknowledgement was asked for
-        self._reads: deque[int] = deque()  # where each outstanding READ request ends
+        self._reads: deque[int] = deque()  # where each outstanding READ or atomic request ends
         self._since = 0.0
         self._pausedUntil: float | None = None
         self._recovering = False
         self._events: list[Event] = []
         self._stopped = False
+        self.alternate = self.pathFailed = False
         self.resent = 0
         self.retune(timeout, retryCount, rnrRetry, maxRDAtomic)
         self._retriesLeft, self._rnrLeft = self._retryCount, self._rnrRetry
@@ -211,6 +131,22 @@ class Requester:
         self._retryCount, self._rnrRetry = retryCount, rnrRetry
         self._maxRDAtomic = maxRDAtomic
 
+    def moved(self, now: float) -> None:
+        """Everything goes by another path from now on, with all tries (IBA 17.2.8)."""
+        self._retriesLeft, self._rnrLeft = self._retryCount, self._rnrRetry
+        self._recovering = False
+        self._since = now
+        self.window = Window(self._mtu)
+        if self.pathFailed:
+            self.pathFailed = False
+            self._rewind()
+
+    def abandoned(self) -> None:
+        """The other path can't be had."""
+        if self.pathFailed:
+            self.pathFailed = False
+            self._fail(Status.RETRY_EXC_ERR)
+
     # The verbs of a core.
 
     def post(self, requests: Sequence[SendRequest], now: float) -> None:
@@ -219,20 +155,20 @@ class Requester:
         if not entries:
             self._since = now
         for request in requests:
-            entry = _Entry(request, end, mtu)
-            if entry.read and self._maxRDAtomic == 0:
+            entry = Entry(request, end, mtu)
+            if entry.answered and self._maxRDAtomic == 0:
                 entry.error = Status.LOC_QP_OP_ERR
             entries.append(entry)
             end = entry.end
         self._end = end
 
     def received(self, run: Incoming, now: float) -> None:
-        """An acknowledgement, or answers to a READ."""
+        """An acknowledgement, or answers to READs and atomics."""
         if self._stopped:
             return
         if run.opcode == _ACKNOWLEDGE:
             self._acknowledgements(run, now)
-        elif _RESPONSE_FIRST <= run.opcode <= _RESPONSE_ONLY:
+        elif _RESPONSE_FIRST <= run.opcode <= _ATOMIC_ACKNOWLEDGE:
             self._responses(run, now)
         elif self._oldest < self.sent:  # nothing that we asked for
             self._fail(Status.BAD_RESP_ERR)
@@ -245,10 +181,7 @@ class Requester:
         if self._pausedUntil is not None:
             self._pausedUntil = None
             self._since = now
-        elif self._retriesLeft == 0:
-            self._fail(Status.RETRY_EXC_ERR)
-        else:
-            self._retriesLeft -= 1
+        elif self._tried():
             self._recovering = False
             self._lost(now)
 
@@ -256,14 +189,14 @@ class Requester:
         """When to call L{expired}."""
         if self._pausedUntil is not None:
             return self._pausedUntil
-        if self._oldest == self._next or self._timeout == math.inf:
+        if self._oldest == self._next or self._timeout == math.inf or self.pathFailed:
             return None
         return self._since + self._timeout
 
     def outgoing(self, now: float) -> list[Outgoing]:
         """What to send; it must leave before anything else is asked of this core."""
         runs: list[Outgoing] = []
-        if self._pausedUntil is not None or self._stopped:
+        if self._pausedUntil is not None or self._stopped or self.pathFailed:
             return runs
         entries = self._entries
         if self._oldest == self._next:
@@ -278,7 +211,7 @@ class Requester:
             if entry.fence and self._next == entry.first and self._reads:
                 break
             room = self._oldest + self.window.size - self._next
-            if entry.read:
+            if entry.answered:
                 if not self._ask(entry, room, runs):
                     break
             else:
@@ -312,7 +245,7 @@ class Requester:
 
     # Sending.
 
-    def _send(self, entry: _Entry, room: int, runs: list[Outgoing]) -> None:
+    def _send(self, entry: Entry, room: int, runs: list[Outgoing]) -> None:
         """Send what the window takes of a SEND or a WRITE, from C{_next} on."""
         mtu = self._mtu
         next = self._next
@@ -331,19 +264,19 @@ class Requester:
             self.resent += min(stop, self.sent) - next
         if entry.end - entry.first == 1:
             self._asked = stop
-            runs.append(self._ending(entry, entry.opcode + _ONLY, next, self._reth(entry), payload))
+            runs.append(self._ending(entry, entry.opcode + _ONLY, next, entry.reth(), payload))
         else:
             self._pieces(entry, next, stop, payload, runs)
         self._next = stop
 
-    def _pieces(self, entry: _Entry, next: int, stop: int, payload: Bytes, runs: list[Outgoing]) -> None:
+    def _pieces(self, entry: Entry, next: int, stop: int, payload: Bytes, runs: list[Outgoing]) -> None:
         """The packets of a long message that have these sequence numbers."""
         mtu, batch, opcode = self._mtu, self._batch, entry.opcode
         full = self._oldest + self.window.size
         interval = max(1, self.window.size // 4)
         taken = 0
         if next == entry.first:
-            runs.append(Outgoing(opcode, next, 1, self._reth(entry), payload[:mtu], mtu, next + 1 == full))
+            runs.append(Outgoing(opcode, next, 1, entry.reth(), payload[:mtu], mtu, next + 1 == full))
             next += 1
             taken = mtu
         middles = min(stop, entry.end - 1)
@@ -361,15 +294,15 @@ class Requester:
             self._asked = stop
             runs.append(self._ending(entry, opcode + _LAST, next, b"", payload[taken:]))
 
-    def _ending(self, entry: _Entry, opcode: int, psn: int, extension: bytes, payload: Bytes) -> Outgoing:
+    def _ending(self, entry: Entry, opcode: int, psn: int, extension: bytes, payload: Bytes) -> Outgoing:
         """The packet that ends a message."""
         if entry.immediate is not None:
             opcode += _WITH_IMMEDIATE
             extension += entry.immediate
         return Outgoing(opcode, psn, 1, extension, payload, self._mtu, True, entry.solicited)
 
-    def _ask(self, entry: _Entry, room: int, runs: list[Outgoing]) -> bool:
-        """Send the READ request for the chunk that C{_next} is in, if it may go now."""
+    def _ask(self, entry: Entry, room: int, runs: list[Outgoing]) -> bool:
+        """Send the request of an atomic, or of the chunk of a READ that C{_next} is in, if it may go now."""
         next = self._next
         begin = next - (next - entry.first) % self._chunk
         stop = min(begin + self._chunk, entry.end)
@@ -380,19 +313,13 @@ class Requester:
             return False
         offset = (next - entry.first) * self._mtu
         length = min(entry.length, (stop - entry.first) * self._mtu) - offset
-        reth = _RETH.pack(entry.remoteAddress + offset & 0xFFFFFFFFFFFFFFFF, entry.rkey, length)
         if next < self.sent:
             self.resent += 1
-        runs.append(Outgoing(_READ_REQUEST, next, 1, reth, b"", self._mtu, True))
+        question = entry.question(offset, length)
+        runs.append(Outgoing(entry.opcode, next, 1, question, b"", self._mtu, True))
         self._reads.append(stop)
         self._next = self._asked = stop
         return True
-
-    @staticmethod
-    def _reth(entry: _Entry) -> bytes:
-        if entry.opcode != _WRITE_FIRST:
-            return b""
-        return _RETH.pack(entry.remoteAddress & 0xFFFFFFFFFFFFFFFF, entry.rkey, entry.length)
 
     # Answers.
 
@@ -436,7 +363,7 @@ class Requester:
         self._rewind()
 
     def _responses(self, run: Incoming, now: float) -> None:
-        """Answers to READs (IBA 9.7.5.1.3): they acknowledge what was before them, too."""
+        """Answers to READs and atomics (IBA 9.7.5.1.3): they acknowledge what was before them, too."""
         words = psnWords(run)
         extension = 0 if run.opcode == _RESPONSE_MIDDLE else _AETH_LENGTH
         length = run.stride - FRAME - extension - run.pad
@@ -450,7 +377,7 @@ class Requester:
                 self._implied(now)
                 return
             entry = self._entries[0]
-            if not entry.read:
+            if not entry.answered or (run.opcode == _ATOMIC_ACKNOWLEDGE) != bool(entry.atomic):
                 self._fail(Status.BAD_RESP_ERR)
                 return
             count = 1
@@ -469,7 +396,7 @@ class Requester:
                 self._retire(1)
 
     def _answer(
-        self, entry: _Entry, run: Incoming, number: int, count: int, length: int, extension: int
+        self, entry: Entry, run: Incoming, number: int, count: int, length: int, extension: int
     ) -> bool:
         """Put the payloads of packets, which are the next ones, where they belong."""
         offset = (self._oldest - entry.first) * self._mtu
@@ -482,11 +409,7 @@ class Requester:
         except ProtectionError:
             self._fail(Status.LOC_PROT_ERR)
             return False
-        if extension == 0 and run.pad == 0:
-            scatterRun(pieces, offset, run, number, count)
-        elif length:
-            start = number * run.stride + BTH_LENGTH + extension
-            scatter(pieces, offset, run.data[start : start + length])
+        entry.take(pieces, offset, run, number, count, extension)
         return True
 
     # What is known of the peer.
@@ -495,7 +418,7 @@ class Requester:
         """
         Everything before C{to} has arrived.
 
-        @return: False when a READ before it was not answered: the answer must have been lost.
+        @return: False when a READ or an atomic before it was not answered: the answer must have been lost.
         """
         entries = self._entries
         oldest = self._oldest
@@ -503,7 +426,7 @@ class Requester:
         count = 0
         while oldest < to:
             entry = entries[count]
-            if entry.read:
+            if entry.answered:
                 whole = False
                 break
             if entry.end > to:
@@ -550,14 +473,23 @@ class Requester:
 
     def _implied(self, now: float) -> None:
         """Something was lost on the way: go back, once until something new arrives or the timer ends."""
-        if self._recovering or self._pausedUntil is not None:
+        if self._recovering or self._pausedUntil is not None or self.pathFailed:
             return
-        if self._retriesLeft == 0:
+        if self._tried():
+            self._recovering = True
+            self._lost(now)
+
+    def _tried(self) -> bool:
+        """Take one of the tries that are left; False when there was none on this path."""
+        if self._retriesLeft > 0:
+            self._retriesLeft -= 1
+            return True
+        if self.alternate:
+            self.alternate = False
+            self.pathFailed = True
+        else:
             self._fail(Status.RETRY_EXC_ERR)
-            return
-        self._retriesLeft -= 1
-        self._recovering = True
-        self._lost(now)
+        return False
 
     def _lost(self, now: float) -> None:
         self.window.lost()

@@ -2,7 +2,8 @@
 The reliable responder: what a queue pair does with the requests of its peer.
 
 Follows InfiniBand Architecture vol. 1, 9.7.4 (validating requests), 9.7.5 (answers) and 9.9.3 (responder's
-errors). Nothing here reads a clock or a socket; see L{txrdma.soft.roce} for that.
+errors). Nothing here reads a clock or a socket; see L{txrdma.soft.roce} for that. Answers to READs and
+atomics are in L{txrdma.soft._answers}.
 
 Answers wait for L{Responder.outgoing}, so that all requests that arrived together get one acknowledgement.
 """
@@ -18,6 +19,16 @@ from txrdma.error import ProtectionError
 from txrdma.iba.headers import AETHKind, NAKCode, NO_CREDITS, Opcode
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Access, AsyncEventKind, Completion, CompletionOpcode, ReceiveRequest, Status
+from txrdma.soft._answers import (
+    Answer,
+    Answers,
+    ATOMIC_ETH,
+    ATOMIC_LENGTH,
+    COMPARE_SWAP,
+    Read,
+    REMOTE_READ,
+    RETH,
+)
 from txrdma.soft._packets import (
     ACKNOWLEDGE,
     BTH_LENGTH,
@@ -46,11 +57,10 @@ _SEND_ONLY_WITH_IMMEDIATE: Final = int(Opcode.RC_SEND_ONLY_WITH_IMMEDIATE)
 _WRITE_FIRST: Final = int(Opcode.RC_RDMA_WRITE_FIRST)
 _WRITE_ONLY_WITH_IMMEDIATE: Final = int(Opcode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE)
 _READ_REQUEST: Final = int(Opcode.RC_RDMA_READ_REQUEST)
-_RESPONSE_FIRST: Final = int(Opcode.RC_RDMA_READ_RESPONSE_FIRST)
-_RESPONSE_MIDDLE: Final = int(Opcode.RC_RDMA_READ_RESPONSE_MIDDLE)
-_RESPONSE_LAST: Final = int(Opcode.RC_RDMA_READ_RESPONSE_LAST)
-_RESPONSE_ONLY: Final = int(Opcode.RC_RDMA_READ_RESPONSE_ONLY)
+_FETCH_ADD: Final = int(Opcode.RC_FETCH_ADD)
 _ACKNOWLEDGE: Final = int(Opcode.RC_ACKNOWLEDGE)
+
+_QUESTIONS: Final = (_READ_REQUEST, COMPARE_SWAP, _FETCH_ADD)
 
 # Places in a message, as opcodes count them from the FIRST of SENDs and of WRITEs.
 _FIRST: Final = 0
@@ -60,12 +70,10 @@ _LAST_WITH_IMMEDIATE: Final = 3
 _ONLY: Final = 4
 _ONLY_WITH_IMMEDIATE: Final = 5
 
-_RETH: Final = Struct(">QII")
 _WORD: Final = Struct(">I")
-_NOTHING: Final = memoryview(b"")
 
 _REMOTE_WRITE: Final = int(Access.REMOTE_WRITE)
-_REMOTE_READ: Final = int(Access.REMOTE_READ)
+_REMOTE_ATOMIC: Final = int(Access.REMOTE_ATOMIC)
 
 _ACK: Final = NO_CREDITS
 _RNR: Final = AETHKind.RNR_NAK << 5
@@ -95,20 +103,6 @@ def _invalid() -> _Refused:
 
 def _forbidden() -> _Refused:
     return _Refused(_ACCESS_ERROR, AsyncEventKind.QP_ACCESS_ERROR)
-
-
-class _Read:
-    """A READ that is being answered: packets C{next} to C{end} are still to go."""
-
-    __slots__ = ("address", "again", "end", "first", "left", "next", "rkey")
-
-    def __init__(self, first: int, end: int, address: int, rkey: int, length: int, again: bool) -> None:
-        self.first = self.next = first
-        self.end = end
-        self.again = again
-        self.address = address
-        self.rkey = rkey
-        self.left = length
 
 
 class Responder:
@@ -143,11 +137,10 @@ class Responder:
         self._domain = domain
         self._receives = receives
         self._mtu = mtu
-        self._batch = batch
-        self._expected = psn
+        self._expected = self._first = psn
         self._messages = 0
         self._events: list[Event] = []
-        self._reads: deque[_Read] = deque()
+        self._answers = Answers(keys, domain, mtu, batch)
         self._acknowledge = False
         self._nak: int | None = None
         self._asked = False  # a NAK went out, and what it asked for has not come yet
@@ -164,7 +157,8 @@ class Responder:
     def retune(self, access: int, maxDestRDAtomic: int, minRNRTimer: int) -> None:
         """Take other attributes."""
         self._access = access
-        self._maxReads = maxDestRDAtomic
+        self._mostAnswers = maxDestRDAtomic
+        self._answers.keep(maxDestRDAtomic)
         self._minRNRTimer = minRNRTimer
 
     # The verbs of a core.
@@ -201,29 +195,36 @@ class Responder:
     @property
     def pending(self) -> bool:
         """Whether L{outgoing} has more."""
-        return bool(self._reads)
+        return bool(self._answers.waiting)
+
+    @property
+    def isEstablished(self) -> bool:
+        """Whether a packet of the peer was taken."""
+        return self._expected != self._first
+
+    def remind(self) -> None:
+        """Acknowledge what has arrived though nobody asked, as a sign to the peer (IBA 9.7.7.2.5)."""
+        self._acknowledge = not self._stopped
 
     def outgoing(self, now: float) -> list[Outgoing]:
         """Answers to send, in order; they must leave before anything else is asked of this core."""
         runs: list[Outgoing] = []
         room = MOST_AT_ONCE
-        while self._reads and room > 0:
-            read = self._reads[0]
+        waiting = self._answers.waiting
+        while waiting and room > 0:
             try:
-                room -= self._answer(read, room, runs)
+                room -= self._answers.give(room, self._messages, runs)
             except ProtectionError:  # it is deregistered since
-                self._reads.clear()
-                self._expected = read.next
+                self._expected = waiting[0].next
+                waiting.clear()
                 self._refuse(_forbidden())
                 break
-            if read.next == read.end:
-                self._reads.popleft()
-        if not self._reads:
+        if not waiting:
             if self._nak is not None:  # it acknowledges what was before it
-                runs.append(self._packet(_ACKNOWLEDGE, self._expected, self._nak))
+                runs.append(self._packet(self._expected, self._nak))
                 self._nak = None
             elif self._acknowledge:
-                runs.append(self._packet(_ACKNOWLEDGE, self._expected - 1, _ACK))
+                runs.append(self._packet(self._expected - 1, _ACK))
             self._acknowledge = False
             if self._parting:
                 self._events += self._parting
@@ -240,14 +241,17 @@ class Responder:
         return events
 
     def flush(self) -> None:
-        """Stop; a receive that is half filled goes back to the receive queue."""
+        """Stop; a receive that is half filled fails: it is ours, even if the receive queue is not."""
         self._stopped = True
-        self._reads.clear()
+        self._answers.waiting.clear()
         self._acknowledge = False
         self._nak = None
         self._parting = []
         if self._receive is not None:
-            self._receives.appendleft(self._receive)
+            completion = Completion(
+                self._receive.identifier, Status.WR_FLUSH_ERR, CompletionOpcode.RECEIVE, self._number
+            )
+            self._events.append(Received(completion, True))
             self._receive = None
 
     # Requests.
@@ -262,8 +266,8 @@ class Responder:
             self._ending(family, opcode - family, run, number)
             if words[number] & ACKNOWLEDGE:
                 self._acknowledge = True
-        elif opcode == _READ_REQUEST:
-            self._read(run, number)
+        elif opcode in _QUESTIONS:
+            self._question(run, number)
         else:
             raise _invalid()
         return 1
@@ -292,7 +296,7 @@ class Responder:
         if self._message != (None if begins else family):
             raise _invalid()
         write = family == _WRITE_FIRST
-        start = BTH_LENGTH + (_RETH.size if write and begins else 0) + (_WORD.size if withImmediate else 0)
+        start = BTH_LENGTH + (RETH.size if write and begins else 0) + (_WORD.size if withImmediate else 0)
         length = run.stride - FRAME + BTH_LENGTH - start - run.pad
         mtu = self._mtu
         if place == _FIRST:
@@ -331,7 +335,7 @@ class Responder:
 
     def _writeBegins(self, run: Incoming, number: int) -> memoryview:
         """Check the right to all that a WRITE announces, and return it (IBA 9.7.4.1.5, 9.7.4.1.6)."""
-        address, rkey, length = _RETH.unpack_from(run.data, number * run.stride + BTH_LENGTH)
+        address, rkey, length = RETH.unpack_from(run.data, number * run.stride + BTH_LENGTH)
         if not self._access & _REMOTE_WRITE:
             raise _invalid()
         try:
@@ -395,31 +399,64 @@ class Responder:
         self._parting.append(Failed(refused.kind))
         self._stopped = True
 
-    # READs.
+    # READs and atomics.
 
-    def _read(self, run: Incoming, number: int) -> None:
-        """A new READ request."""
+    def _question(self, run: Incoming, number: int) -> None:
+        """A new request of a READ or of an atomic operation."""
         if self._message is not None:
             raise _invalid()
-        read = self._requested(self._expected, run, number, again=False)
-        if sum([not other.again for other in self._reads]) >= self._maxReads:
-            raise _invalid()
-        self._reads.append(read)
-        self._expected = read.end
+        psn = self._expected
+        if run.opcode == _READ_REQUEST:
+            read = self._read(psn, run, number, again=False)
+            self._admit()
+            self._answers.waiting.append(read)
+            self._expected = read.end
+        else:
+            header = self._atomicHeader(run, number)
+            target = self._atomicTarget(header)
+            self._admit()
+            self._answers.execute(psn, run.opcode, header, target)
+            self._expected = psn + 1
         self._messages += 1
         self._acknowledge = False  # the answer does that
 
-    def _requested(self, psn: int, run: Incoming, number: int, again: bool) -> _Read:
-        """What a READ request says."""
-        if run.stride != FRAME + _RETH.size or not self._access & _REMOTE_READ:
+    def _admit(self) -> None:
+        """Refuse one more than agreed (IBA 9.7.4.1.8)."""
+        if self._answers.new >= self._mostAnswers:
             raise _invalid()
-        address, rkey, length = _RETH.unpack_from(run.data, number * run.stride + BTH_LENGTH)
+
+    def _read(self, psn: int, run: Incoming, number: int, again: bool) -> Read:
+        """What a READ request says."""
+        if run.stride != FRAME + RETH.size or not self._access & REMOTE_READ:
+            raise _invalid()
+        address, rkey, length = RETH.unpack_from(run.data, number * run.stride + BTH_LENGTH)
         try:
-            self._keys.remote(self._domain, rkey, address, length, _REMOTE_READ)
+            self._keys.remote(self._domain, rkey, address, length, REMOTE_READ)
         except ProtectionError:
             raise _forbidden() from None
         packets = max(1, -(-length // self._mtu))
-        return _Read(psn, psn + packets, address, rkey, length, again)
+        return Read(psn, psn + packets, address, rkey, length, again)
+
+    def _atomicHeader(self, run: Incoming, number: int) -> bytes:
+        if run.stride != FRAME + ATOMIC_ETH.size or not self._access & _REMOTE_ATOMIC:
+            raise _invalid()
+        start = number * run.stride + BTH_LENGTH
+        return bytes(run.data[start : start + ATOMIC_ETH.size])
+
+    def _atomicTarget(self, header: bytes) -> memoryview:
+        """
+        Where an atomic operation works.
+
+        The right to the memory is checked before its alignment, as the Linux kernel does.
+        """
+        address, rkey, _operand, _compare = ATOMIC_ETH.unpack(header)
+        try:
+            target = self._keys.remote(self._domain, rkey, address, ATOMIC_LENGTH, _REMOTE_ATOMIC)
+        except ProtectionError:
+            raise _forbidden() from None
+        if address % ATOMIC_LENGTH:
+            raise _invalid()
+        return target
 
     def _outOfOrder(self, psn: int, run: Incoming, number: int) -> None:
         """A packet after a gap, or one that was here before (IBA 9.7.4.1.2)."""
@@ -429,49 +466,21 @@ class Responder:
                 self._nak = _SEQUENCE_ERROR
             return
         self.duplicates += 1
-        if run.opcode != _READ_REQUEST:
+        if run.opcode not in _QUESTIONS:
             self._acknowledge = True
             return
-        reads = self._reads
-        while reads and reads[-1].end > psn:  # the peer has gone back, and asks for all of these again
-            reads.pop()
+        answer: Answer | None
         try:
-            read = self._requested(psn, run, number, again=True)
+            if run.opcode == _READ_REQUEST:
+                answer = self._read(psn, run, number, again=True)
+            else:
+                answer = self._answers.known(psn, run.opcode, self._atomicHeader(run, number))
         except _Refused:
             return  # the peer will find that it gets no answer
-        if read.end <= self._expected and len(reads) <= self._maxReads:
-            reads.append(read)
+        if answer is not None and answer.end <= self._expected:
+            self._answers.repeat(answer, self._mostAnswers)
 
-    def _answer(self, read: _Read, room: int, runs: list[Outgoing]) -> int:
-        """Send what fits of the answer to a READ; return how many packets."""
-        mtu, next = self._mtu, read.next
-        stop = min(read.end, next + room)
-        length = min(read.left, (stop - next) * mtu)
-        payload = self._keys.remote(self._domain, read.rkey, read.address, length, _REMOTE_READ)
-        taken = 0
-        if read.end - read.first == 1:
-            runs.append(self._packet(_RESPONSE_ONLY, next, _ACK, payload))
-            next += 1
-        elif next == read.first:
-            runs.append(self._packet(_RESPONSE_FIRST, next, _ACK, payload[:mtu]))
-            next += 1
-            taken = mtu
-        middles = min(stop, read.end - 1)
-        while next < middles:
-            count = min(middles - next, self._batch)
-            part = payload[taken : taken + count * mtu]
-            runs.append(Outgoing(_RESPONSE_MIDDLE, next, count, b"", part, mtu))
-            next += count
-            taken += count * mtu
-        if next < stop:
-            runs.append(self._packet(_RESPONSE_LAST, next, _ACK, payload[taken:]))
-        count = stop - read.next
-        read.next = stop
-        read.address += length
-        read.left -= length
-        return count
-
-    def _packet(self, opcode: int, psn: int, syndrome: int, payload: memoryview = _NOTHING) -> Outgoing:
-        """One with an AETH."""
+    def _packet(self, psn: int, syndrome: int) -> Outgoing:
+        """An acknowledgement."""
         aeth = _WORD.pack(syndrome << 24 | self._messages & PSN_MASK)
-        return Outgoing(opcode, psn, 1, aeth, payload, self._mtu)
+        return Outgoing(_ACKNOWLEDGE, psn, 1, aeth, b"", self._mtu)

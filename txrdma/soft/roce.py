@@ -28,11 +28,8 @@ from txrdma.soft._route import Owner, Route
 from txrdma.soft.roceroutes import DatagramRoute, PortRoute, RoCERoute
 from txrdma.soft.udp import Carrier, ipAndPort, RawAddress
 
-_BTH: Final = Struct(">BBHII")
 _HEAD: Final = Struct(">Q")
 _HEAD_AND_WORD: Final = Struct(">QI")
-_HEAD_OF_RUN: Final = 0x40 << 48 | int(DEFAULT_PKEY) << 32
-"""The first half of a BTH: the flag of a migrated path, and the partition."""
 
 _ICRC: Final = Struct("<I")
 _PADDING: Final = tuple(bytes(count) for count in range(4))
@@ -73,8 +70,9 @@ class RoCECounters:
 
 class Peer:
     """
-    Somebody that we exchange datagrams with: an address and a UDP port.
+    Somebody that we exchange datagrams with: an address and a UDP port, as seen from a port of ours.
 
+    @ivar at: that port of ours.
     @ivar guess: the IPv4 identification that the next datagram may have, where we can't see it.
     @ivar most: identifications below this are believed. Ours are small; those of strangers are anything,
         which leaves 16 bits of the check.
@@ -83,6 +81,7 @@ class Peer:
     __slots__ = (
         "_sendingRuns",
         "_takingRuns",
+        "at",
         "changes",
         "guess",
         "inbound",
@@ -94,10 +93,11 @@ class Peer:
         "taking",
     )
 
-    def __init__(self, raw: RawAddress, ip: str, port: int, here: str, herePort: int) -> None:
+    def __init__(self, raw: RawAddress, at: RoCEPort) -> None:
         self.raw = raw
-        self.ip = ip
-        self.port = port
+        self.at = at
+        self.ip, self.port = ip, port = ipAndPort(raw)
+        here, herePort = at.address, at.port
         self.inbound = Flow(ip, port, here, herePort)
         self.taking = self.inbound.states
         self.sending = Flow(here, herePort, ip, port).states
@@ -126,9 +126,11 @@ class Peer:
 
 class RoCEPort:
     """
-    Where RoCE routes of one device begin: one UDP port.
+    Where RoCE routes of one port of a device begin: one UDP port.
 
     @ivar counters: what came and went.
+    @ivar siblings: this and the other ports of the device, by their numbers.
+    @ivar isEnabled: while it is not, nothing goes out and nothing comes in.
     """
 
     def __init__(
@@ -145,6 +147,8 @@ class RoCEPort:
         """
         self.counters = RoCECounters()
         self.address, self.port = carrier.address, carrier.port
+        self.siblings: dict[int, RoCEPort] = {1: self}
+        self.isEnabled = True
         self._clock = clock
         self._carrier = carrier
         self._capture = capture
@@ -184,11 +188,18 @@ class RoCEPort:
         peer = None if address is None else self.peerAt(address)
         return None if peer is None else RoCERoute(self, owner, peer)
 
+    def setEnabled(self, isEnabled: bool) -> None:
+        """The port was taken down, or up again: what waits for room is lost, like all that comes later."""
+        self.isEnabled = isEnabled and not self._closed
+        if not isEnabled:
+            self._unsent.clear()
+
     def close(self) -> None:
         """Close the socket."""
         if self._closed:
             return
         self._closed = True
+        self.isEnabled = False
         for call in (self._timer, self._moreCall):
             if call is not None and call.active():
                 call.cancel()
@@ -226,6 +237,11 @@ class RoCEPort:
         self._deadlines.pop(route, None)
         self._more.pop(route, None)
         self._touched.pop(route, None)
+
+    def release(self, route: PortRoute) -> None:
+        """It sends by another port from now on, but still listens here."""
+        self._deadlines.pop(route, None)
+        self._more.pop(route, None)
 
     def peerAt(self, address: AddressVector) -> Peer | None:
         """The peer at the end of that way, if there is one for us."""
@@ -299,16 +315,20 @@ class RoCEPort:
         for route, deadline in list(self._deadlines.items()):
             if deadline <= now and route in self._deadlines:
                 route.expired(now)
-                self._turn(route, now)
+                route.port._turn(route, now)
         if self._deadlines and self._timer is None:
             self._schedule(min(self._deadlines.values()), now)
 
     # Out.
 
-    def emit(self, peer: Peer, destination: QPN, run: Outgoing) -> None:
-        """Put packets into the frame, and send it whenever it is full."""
+    def emit(self, peer: Peer, heading: int, run: Outgoing) -> None:
+        """
+        Put packets into the frame, and send it whenever it is full.
+
+        @param heading: see L{txrdma.soft._packets.heading}.
+        """
         if run.packets > 1:
-            self._emitRun(peer, destination, run)
+            self._emitRun(peer, heading, run)
             return
         opcode, psn, _packets, extension, payload, _size, acknowledge, solicited = run
         length = len(payload)
@@ -326,9 +346,9 @@ class RoCEPort:
             self._framePeer, self._segment = peer, total
         start = self._fill
         buffer, view = self._buffer, self._view
-        flags = (solicited << 7) | 0x40 | pad << 4
+        head = opcode << 56 | solicited << 55 | pad << 52 | heading
         word = psn & PSN_MASK | (ACKNOWLEDGE if acknowledge else 0)
-        _BTH.pack_into(buffer, start, opcode, flags, DEFAULT_PKEY, destination, word)
+        _HEAD_AND_WORD.pack_into(buffer, start, head, word)
         if extension:
             view[start + BTH_LENGTH : start + behind] = extension
         if length:
@@ -343,7 +363,7 @@ class RoCEPort:
         if total < self._segment:
             self._flush()  # a shorter one must be the last
 
-    def _emitRun(self, peer: Peer, destination: QPN, run: Outgoing) -> None:
+    def _emitRun(self, peer: Peer, heading: int, run: Outgoing) -> None:
         """The hot loop of sending, about 1 us a packet: full packets without extension headers."""
         opcode, psn, packets, _extension, payload, size, acknowledge, _solicited = run
         total = size + FRAME
@@ -351,7 +371,7 @@ class RoCEPort:
         buffer, view = self._buffer, self._view
         states = peer.sendingStates(total)
         pack, seal = _HEAD_AND_WORD.pack_into, _ICRC.pack_into
-        head = opcode << 56 | _HEAD_OF_RUN | destination
+        head = opcode << 56 | heading
         words = [word & PSN_MASK for word in range(psn, psn + packets)]
         if acknowledge:
             words[-1] |= ACKNOWLEDGE
@@ -380,6 +400,12 @@ class RoCEPort:
         peer = self._framePeer
         assert peer is not None
         data, segment = self._view[: self._fill], self._segment
+        if self.isEnabled:
+            self._pass(data, segment, peer)
+        self._fill = self._inFrame = self._segment = 0
+        self._framePeer = None
+
+    def _pass(self, data: memoryview, segment: int, peer: Peer) -> None:
         counters = self.counters
         counters.packetsSent += self._inFrame
         counters.bytesSent += self._fill
@@ -388,8 +414,6 @@ class RoCEPort:
             self._record(data, segment, peer, True)
         if self._unsent or not self._carrier.send(data, segment, peer.raw):
             self._unsent.append((bytes(data), segment, peer.raw))
-        self._fill = self._inFrame = self._segment = 0
-        self._framePeer = None
 
     def writable(self) -> None:
         """The carrier has room again."""
@@ -405,6 +429,8 @@ class RoCEPort:
 
     def received(self, data: memoryview, segment: int, source: RawAddress) -> None:
         """Datagrams from the carrier."""
+        if not self.isEnabled:
+            return
         peer = self._peers.get(source) or self._peer(source)
         if self._capture is not None:
             self._record(data, segment, peer, False)
@@ -491,7 +517,7 @@ class RoCEPort:
             counters.malformed += count
             return
         route = self._routes.get(QPN(head & 0xFFFFFF))
-        run = Incoming(head >> 56, bool(flags & 0x80), pad, data, stride, count)
+        run = Incoming(head >> 56, bool(flags & 0x80), pad, data, stride, count, bool(flags & 0x40))
         if route is None or not route.received(run, peer, now):
             counters.strays += count
             return
@@ -507,7 +533,7 @@ class RoCEPort:
             now = self._clock.seconds()
             for route in touched:
                 if route.number in self._routes:
-                    self._turn(route, now)
+                    route.port._turn(route, now)
 
     # Peers.
 
@@ -516,8 +542,7 @@ class RoCEPort:
         if peer is None:
             if len(self._peers) >= _PEERS:
                 self._peers.clear()  # routes keep theirs
-            ip, port = ipAndPort(raw)
-            peer = self._peers[raw] = Peer(raw, ip, port, self.address, self.port)
+            peer = self._peers[raw] = Peer(raw, self)
         return peer
 
     def grhFor(self, peer: Peer, length: int) -> bytes:

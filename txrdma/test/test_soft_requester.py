@@ -391,11 +391,6 @@ class RefusalTests(RequesterCase):
         self.hear(ack(PSN))
         self.assertEqual(self.ended(), [(1, Status.SUCCESS), (2, Status.LOC_PROT_ERR)])
 
-    def test_atomics(self) -> None:
-        """Atomic operations are refused here, before anything is sent."""
-        self.assertEqual(self.post(self.request(Operation.FETCH_AND_ADD, 8)), [])
-        self.assertEqual(self.ended(), [(1, Status.LOC_QP_OP_ERR)])
-
     def test_answerToNothing(self) -> None:
         """The answer to a READ where no READ was is an error."""
         self.send(1)

@@ -96,6 +96,11 @@ class ResponderCase(SynchronousTestCase):
         self.assertRefused(psn, NAKCode.REMOTE_ACCESS_ERROR, AsyncEventKind.QP_ACCESS_ERROR, *runs)
 
 
+def flushed(identifier: int) -> Completion:
+    """What becomes of a receive that is not filled to its end."""
+    return Completion(identifier, Status.WR_FLUSH_ERR, CompletionOpcode.RECEIVE, QPN(7))
+
+
 ACK = AETHKind.ACK, 31
 """Kind and value of an acknowledgement that counts no credits."""
 
@@ -189,12 +194,13 @@ class SendTests(ResponderCase):
         self.assertEqual(self.responder.events()[-1], Failed(None))
 
     def test_flush(self) -> None:
-        """A receive that is half filled is flushed as the first one."""
+        """A receive that is half filled fails; the receive queue, which may be others', is left alone."""
         self.receive(1, (0, 1000))
         self.receive(2, (0, 1000))
         self.hear(incoming(Opcode.RC_SEND_FIRST, PSN, b"a" * MTU))
         self.responder.flush()
-        self.assertEqual([receive.identifier for receive in self.receives], [1, 2])
+        self.assertEqual(self.responder.events(), [Received(flushed(1), True)])
+        self.assertEqual([receive.identifier for receive in self.receives], [2])
 
     def test_refusedWithinAMessage(self) -> None:
         """The same when the peer breaks off its message with something invalid."""
@@ -202,7 +208,7 @@ class SendTests(ResponderCase):
         self.hear(incoming(Opcode.RC_SEND_FIRST, PSN, b"a" * MTU))
         self.assertInvalid(self.read(PSN + 1, 0, 1), psn=PSN + 1)
         self.responder.flush()
-        self.assertEqual([receive.identifier for receive in self.receives], [1])
+        self.assertEqual(self.responder.events(), [Received(flushed(1), True)])
 
 
 class OrderTests(ResponderCase):
