@@ -1,8 +1,8 @@
 """
 The roles of a test: who asks and takes the time, and who answers.
 
-The end that measures calls L{measure}; the other end has called L{answer} before that. Nothing here talks to the
-other end but through its queue pair: see L{txrdma.pingpong.session} for who begins, and when::
+The end that measures calls L{measure}; the other end has called L{answer} before that. Nothing here talks to
+the other end but through its queue pair: see L{txrdma.pingpong.session} for who begins, and when::
 
     answering = answer(there, test)
     measurement = await measure(here, test)

@@ -1,8 +1,8 @@
 """
 What many samples have in common: percentiles, mean, deviation, and how often what came.
 
-Samples are whole nanoseconds, so their sums are exact. Percentiles are samples themselves (nearest rank) up to a
-million of them; with more, samples are counted by their leading eleven bits, which is right within 0.05 %.
+Samples are whole nanoseconds, so their sums are exact. Percentiles are samples themselves (nearest rank) up to
+a million of them; with more, samples are counted by their leading eleven bits, which is right within 0.05 %.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, sqrt
-from typing import Final, NamedTuple
+from typing import Final
 
 EXACT: Final = 1 << 20
 """So many samples are kept as they are: 8 MiB."""
@@ -36,7 +36,8 @@ class Summary:
     deviation: float
 
 
-class Bin(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Bin:
     """How many samples lie from C{low} up to, but not including, C{high}."""
 
     low: int
@@ -79,13 +80,12 @@ class Samples:
             raise ValueError("there are no samples")
         answers = []
         for share in shares:
-            rank = max(1, ceil(share * count))
-            seen = 0
+            left = max(1, ceil(share * count))
             for value, times in table:
-                seen += times
-                if seen >= rank:
+                left -= times
+                if left <= 0:
+                    answers.append(value)
                     break
-            answers.append(value)
         return answers
 
     def summary(self) -> Summary:
@@ -118,15 +118,16 @@ class Samples:
         (p99,) = self.percentiles(Fraction(99, 100))
         width = max(1, -(-(p99 + 1 - least) // bins))
         edges = list(range(least, p99 + 1, width))
-        edges.append(edges[-1] + width)
+        beyond = edges[-1] + width
         counts = [0] * len(edges)
+        left = len(self)
         for value, times in self._table():
-            counts[min((value - least) // width, len(edges) - 1)] += times
-        found = [Bin(low, low + width, count) for low, count in zip(edges, counts)]
-        if counts[-1]:
-            found[-1] = Bin(edges[-1], most + 1, counts[-1])
-        else:
-            found.pop()
+            if value < beyond:
+                counts[(value - least) // width] += times
+                left -= times
+        found = [Bin(low, low + width, count) for low, count in zip(edges, counts, strict=True)]
+        if left:
+            found.append(Bin(beyond, most + 1, left))
         return found
 
     def _least(self) -> int:

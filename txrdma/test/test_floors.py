@@ -30,6 +30,7 @@ FLOORS = {
     "cm": 5,
     "smc": 5,
     "btl": 5,
+    "pingpong": 5,
     "sim": 5,
     "tap": 6,
     "command": 6,
@@ -65,6 +66,16 @@ STRANGERS = {
     ("sim", "cm"),
     ("sim", "smc"),
     ("sim", "btl"),
+    ("pingpong", "cm"),
+    ("pingpong", "smc"),
+    ("pingpong", "btl"),
+    ("pingpong", "sim"),
+    ("pingpong", "soft"),
+    ("pingpong", "mad"),
+    ("cm", "pingpong"),
+    ("smc", "pingpong"),
+    ("btl", "pingpong"),
+    ("sim", "pingpong"),
 }
 """Rooms that meet only through L{txrdma.interfaces}, though the floors would allow an import."""
 

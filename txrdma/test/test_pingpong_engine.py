@@ -12,61 +12,42 @@ from txrdma.pingpong.plan import LinkSettings, Measure, Test, Transfer
 from txrdma.sim.network import Faults
 from txrdma.test.pingpongs import SimulatedLinks
 
+DELAY = 10_000
+"""Nanoseconds from one end to the other."""
+
+
+def settingsFor(test: Test) -> LinkSettings:
+    """What a link needs for one test."""
+    return LinkSettings(
+        test.transfer.kind,
+        test.size,
+        test.depth,
+        inline=test.inline,
+        check=test.check,
+        atomics=test.transfer is Transfer.ATOMIC,
+    )
+
 
 class EngineTests(SimulatedLinks, SynchronousTestCase):
     """Over a network of which all delays are known."""
 
-    def run_(self, test: Test, faults: Faults | None = None) -> tuple[Measurement, Measurement]:
+    def play(self, test: Test, faults: Faults | None = None) -> tuple[Measurement, Measurement]:
         """What both ends have in the end."""
-        settings = LinkSettings(
-            test.transfer.kind,
-            test.size,
-            test.depth,
-            inline=test.inline,
-            check=test.check,
-            atomics=test.transfer is Transfer.ATOMIC,
-        )
-        here, there = self.links(settings, faults)
+        here, there = self.links(settingsFor(test), faults)
         answering, asking = answer(there, test), ask(here, test)
         done: list[Measurement] = []
         asking.done.addCallback(done.append)
         self.runUntil(lambda: bool(done))
-        self.assertNoResult
-        concluded: list[Measurement] = []
-        answering.conclude(asking.messages).addCallback(concluded.append)
-        self.runUntil(lambda: bool(concluded))
+        answering.conclude(asking.messages).addCallback(done.append)
+        self.runUntil(lambda: len(done) == 2)
         if test.measure is Measure.BIDIRECTIONAL:
-            asking.conclude(answering.messages).addCallback(concluded.append)
-            self.runUntil(lambda: len(concluded) == 2)
-        return done[0], concluded[0]
+            asking.conclude(answering.messages).addCallback(done.append)
+            self.runUntil(lambda: len(done) == 3)
+        return done[0], done[1]
 
-    def test_all(self):
-        for transfer in Transfer:
-            for measure in Measure:
-                for check in (False, True):
-                    t = Test(
-                        transfer,
-                        measure,
-                        8 if transfer is Transfer.ATOMIC else 600,
-                        200,
-                        check=check,
-                        depth=16,
-                    )
-                    try:
-                        a, b = self.run_(t)
-                        print(
-                            transfer,
-                            measure,
-                            check,
-                            a.messages,
-                            a.nanoseconds,
-                            a.wrong,
-                            b.wrong,
-                            a.peak,
-                            a.lost,
-                            len(a.samples) and a.samples.summary(),
-                        )
-                    except Exception:
-                        import traceback
-
-                        traceback.print_exc()
+    def test_sendLatency(self) -> None:
+        """A message's latency is half of its round trip."""
+        mine, _peers = self.play(Test(Transfer.SEND, iterations=50))
+        summary = mine.samples.summary()
+        self.assertEqual((summary.count, summary.minimum, summary.maximum), (50, DELAY, DELAY))
+        self.assertEqual((mine.messages, mine.nanoseconds), (50, 50 * 2 * DELAY))
