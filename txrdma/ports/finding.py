@@ -1,0 +1,171 @@
+"""
+End ports by the names that people give them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from txrdma.error import DeviceUnavailable
+from txrdma.iba.types import GID, GUID
+from txrdma.iba.verbs import LinkLayer, PhysicalState, PortState
+from txrdma.ports.sysfs import devices, EndPort, RDMADevice, SYS
+
+_FIRST_MULTICAST_LID: Final = 0xC000
+
+
+def getEndPort(spelling: str | None = None, root: str | Path = SYS) -> EndPort:
+    """
+    The end port that is meant by one of
+
+      - nothing: the first that is active, else the first that has a link
+      - C{"mlx5_0/1"} or C{"mlx5_0:1"}: device and port
+      - C{"mlx5_0"}: the only port of a device, else its first active one
+      - a GID of the port, or an IP address that is one: C{"fe80::1"}, C{"10.0.0.1"}; where several ports have
+        it, followed by C{"%mlx5_0/1"} or C{"%mlx5_0"}
+      - a port GUID or a node GUID: C{"0002:c903:0012:3456"}, C{"0x0002c90300123456"}
+      - the name of its network interface: C{"eth0"}
+      - its LID: C{"7"}, C{"0x7"}
+
+    @param root: where sysfs is.
+    @raise DeviceUnavailable: there is none such, or several; the message lists what there is.
+    """
+    known = devices(root)
+    if not spelling:
+        return _firstOf([port for device in known for port in _portsOf(device)], root)
+    named = _byName(spelling, known)
+    if named is not None:
+        return named
+    return _only(spelling, known, root)
+
+
+def _byName(spelling: str, known: list[RDMADevice]) -> EndPort | None:
+    for device in known:
+        if spelling == device.name:
+            ports = device.ports
+            if not ports:
+                raise DeviceUnavailable(f"{device.name} has no ports")
+            return next((port for port in ports if port.state == PortState.ACTIVE), ports[0])
+        if spelling.startswith((f"{device.name}/", f"{device.name}:")):
+            number = spelling[len(device.name) + 1 :]
+            if number.isdecimal():
+                return device.port(int(number))
+    return None
+
+
+def _only(spelling: str, known: list[RDMADevice], root: str | Path) -> EndPort:
+    """The one port with that GID, GUID, interface or LID."""
+    text, _, zone = spelling.partition("%")
+    ports = [port for device in known for port in _portsOf(device)]
+    if zone:
+        ports = [port for port in ports if zone in (port.name, port.device.name)]
+    for has in _meanings(text):
+        found = _having(has, ports)
+        if len(found) == 1:
+            return found[0]
+        if found:
+            several = ", ".join(port.name for port in found)
+            raise DeviceUnavailable(f"several RDMA ports are {spelling!r}: {several}; name one of them")
+    raise DeviceUnavailable(f"no RDMA port is {spelling!r}; {_inventory(root)}")
+
+
+def _meanings(text: str) -> Iterable[Callable[[EndPort], bool]]:
+    """What it could be, each a question to a port."""
+    gid = _gid(text)
+    if gid is not None:
+        yield lambda port: gid in port.gids()
+    number = _integer(text)
+    if number is not None and 0 < number < _FIRST_MULTICAST_LID:
+        yield lambda port: _hasLID(port, number)
+    guid = _guid(text)
+    if guid is not None:
+        yield lambda port: port.guid == guid
+        yield lambda port: port.device.nodeGUID == guid and port == _best(port.device)
+    yield lambda port: text in (port.netdev, *(entry.netdev for entry in port.gidTable()))
+
+
+def _having(has: Callable[[EndPort], bool], ports: list[EndPort]) -> list[EndPort]:
+    found = []
+    for port in ports:
+        try:
+            if has(port):
+                found.append(port)
+        except DeviceUnavailable:
+            continue  # it has just gone
+    return found
+
+
+def _portsOf(device: RDMADevice) -> list[EndPort]:
+    try:
+        return device.ports
+    except DeviceUnavailable:
+        return []
+
+
+def _best(device: RDMADevice) -> EndPort | None:
+    ports = device.ports
+    return next((port for port in ports if port.state == PortState.ACTIVE), ports[0] if ports else None)
+
+
+def _firstOf(ports: list[EndPort], root: str | Path) -> EndPort:
+    for found in (
+        _having(lambda port: port.state == PortState.ACTIVE, ports),
+        _having(lambda port: port.physicalState == PhysicalState.LINK_UP, ports),
+    ):
+        if found:
+            return found[0]
+    raise DeviceUnavailable(f"no RDMA port has a link; {_inventory(root)}")
+
+
+def _hasLID(port: EndPort, lid: int) -> bool:
+    base = port.lid
+    return base != 0 and base <= lid < base + (1 << port.lidMask)
+
+
+def _gid(text: str) -> GID | None:
+    try:
+        return GID.fromIP(str(ipaddress.ip_address(text)))
+    except ValueError:
+        return None
+
+
+def _guid(text: str) -> GUID | None:
+    try:
+        return GUID.fromString(text) if ":" in text or text.startswith("0x") else None
+    except ValueError:
+        return None
+
+
+def _integer(text: str) -> int | None:
+    try:
+        return int(text, 0)
+    except ValueError:
+        return None
+
+
+def _inventory(root: str | Path) -> str:
+    """What there is, for people who have asked for what there is not."""
+    described = []
+    for device in devices(root):
+        for port in _portsOf(device):
+            try:
+                described.append(_described(port))
+            except DeviceUnavailable:
+                continue
+    if described:
+        return "there are " + "; ".join(described)
+    return f"there is none at all in {Path(root) / 'class' / 'infiniband'}"
+
+
+def _described(port: EndPort) -> str:
+    words = [port.name, port.state.name]
+    if port.linkLayer == LinkLayer.INFINIBAND:
+        words.append(f"LID {port.lid}")
+    if port.guid is not None:
+        words.append(f"GUID {port.guid}")
+    if port.netdev:
+        words.append(f"on {port.netdev}")
+    return " ".join(words)

@@ -1,0 +1,233 @@
+"""
+RDMA devices and their ports, followed: what came, what went, and what became different.
+
+The kernel tells of devices and of network interfaces at once, by L{txrdma.ports.network}. Of a port's own
+changes (its LID, say) it tells nobody who has not opened the device: those are seen when we look again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Union
+
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+
+from txrdma.error import DeviceUnavailable
+from txrdma.ports.network import HostNetwork, IReactor
+from txrdma.ports.sysfs import devices, EndPortAttributes, SYS
+
+INTERVAL: Final = 10.0
+"""Seconds between two looks when nothing is told."""
+
+_AGAIN: Final = (0.3, 1.5)
+"""Seconds to look again after something was told: the kernel changes GID tables a little later."""
+
+_log = Logger()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceAdded:
+    """There is a new RDMA device, C{name}; its ports follow as L{PortAdded}."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRemoved:
+    """An RDMA device is gone, and its ports with it."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PortAdded:
+    """A port was found, on a new device or one that we know."""
+
+    device: str
+    port: int
+    attributes: EndPortAttributes
+
+
+@dataclass(frozen=True, slots=True)
+class PortChanged:
+    """
+    One attribute of a port is different now.
+
+    @ivar attribute: its name in L{EndPortAttributes}: C{"state"}, C{"lid"}, C{"gidTable"}...
+    """
+
+    device: str
+    port: int
+    attribute: str
+    before: Any  # of whatever type the attribute has
+    after: Any
+
+
+Change = Union[DeviceAdded, DeviceRemoved, PortAdded, PortChanged]
+Listener = Callable[[Sequence[Change]], None]
+
+
+class DeviceView(NamedTuple):
+    """
+    A device at one moment.
+
+    @ivar identity: differs when the device was made anew under its old name.
+    """
+
+    identity: int
+    ports: dict[int, EndPortAttributes]
+
+
+def view(root: str | Path = SYS, known: Mapping[str, DeviceView] | None = None) -> dict[str, DeviceView]:
+    """
+    Look at all devices and ports once.
+
+    @param known: what was seen before; a device that vanishes while it is looked at stays as it was, until it
+        is seen that it is gone.
+    """
+    seen: dict[str, DeviceView] = {}
+    for device in devices(root):
+        try:
+            identity = device.identity
+            seen[device.name] = DeviceView(
+                identity, {port.number: port.attributes() for port in device.ports}
+            )
+        except DeviceUnavailable:
+            if known and device.name in known:
+                seen[device.name] = known[device.name]
+    return seen
+
+
+def differences(before: Mapping[str, DeviceView], after: Mapping[str, DeviceView]) -> Iterator[Change]:
+    """What happened between two looks."""
+    for name, old in before.items():
+        if name not in after or after[name].identity != old.identity:
+            yield DeviceRemoved(name)
+    for name, new in after.items():
+        ports: Mapping[int, EndPortAttributes] = {}
+        if name in before and before[name].identity == new.identity:
+            ports = before[name].ports
+        else:
+            yield DeviceAdded(name)
+        for number, attributes in new.ports.items():
+            if number not in ports:
+                yield PortAdded(name, number, attributes)
+                continue
+            for each in fields(EndPortAttributes):
+                was, now = getattr(ports[number], each.name), getattr(attributes, each.name)
+                if was != now:
+                    yield PortChanged(name, number, each.name, was, now)
+
+
+class EndPortWatcher:
+    """
+    Tells one listener what changes, as a list of L{Change}, from its start on.
+
+    Whoever made it stops it.
+    """
+
+    def __init__(
+        self,
+        reactor: IReactor,
+        listener: Listener,
+        root: str | Path = SYS,
+        network: HostNetwork | None = None,
+        interval: float = INTERVAL,
+    ) -> None:
+        """
+        @param root: where sysfs is.
+        @param network: what tells that something may have changed; one of our own when there is none. Where
+            there can be none we look each C{interval} seconds, and that is all.
+        """
+        self._reactor = reactor
+        self._listener = listener
+        self._root = root
+        self._network = network
+        self._ownNetwork: HostNetwork | None = None
+        self._interval = interval
+        self._unwatch: Callable[[], None] | None = None
+        self._calls: list[IDelayedCall] = []
+        self._view: dict[str, DeviceView] | None = None
+
+    @property
+    def seen(self) -> Mapping[str, DeviceView]:
+        """The last look; empty before the start."""
+        return self._view or {}
+
+    def start(self) -> None:
+        """Look for the first time, which tells nothing; then follow."""
+        if self._view is not None:
+            raise RuntimeError("this watcher was started before")
+        self._view = view(self._root)
+        try:
+            if self._network is None:
+                self._network = self._ownNetwork = HostNetwork.open()
+            self._unwatch = self._network.watch(self._reactor, self.look)
+        except DeviceUnavailable as error:
+            _log.info(
+                "RDMA ports are looked at each {interval} s: {error}", interval=self._interval, error=error
+            )
+        self._schedule((self._interval,))
+
+    def look(self) -> None:
+        """Look now, and again soon: something may have changed, or be about to."""
+        self._look()
+        self._schedule((*_AGAIN, self._interval))
+
+    def stop(self) -> None:
+        """Tell nothing more. Twice is fine."""
+        self._cancel()
+        unwatch, self._unwatch = self._unwatch, None
+        if unwatch is not None:
+            unwatch()
+        network, self._ownNetwork = self._ownNetwork, None
+        if network is not None:
+            network.close()
+        self._listener = _nobody
+
+    def _schedule(self, delays: Sequence[float]) -> None:
+        self._cancel()
+        if self._listener is not _nobody:
+            self._calls = [self._reactor.callLater(delay, self._later) for delay in delays]
+
+    def _later(self) -> None:
+        self._calls = [call for call in self._calls if call.active()]
+        self._look()
+        if not self._calls:
+            self._schedule((self._interval,))
+
+    def _cancel(self) -> None:
+        calls, self._calls = self._calls, []
+        for call in calls:
+            if call.active():
+                call.cancel()
+
+    def _look(self) -> None:
+        before = self.seen
+        self._view = view(self._root, before)
+        changes = list(differences(before, self._view))
+        if changes:
+            try:
+                self._listener(changes)
+            except Exception:
+                _log.failure("a listener for changes of RDMA ports failed")
+
+
+def follow(
+    reactor: IReactor, listener: Listener, root: str | Path = SYS, network: HostNetwork | None = None
+) -> EndPortWatcher:
+    """
+    Have C{listener} called with what changes among the RDMA devices and ports of this host.
+
+    @return: started; C{stop} ends it, C{seen} is what there is.
+    """
+    watcher = EndPortWatcher(reactor, listener, root, network)
+    watcher.start()
+    return watcher
+
+
+def _nobody(changes: Sequence[Change]) -> None:
+    """Who is told after the end."""

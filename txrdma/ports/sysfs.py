@@ -1,0 +1,497 @@
+"""
+RDMA devices and their ports, as sysfs tells of them.
+
+Follows the kernel's description of C{/sys/class/infiniband}: Documentation/ABI/stable/sysfs-class-infiniband.
+Nothing is kept: every attribute is read when it is asked for. What a kernel or a driver does not tell is
+None, zero or empty; a device that is gone is L{DeviceUnavailable}.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+from txrdma.error import DeviceUnavailable
+from txrdma.iba.types import GID, GUID, LID, MACAddress, MTU, PKey
+from txrdma.iba.verbs import GIDEntry, GIDType, LinkLayer, NodeType, PhysicalState, PortState
+
+SYS: Final = Path("/sys")
+
+_NO_GID: Final = GID(bytes(16))
+_NO_ENTRY: Final = GIDEntry(_NO_GID, GIDType.INFINIBAND)
+_RATE: Final = re.compile(r"([0-9.]+) Gb/sec(?: \((\d+)X ?(\w*)\))?")
+_ROCE_OVERHEAD: Final = 96
+"""What kernels leave for headers when they choose the payload of RoCE packets by the interface's MTU."""
+
+_LINK_LAYERS: Final = {"InfiniBand": LinkLayer.INFINIBAND, "Ethernet": LinkLayer.ETHERNET}
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """
+    How fast a link is.
+
+    @ivar speed: what the specification calls it: C{"SDR"}, C{"EDR"}...; empty where the kernel does not say.
+    """
+
+    bitsPerSecond: int = 0
+    width: int = 0
+    speed: str = ""
+
+    @classmethod
+    def fromString(cls, text: str) -> Rate:
+        """Read C{"100 Gb/sec (4X EDR)"}; what it does not tell is zero."""
+        found = _RATE.match(text)
+        if found is None:
+            return cls()
+        gigabits, width, speed = found.groups()
+        return cls(round(float(gigabits) * 1e9), int(width or 0), speed or "")
+
+
+@dataclass(frozen=True, slots=True)
+class EndPortAttributes:
+    """
+    What a port was at one moment; the names are those of L{txrdma.iba.verbs.PortAttributes}.
+
+    @ivar activeMTU: None where it can't be known without opening the device: on InfiniBand.
+    @ivar gidTable: by index; a GID of zeros is none, and at the end such are left out.
+    @ivar pkeys: by index; zero is none, and at the end such are left out.
+    """
+
+    state: PortState
+    physicalState: PhysicalState
+    linkLayer: LinkLayer
+    lid: LID
+    lidMask: int
+    smLID: LID
+    smServiceLevel: int
+    capabilities: int
+    rate: Rate
+    netdev: str
+    mac: MACAddress | None
+    activeMTU: MTU | None
+    gidTable: tuple[GIDEntry, ...]
+    pkeys: tuple[PKey, ...]
+
+
+class _Folder:
+    """A folder of attributes, of which any may be missing, and all of which may vanish."""
+
+    def __init__(self, path: Path, root: Path) -> None:
+        self._path = path
+        self._root = root
+
+    def _read(self, name: str) -> str:
+        """What stands there; nothing where nothing can be read."""
+        try:
+            return (self._path / name).read_bytes().decode("utf-8", "replace").strip("\0\n ")
+        except OSError:
+            self._checkThere()
+            return ""
+
+    def _checkThere(self) -> None:
+        raise NotImplementedError
+
+    def _parsed(self, name: str, parse: Callable[[str], _T], otherwise: _T) -> _T:
+        try:
+            return parse(self._read(name))
+        except ValueError:
+            return otherwise
+
+    def _number(self, name: str) -> int:
+        """A number that may be followed by what it is called: C{"4: ACTIVE"}, C{"0x1f"}."""
+        return self._parsed(name, lambda text: int(text.partition(":")[0], 0), 0)
+
+    def _names(self, name: str) -> list[str]:
+        """The entries of a subfolder; none where there is none. Numbers come in their order."""
+        try:
+            found = [entry.name for entry in (self._path / name).iterdir()]
+        except OSError:
+            self._checkThere()
+            return []
+        return sorted(found, key=lambda entry: (int(entry), "") if entry.isdecimal() else (-1, entry))
+
+    def _counters(self, folder: str) -> dict[str, int]:
+        """The numbers in a folder; what says that it has none, as C{"N/A (no PMA)"}, is left out."""
+        texts = {name: self._read(f"{folder}/{name}") for name in self._names(folder)}
+        return {name: int(text) for name, text in texts.items() if text.isdecimal()}
+
+
+class RDMADevice(_Folder):
+    """
+    An RDMA device of this host.
+
+    @ivar name: as the kernel calls it: C{"mlx5_0"}.
+    """
+
+    def __init__(self, name: str, root: Path = SYS) -> None:
+        """
+        @param root: where sysfs is.
+        """
+        super().__init__(root / "class" / "infiniband" / name, root)
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"RDMADevice({self.name!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RDMADevice) and other._path == self._path
+
+    def __hash__(self) -> int:
+        return hash(self._path)
+
+    def _checkThere(self) -> None:
+        if not self.isPresent:
+            raise DeviceUnavailable(f"the RDMA device {self.name} is gone")
+
+    @property
+    def isPresent(self) -> bool:
+        return self._path.is_dir()
+
+    @property
+    def identity(self) -> int:
+        """A number that another device under the same name does not have."""
+        try:
+            return self._path.stat().st_ino
+        except OSError:
+            raise DeviceUnavailable(f"the RDMA device {self.name} is gone") from None
+
+    @property
+    def nodeType(self) -> NodeType:
+        return _member(NodeType, self._number("node_type"), NodeType.UNKNOWN)
+
+    @property
+    def nodeGUID(self) -> GUID | None:
+        return self._parsed("node_guid", GUID.fromString, None)
+
+    @property
+    def systemImageGUID(self) -> GUID | None:
+        return self._parsed("sys_image_guid", GUID.fromString, None)
+
+    @property
+    def description(self) -> str:
+        """The node description, as other nodes of the subnet are told it."""
+        return self._read("node_desc")
+
+    @property
+    def firmware(self) -> str:
+        return self._read("fw_ver")
+
+    @property
+    def hardwareType(self) -> str:
+        """What the driver calls this sort of device: C{"MT4119"}."""
+        return self._read("hca_type")
+
+    @property
+    def hardwareVersion(self) -> int:
+        return self._parsed("hw_rev", lambda text: int(text, 16), 0)
+
+    @property
+    def boardID(self) -> str:
+        return self._read("board_id")
+
+    @property
+    def driver(self) -> str:
+        """Which driver serves it; empty for software devices, behind which there is no hardware."""
+        link = self._path / "device" / "driver"
+        return link.resolve().name if link.exists() else ""
+
+    @property
+    def isIWARP(self) -> bool:
+        """Whether it speaks iWARP, which has neither InfiniBand's addresses nor its packets."""
+        return self.nodeType == NodeType.RNIC
+
+    @property
+    def parent(self) -> str:
+        """The network interface that a software device was made on, where its driver tells."""
+        return self._read("parent")
+
+    @property
+    def verbsName(self) -> str:
+        """Its character device for verbs, under C{/dev/infiniband}: C{"uverbs0"}."""
+        return _characterDevice(self._root / "class" / "infiniband_verbs", "uverbs", self.name)
+
+    @property
+    def ports(self) -> list[EndPort]:
+        return [EndPort(self, int(name)) for name in self._names("ports") if name.isdecimal()]
+
+    def port(self, number: int) -> EndPort:
+        """
+        @raise DeviceUnavailable: it has no such port.
+        """
+        ports = self.ports
+        for port in ports:
+            if port.number == number:
+                return port
+        known = ", ".join(str(port.number) for port in ports) or "none"
+        raise DeviceUnavailable(f"{self.name} has no port {number}; its ports: {known}")
+
+    def counters(self) -> dict[str, int]:
+        """What the driver counts for the whole device."""
+        return self._counters("hw_counters")
+
+
+class EndPort(_Folder):
+    """
+    A port of an RDMA device.
+
+    @ivar name: its device's name and its number: C{"mlx5_0/1"}.
+    """
+
+    def __init__(self, device: RDMADevice, number: int) -> None:
+        super().__init__(device._path / "ports" / str(number), device._root)
+        self.device = device
+        self.number = number
+        self.name = f"{device.name}/{number}"
+
+    def __repr__(self) -> str:
+        return f"<EndPort {self.name}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EndPort) and other._path == self._path
+
+    def __hash__(self) -> int:
+        return hash(self._path)
+
+    def _checkThere(self) -> None:
+        if not self._path.is_dir():
+            raise DeviceUnavailable(f"the RDMA port {self.name} is gone")
+
+    @property
+    def state(self) -> PortState:
+        return _member(PortState, self._number("state"), PortState.NOP)
+
+    @property
+    def physicalState(self) -> PhysicalState:
+        return _member(PhysicalState, self._number("phys_state"), PhysicalState.NOP)
+
+    @property
+    def linkLayer(self) -> LinkLayer:
+        return _LINK_LAYERS.get(self._read("link_layer"), LinkLayer.UNSPECIFIED)
+
+    @property
+    def lid(self) -> LID:
+        return LID(self._number("lid"))
+
+    @property
+    def lidMask(self) -> int:
+        """How many lower bits of the LID are the port's own to choose (LMC)."""
+        return self._number("lid_mask_count")
+
+    @property
+    def smLID(self) -> LID:
+        return LID(self._number("sm_lid"))
+
+    @property
+    def smServiceLevel(self) -> int:
+        return self._number("sm_sl")
+
+    @property
+    def capabilities(self) -> int:
+        """The bits of PortInfo's CapabilityMask (IBA 14.2.5.6)."""
+        return self._number("cap_mask")
+
+    @property
+    def rate(self) -> Rate:
+        return Rate.fromString(self._read("rate"))
+
+    @property
+    def guid(self) -> GUID | None:
+        """The port's own GUID: the lower half of its first GID (IBA 4.1.1)."""
+        first = next(self._gids(), _NO_GID)
+        return first.guid if first != _NO_GID else None
+
+    def gids(self) -> list[GID]:
+        """The GID table; its indices are those of C{sgidIndex}."""
+        return [entry.gid for entry in self.gidTable()]
+
+    def gidTable(self) -> list[GIDEntry]:
+        """The same, with what else is known of each GID."""
+        linkLayer = self.linkLayer
+        table = [
+            _NO_ENTRY
+            if gid == _NO_GID
+            else GIDEntry(gid, self._gidType(index, linkLayer), self._read(f"gid_attrs/ndevs/{index}"))
+            for index, gid in enumerate(self._gids())
+        ]
+        while table and table[-1] == _NO_ENTRY:
+            table.pop()
+        return table
+
+    def pkeys(self) -> list[PKey]:
+        """The P_Key table; its indices are those of C{pkeyIndex}."""
+        table = [PKey(self._number(f"pkeys/{index}")) for index in range(len(self._names("pkeys")))]
+        while table and table[-1] == 0:
+            table.pop()
+        return table
+
+    @property
+    def netdev(self) -> str:
+        """The network interface that belongs to it; empty where there is none, or none is known."""
+        return self._netdev(self.gidTable())
+
+    @property
+    def mac(self) -> MACAddress | None:
+        """The Ethernet address of L{netdev}."""
+        return self._mac(self.netdev)
+
+    @property
+    def activeMTU(self) -> MTU | None:
+        """The largest payload at present; None on InfiniBand, where sysfs does not tell."""
+        return self._activeMTU(self.linkLayer, self.netdev)
+
+    @property
+    def madName(self) -> str:
+        """Its character device for management datagrams, under C{/dev/infiniband}: C{"umad0"}."""
+        return _characterDevice(
+            self._root / "class" / "infiniband_mad", "umad", self.device.name, self.number
+        )
+
+    @property
+    def smName(self) -> str:
+        """The character device that says, while it is open, that a subnet manager is here: C{"issm0"}."""
+        return _characterDevice(
+            self._root / "class" / "infiniband_mad", "issm", self.device.name, self.number
+        )
+
+    def counters(self) -> dict[str, int]:
+        """The counters of the specification (IBA 16.1), by the kernel's names for them."""
+        return self._counters("counters")
+
+    def hardwareCounters(self) -> dict[str, int]:
+        """What the driver counts besides."""
+        return self._counters("hw_counters")
+
+    def attributes(self) -> EndPortAttributes:
+        """
+        All of it, as it is now.
+
+        @raise DeviceUnavailable: the port is gone.
+        """
+        self._checkThere()
+        linkLayer, table = self.linkLayer, self.gidTable()
+        netdev = self._netdev(table)
+        return EndPortAttributes(
+            state=self.state,
+            physicalState=self.physicalState,
+            linkLayer=linkLayer,
+            lid=self.lid,
+            lidMask=self.lidMask,
+            smLID=self.smLID,
+            smServiceLevel=self.smServiceLevel,
+            capabilities=self.capabilities,
+            rate=self.rate,
+            netdev=netdev,
+            mac=self._mac(netdev),
+            activeMTU=self._activeMTU(linkLayer, netdev),
+            gidTable=tuple(table),
+            pkeys=tuple(self.pkeys()),
+        )
+
+    def _gids(self) -> Iterator[GID]:
+        """The whole table, empty places included."""
+        for index in range(len(self._names("gids"))):
+            yield self._parsed(f"gids/{index}", GID.fromString, _NO_GID)
+
+    def _gidType(self, index: int, linkLayer: LinkLayer) -> GIDType:
+        if self._read(f"gid_attrs/types/{index}") == GIDType.ROCE_V2.value:
+            return GIDType.ROCE_V2
+        # The kernel has one word for the other two.
+        return GIDType.ROCE_V1 if linkLayer == LinkLayer.ETHERNET else GIDType.INFINIBAND
+
+    def _netdev(self, table: list[GIDEntry]) -> str:
+        named = next((entry.netdev for entry in table if entry.netdev), "")
+        return named or self.device.parent or self._netdevOfHardware()
+
+    def _netdevOfHardware(self) -> str:
+        """An interface of the same hardware that says it is at this port."""
+        folder = self.device._path / "device" / "net"
+        try:
+            names = sorted(entry.name for entry in folder.iterdir())
+        except OSError:
+            return ""
+        for name in names:
+            # Drivers number ports here or there, from 0.
+            numbers = [_numberIn(folder / name / attribute) for attribute in ("dev_id", "dev_port")]
+            if max(numbers) == self.number - 1:
+                return name
+        return ""
+
+    def _mac(self, netdev: str) -> MACAddress | None:
+        if not netdev:
+            return None
+        try:
+            return MACAddress.fromString(self._textOfNetdev(netdev, "address"))
+        except ValueError:
+            return None
+
+    def _activeMTU(self, linkLayer: LinkLayer, netdev: str) -> MTU | None:
+        if linkLayer != LinkLayer.ETHERNET or not netdev:
+            return None
+        try:
+            return MTU.fitting(int(self._textOfNetdev(netdev, "mtu")) - _ROCE_OVERHEAD)
+        except ValueError:
+            return None
+
+    def _textOfNetdev(self, netdev: str, attribute: str) -> str:
+        try:
+            return (self._root / "class" / "net" / netdev / attribute).read_text().strip()
+        except OSError:
+            return ""
+
+
+def devices(root: str | Path = SYS) -> list[RDMADevice]:
+    """
+    The RDMA devices of this host, by name; none where the kernel has no such thing.
+
+    @param root: where sysfs is.
+    """
+    folder = Path(root) / "class" / "infiniband"
+    try:
+        names = sorted((entry.name for entry in folder.iterdir()), key=_natural)
+    except OSError:
+        return []
+    return [RDMADevice(name, Path(root)) for name in names]
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """C{mlx5_2} comes before C{mlx5_10}."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
+
+
+def _member(kind: Callable[[int], _T], number: int, otherwise: _T) -> _T:
+    try:
+        return kind(number)
+    except ValueError:
+        return otherwise
+
+
+def _numberIn(path: Path) -> int:
+    try:
+        return int(path.read_text(), 0)
+    except (OSError, ValueError):
+        return 0
+
+
+def _characterDevice(folder: Path, prefix: str, device: str, port: int | None = None) -> str:
+    """Which of the class's devices belongs to that RDMA device, and to that port of it."""
+    try:
+        names = sorted((entry.name for entry in folder.iterdir()), key=_natural)
+    except OSError:
+        return ""
+    for name in names:
+        if not name.startswith(prefix):
+            continue
+        try:
+            if (folder / name / "ibdev").read_text().strip() != device:
+                continue
+            if port is None or int((folder / name / "port").read_text(), 0) == port:
+                return name
+        except (OSError, ValueError):
+            continue  # it has just gone
+    return ""
