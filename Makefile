@@ -60,7 +60,7 @@ test-compiled: $(COMPILED)/.installed
 
 # TESTS=txrdma.test.kernel.test_... for a part; what it leaves is in build/kernel.
 test-kernel: $(VENV)/.has-test
-	@$(BIN)/python -m lab.suites $(if $(DOCS),--page docs/interoperability.md) $(KERNEL_TESTS)
+	@$(BIN)/python -m lab.suites $(if $(DOCS),--docs) $(KERNEL_TESTS)
 
 bench-compiled: $(COMPILED)/.installed
 	@rm -rf $(COMPILED)/benchmarks && cp -r benchmarks $(COMPILED)/

@@ -12,6 +12,9 @@ import argparse
 import os
 import signal
 import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from lab import kernel
@@ -19,6 +22,7 @@ from lab.guest import FAILED, Guest, OUT_OF_TIME, Wish
 from lab.needs import Unavailable
 
 CONSOLE_LINES = 60
+TIMEOUT_SECONDS = 600
 
 
 def options() -> argparse.ArgumentParser:
@@ -35,13 +39,27 @@ def options() -> argparse.ArgumentParser:
     add("--env", action="append", default=[], metavar="NAME=VALUE", help="more of the environment")
     add("--memory", type=int, default=1024, metavar="MIB")
     add("--cpus", type=int, default=2)
-    add("--timeout", type=float, default=600, metavar="SECONDS", help="for start and command; 600")
+    add("--shell", action="store_true", help="give the command the terminal; it is sh when there is none")
+    add("--timeout", type=float, metavar="SECONDS", help="for start and command; 600, or for ever in a shell")
     add("--kernel", default=os.environ.get("LAB_KERNEL", "backports"), metavar="WHICH",
         help="backports, stable, or the name of a package [LAB_KERNEL]")  # fmt: skip
     add("--console", action="store_true", help="show the guest's console at the end, in any case")
     add("--prepare", action="store_true", help="only fetch the kernel")
     add("command", nargs=argparse.REMAINDER)
     return parser
+
+
+@contextmanager
+def _terminalKept() -> Iterator[None]:
+    """QEMU changes the terminal's settings for a shell; it may end without undoing that."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    settings = termios.tcgetattr(sys.stdin)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, settings)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -57,7 +75,9 @@ def main(arguments: list[str] | None = None) -> int:
             print(kernel.obtain(cache, chosen.kernel).version)
             return 0
         if not command:
-            parser.error("no command")
+            if not chosen.shell:
+                parser.error("no command")
+            command = ["sh", "-i"]
         wish = Wish(
             command,
             rxe=chosen.rxe,
@@ -68,11 +88,13 @@ def main(arguments: list[str] | None = None) -> int:
             memory=chosen.memory,
             cpus=chosen.cpus,
             kernel=chosen.kernel,
+            isShell=chosen.shell,
         )
-        with Guest(wish) as guest:
-            status = guest.wait(chosen.timeout)
+        timeout = chosen.timeout or (None if chosen.shell else TIMEOUT_SECONDS)
+        with _terminalKept(), Guest(wish) as guest:
+            status = guest.wait(timeout)
             if status == OUT_OF_TIME:
-                print(f"lab: not done after {chosen.timeout:g} s", file=sys.stderr)
+                print(f"lab: not done after {timeout:g} s", file=sys.stderr)
             if status == FAILED or chosen.console:
                 sys.stderr.write("\n".join(guest.console.splitlines()[-CONSOLE_LINES:]) + "\n")
             return status

@@ -44,6 +44,7 @@ class Wish:
     @ivar taps: TAP devices of the host, which are eth0, eth1... inside, with the guest's address on each.
     @ivar out: the folder that is C{$LAB_OUT} inside.
     @ivar memory: MiB.
+    @ivar isShell: the command has our terminal.
     """
 
     command: Sequence[str]
@@ -56,6 +57,7 @@ class Wish:
     memory: int = 1024
     cpus: int = 2
     kernel: str = "backports"
+    isShell: bool = False
 
 
 class Guest:
@@ -89,11 +91,13 @@ class Guest:
         for number, name in enumerate(wish.taps):
             command += ["-netdev", f"tap,id=net{number},ifname={name},script=no,downscript=no"]
             command += ["-device", f"virtio-net-pci,netdev=net{number}"]
+        if wish.isShell:
+            command += ["-chardev", "stdio,id=shell,signal=off", "-device", "virtconsole,chardev=shell"]
         with open(self._job / "qemu", "wb") as complaints:
             self._process = subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
-                stdout=complaints,
+                stdin=None if wish.isShell else subprocess.DEVNULL,
+                stdout=None if wish.isShell else complaints,
                 stderr=complaints,
                 pass_fds=[each.fileno() for each in theirs],
                 preexec_fn=_endWithParent,
@@ -136,7 +140,7 @@ class Guest:
         parts = [self._job / "qemu", self._job / "console"]
         return "".join(part.read_text(errors="replace") for part in parts if part.exists())
 
-    def wait(self, timeout: float) -> int:
+    def wait(self, timeout: float | None = None) -> int:
         """The command's exit status, L{OUT_OF_TIME}, or L{FAILED} when the guest went without saying one."""
         isLate = False
         try:
@@ -182,10 +186,11 @@ def startScript(wish: Wish) -> str:
         lines += network.pair(wish.mtu)
     for index, address in enumerate(wish.taps.values()):
         lines += network.joined(index, address)
-    lines += ["exec >$out 2>$err"]
+    lines += ["exec </dev/hvc0 >/dev/hvc0 2>&1" if wish.isShell else "exec >$out 2>$err"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(environment.items())]
     lines += [f"cd {shlex.quote(str(wish.folder))} || exit {FAILED}"]
-    lines += [f"exec setsid -w {shlex.join(wish.command)}", ""]
+    session = "setsid -cw" if wish.isShell else "setsid -w"
+    lines += [f"exec {session} {shlex.join(wish.command)}", ""]
     return "\n".join(lines)
 
 

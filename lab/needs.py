@@ -92,7 +92,5 @@ def ensure() -> None:
         install(missing)
         missing = missingPackages()
     if missing:
-        how = (
-            f"apt-get install {' '.join(missing)}" if hasApt else f"{' '.join(missing)}, as Debian calls them"
-        )
-        raise Unavailable(f"missing here: {how}")
+        how = "missing: apt-get install" if hasApt else "missing, in Debian's words:"
+        raise Unavailable(" ".join([how, *missing]))

@@ -28,7 +28,10 @@ from lab.needs import Unavailable
 CHECKOUT = Path(__file__).resolve().parent.parent
 RUNNER = ("-m", "txrdma.test.kernel.results")
 FOLDER = CHECKOUT / "build" / "kernel"
+PAGE = CHECKOUT / "docs" / "interoperability.md"
+SUITES = ["txrdma.test.kernel"]
 CONSOLE_LINES = 40
+LIMIT_SECONDS = 900
 
 Result = dict[str, Any]
 
@@ -36,8 +39,9 @@ Result = dict[str, Any]
 class Run:
     """All suites that were asked for, one after the other."""
 
-    def __init__(self, folder: Path, names: list[str]) -> None:
+    def __init__(self, folder: Path, names: list[str], limit: float) -> None:
         self.folder, self.names = folder, names
+        self.end = time.monotonic() + limit
         self.results: list[Result] = []
         self.kernel = ""
 
@@ -94,11 +98,12 @@ class Run:
             kernel=os.environ.get("LAB_KERNEL", "backports"),
         )
         begun = time.monotonic()
+        timeout = max(min(box["timeout"], self.end - begun), 1)
         with Guest(wish) as guest:
             self.kernel = guest.kernel.version
-            status = guest.wait(box["timeout"])
+            status = guest.wait(timeout)
             (folder / "console").write_text(guest.console)
-        end = f"stopped after {box['timeout']} s" if status == OUT_OF_TIME else f"status {status}"
+        end = f"stopped after {timeout:.0f} s" if status == OUT_OF_TIME else f"status {status}"
         found = self._found(folder)
         for name in module["tests"]:
             result = found.get(name)
@@ -127,11 +132,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Run them; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m lab.suites", description="Run the kernel suites.")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="for what they leave")
-    parser.add_argument("--page", type=Path, help="write the table into this page of the documentation")
-    parser.add_argument("names", nargs="*", default=["txrdma.test.kernel"])
+    parser.add_argument("--docs", action="store_true", help=f"write the table into {PAGE.name}")
+    parser.add_argument("--limit", type=float, default=LIMIT_SECONDS, help="seconds for everything; 900")
+    parser.add_argument("names", nargs="*", default=SUITES)
     chosen = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    run = Run(chosen.folder.resolve(), chosen.names)
+    run = Run(chosen.folder.resolve(), chosen.names, chosen.limit)
     try:
         run.prepare()
         for module in run.plan():
@@ -145,8 +151,11 @@ def main(arguments: list[str] | None = None) -> int:
     passed, failed, skipped = run.counts()
     text = table.table(about, run.results)
     (run.folder / "table.md").write_text(text)
-    if chosen.page is not None:
-        table.replaceIn(chosen.page, text)
+    isWhole = chosen.names == SUITES
+    if isWhole and chosen.docs:
+        table.replaceIn(PAGE, text)
+    elif isWhole and table.outcomes(PAGE.read_text()) != table.outcomes(text):
+        print(f"kernel: {PAGE.relative_to(CHECKOUT)} tells other outcomes; make test-kernel DOCS=1 writes it")
     print(f"kernel: {passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed else 0
 

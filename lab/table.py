@@ -13,6 +13,9 @@ from typing import Any
 BEGIN = "<!-- made by make test-kernel DOCS=1: begin -->"
 END = "<!-- made by make test-kernel DOCS=1: end -->"
 
+COUNTED = 7
+"""Columns before that of what was measured."""
+
 Result = dict[str, Any]
 
 
@@ -69,6 +72,12 @@ def _shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.3g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def outcomes(page: str) -> list[str]:
+    """The lines of a page's table without what may differ from run to run: what was measured, and when."""
+    lines = [line.strip().strip("|").split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    return [" | ".join(cells[:COUNTED]) for cells in lines if len(cells) == COUNTED + 1]
 
 
 def replaceIn(page: Path, text: str) -> None:

@@ -43,8 +43,8 @@ def plan(names: list[str]) -> list[dict[str, Any]]:
     modules: dict[str, dict[str, Any]] = {}
     for test in flattened(TestLoader().loadByNames(names, recurse=True)):
         module = type(test).__module__
-        if not module.startswith("txrdma."):
-            module = test.id()
+        if module.startswith("twisted."):
+            module = test.id()  # of trial's, in place of a module that can't be loaded
         empty = {"module": module, "boxes": boxes(module), "tests": [], "witnesses": {}}
         entry = modules.setdefault(module, empty)
         entry["tests"].append(test.id())
@@ -69,7 +69,7 @@ class JSONReporter(VerboseTextReporter):
 
     def startTest(self, test: Any) -> None:
         recorded()
-        self._outcome, self._reason = "failed", "it ended without a word"
+        self._outcome, self._reason = "", ""
         self._begun = time.monotonic()
         super().startTest(test)
 
@@ -86,7 +86,7 @@ class JSONReporter(VerboseTextReporter):
         self.results.flush()
 
     def _became(self, outcome: str, reason: object = "") -> None:
-        if self._outcome != "failed" or self._reason == "it ended without a word" or outcome == "failed":
+        if self._outcome != "failed":  # else what failed first is told
             self._outcome, self._reason = outcome, str(reason)
 
     def addSuccess(self, test: Any) -> None:

@@ -1,0 +1,327 @@
+"""
+The lab without its guest: what it makes of results, what it asks of the machine, what it hands to QEMU.
+
+The guest itself is looked at from inside, by L{txrdma.test.kernel.test_box}.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+import txrdma
+
+CHECKOUT = Path(txrdma.__file__).parent.parent
+
+try:
+    from lab import environment, initramfs, needs, network, suites, table
+    from lab.guest import OUT_OF_TIME, startScript, Wish
+except ImportError:
+    skip = "not a checkout, or not run in it"
+
+GIVEN = """
+from twisted.trial.unittest import SynchronousTestCase, SkipTest
+from txrdma.test.kernel import Box, record, Witness
+
+BOXES = (Box(mtu=4200), Box(rxe=False, mtu=1500))
+
+
+class ManyTests(SynchronousTestCase):
+    witness = Witness("software device", "rxe", "SEND")
+
+    def test_passes(self):
+        record("bytes", 5)
+
+    def test_fails(self):
+        self.addCleanup(self.fail, "later")
+        self.fail("for a reason")
+
+    def test_breaks(self):
+        1 / 0
+
+    def test_skips(self):
+        raise SkipTest("there is nothing")
+
+    def test_cleansUp(self):
+        record("bytes", 7)
+        self.addCleanup(self.fail, "only later")
+
+    def test_todo(self):
+        self.fail("not yet")
+    test_todo.todo = "tomorrow"
+
+
+class OtherTests(SynchronousTestCase):
+    def test_passes(self):
+        pass
+"""
+
+
+class ResultsTests(SynchronousTestCase):
+    """What becomes of tests is written down as it happens."""
+
+    def setUp(self) -> None:
+        self.folder = Path(self.mktemp()).resolve()
+        package = self.folder / "given"
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        (package / "test_many.py").write_text(GIVEN)
+
+    def results(self, step: str, *names: str) -> int:
+        """Take one of the two steps; its exit status."""
+        command = [sys.executable, "-m", "txrdma.test.kernel.results", step, str(self.folder), *names]
+        settings = {**os.environ, "PYTHONPATH": os.pathsep.join((str(self.folder), str(CHECKOUT)))}
+        return subprocess.run(command, env=settings, cwd=self.folder, capture_output=True).returncode
+
+    def test_run(self) -> None:
+        """Each test has an outcome, a reason and its own facts."""
+        self.assertEqual(self.results("run", "given.test_many"), 1)
+        lines = (self.folder / "results.jsonl").read_text().splitlines()
+        found = {each["id"].rpartition("test_many.")[2]: each for each in map(json.loads, lines)}
+        self.assertEqual(
+            {name: (each["outcome"], each["reason"], each["facts"]) for name, each in found.items()},
+            {
+                "ManyTests.test_passes": ("passed", "", {"bytes": 5}),
+                "ManyTests.test_fails": ("failed", "for a reason", {}),
+                "ManyTests.test_breaks": ("failed", "division by zero", {}),
+                "ManyTests.test_skips": ("skipped", "there is nothing", {}),
+                "ManyTests.test_cleansUp": ("failed", "only later", {"bytes": 7}),
+                "ManyTests.test_todo": ("skipped", "to do: tomorrow", {}),
+                "OtherTests.test_passes": ("passed", "", {}),
+            },
+        )
+
+    def test_unknown(self) -> None:
+        """What can't be loaded fails under its own name."""
+        self.assertEqual(self.results("plan", "given.test_other"), 0)
+        [module] = json.loads((self.folder / "plan.json").read_text())
+        self.assertEqual(module["tests"], ["given.test_other"])
+        self.assertEqual(self.results("run", "given.test_other"), 1)
+        [line] = (self.folder / "results.jsonl").read_text().splitlines()
+        self.assertEqual(
+            (json.loads(line)["id"], json.loads(line)["outcome"]), ("given.test_other", "failed")
+        )
+
+    def test_plan(self) -> None:
+        """A module's tests, guests and witnesses are known before it runs."""
+        self.assertEqual(self.results("plan", "given"), 0)
+        [module] = json.loads((self.folder / "plan.json").read_text())
+        self.assertEqual(module["module"], "given.test_many")
+        self.assertEqual(len(module["tests"]), 7)
+        self.assertEqual([(box["rxe"], box["mtu"]) for box in module["boxes"]], [(True, 4200), (False, 1500)])
+        witness = {"ours": "software device", "theirs": "rxe", "what": "SEND"}
+        self.assertEqual(module["witnesses"], {"given.test_many.ManyTests": witness})
+
+
+class _FakeGuest:
+    """A guest that ends after the first of its tests."""
+
+    status = 0
+
+    def __init__(self, wish: Wish) -> None:
+        self.kernel = mock.Mock(version="6.66")
+        self.console = "it said this"
+        assert wish.out is not None
+        tests = wish.command[wish.command.index("/run/lab/out") + 1 :]
+        line = {"id": tests[0], "outcome": "passed", "reason": "", "seconds": 1.5, "facts": {"loss %": 5}}
+        (wish.out / "results.jsonl").write_text(json.dumps(line) + "\n")
+
+    def wait(self, timeout: float) -> int:
+        return self.status
+
+    def __enter__(self) -> _FakeGuest:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class SuitesTests(SynchronousTestCase):
+    """A run counts what it was asked for, whatever becomes of the guest."""
+
+    def setUp(self) -> None:
+        self.folder = Path(self.mktemp()).resolve()
+        self.patch(needs, "ensure", lambda: None)
+        self.patch(environment, "choose", lambda _: Path(sys.executable))
+        self.patch(suites, "Guest", _FakeGuest)
+        witness = {"ours": "software device", "theirs": "rxe", "what": "SEND"}
+        box = {"rxe": True, "mtu": 4200, "memory": 512, "timeout": 5}
+        self.plan = {
+            "module": "m.test_some",
+            "boxes": [box],
+            "tests": ["m.test_some.Some.test_a", "m.test_some.Some.test_b"],
+            "witnesses": {"m.test_some.Some": witness},
+        }
+        self.patch(suites.Run, "plan", lambda _: [self.plan])
+
+    def run_(self) -> tuple[int, list[str]]:
+        """Exit status and lines."""
+        with redirect_stdout(io.StringIO()) as said:
+            status = suites.main(["--folder", str(self.folder), "something"])
+        return status, said.getvalue().splitlines()
+
+    def test_guestDies(self) -> None:
+        """Tests that a guest takes with it have failed, and its console is shown."""
+        status, lines = self.run_()
+        self.assertEqual((status, lines[-1]), (1, "kernel: 1 passed, 1 failed, 0 skipped"))
+        self.assertIn("it said this", lines)
+        kept = json.loads((self.folder / "results.json").read_text())
+        self.assertEqual(kept["kernel"], "6.66")
+        self.assertEqual([each["outcome"] for each in kept["tests"]], ["passed", "failed"])
+        self.assertEqual((self.folder / "test_some" / "console").read_text(), "it said this")
+
+    def test_guestHangs(self) -> None:
+        """A guest that does not end is stopped, and the reason says so."""
+        self.patch(_FakeGuest, "status", OUT_OF_TIME)
+        self.run_()
+        kept = json.loads((self.folder / "results.json").read_text())
+        self.assertIn("stopped after 5 s", kept["tests"][1]["reason"])
+
+    def test_allPass(self) -> None:
+        """A run without failures ends with status 0, and makes its table."""
+        self.plan["tests"] = ["m.test_some.Some.test_a"]
+        self.assertEqual(self.run_()[0], 0)
+        text = (self.folder / "table.md").read_text()
+        line = "| software device | rxe | SEND | `test_some`, MTU 4200 | 1 | 0 | 0 | loss % 5 |"
+        self.assertIn(line, text.splitlines())
+
+    def test_unavailable(self) -> None:
+        """Where there can't be a guest the last line says why, and that is no failure."""
+
+        def ensure() -> None:
+            raise needs.Unavailable("missing: apt-get install qemu-system-x86")
+
+        self.patch(needs, "ensure", ensure)
+        expected = "kernel: 0 passed, 0 failed, 0 skipped (missing: apt-get install qemu-system-x86)"
+        self.assertEqual(self.run_(), (0, [expected]))
+
+    def test_occupied(self) -> None:
+        """Two runs at once do not share a folder."""
+        first = suites.Run(self.folder, ["x"], 10)
+        first.prepare()
+        second = suites.Run(self.folder, ["x"], 10)
+        second.prepare()
+        self.assertEqual(second.folder.name, f"{first.folder.name}-1")
+        self.assertTrue((first.folder / "path" / "pyverbs").is_symlink())
+
+
+class NeedsTests(SynchronousTestCase):
+    """Nothing is installed without root; what is missing has the name of its package."""
+
+    def setUp(self) -> None:
+        self.patch(needs, "SEARCHED", self.mktemp())
+        self.patch(needs, "install", self.fail)
+
+    def test_missing(self) -> None:
+        """An ordinary user is told what to install."""
+        self.patch(os, "geteuid", lambda: 1000)
+        self.patch(shutil, "which", lambda name, path=None: "/bin/apt-get" if name == "apt-get" else None)
+        error = self.assertRaises(needs.Unavailable, needs.ensure)
+        self.assertTrue(str(error).startswith("missing: apt-get install busybox-static "), error)
+        self.assertIn(" qemu-system-x86", str(error))
+        self.assertNotIn("\n", str(error))
+
+    def test_find(self) -> None:
+        """So is who looks for one program."""
+        error = self.assertRaises(needs.Unavailable, needs.find, "qemu-system-x86_64")
+        self.assertEqual(str(error), "there is no qemu-system-x86_64: apt-get install qemu-system-x86")
+
+
+class TableTests(SynchronousTestCase):
+    """The page gets a table, and only changes between its marks."""
+
+    def result(self, **changes: Any) -> dict[str, Any]:
+        witness = {"ours": "pyverbs", "theirs": "rxe", "what": "READ"}
+        plain = {"id": "t", "outcome": "passed", "reason": "", "seconds": 1, "facts": {}, "mtu": 1500}
+        return {**plain, "module": "m.test_x", "witness": witness, **changes}
+
+    def text(self, *results: dict[str, Any]) -> str:
+        told = {"kernel": "6.12", "rdma-core": "44", "pyverbs": "44", "date": "2026-01-01"}
+        return table.table(told, list(results))
+
+    def test_counts(self) -> None:
+        """Tests of the same witness are counted together; those without one are no line."""
+        text = self.text(
+            self.result(facts={"MiB": 16, "share": 0.98765}),
+            self.result(outcome="skipped"),
+            self.result(outcome="failed", facts={"MiB": 16}),
+            self.result(witness=None),
+        )
+        lines = [line for line in text.splitlines() if line.startswith("| ")]
+        self.assertEqual(
+            lines[1:], ["| pyverbs | rxe | READ | `test_x`, MTU 1500 | 1 | 1 | 1 | MiB 16; share 0.988 |"]
+        )
+
+    def test_outcomes(self) -> None:
+        """Other measurements are no other outcome; another count is."""
+        usual = table.outcomes(self.text(self.result(facts={"a": 1})))
+        self.assertEqual(len(usual), 2)
+        self.assertEqual(table.outcomes(self.text(self.result(facts={"a": 2}))), usual)
+        self.assertNotEqual(table.outcomes(self.text(self.result(outcome="failed"))), usual)
+
+    def test_replace(self) -> None:
+        """What stands around the table stays; writing twice is the same as once."""
+        page = Path(self.mktemp())
+        page.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
+        table.replaceIn(page, self.text(self.result()))
+        once = page.read_text()
+        table.replaceIn(page, self.text(self.result()))
+        self.assertEqual(page.read_text(), once)
+        self.assertTrue(once.startswith("before\n") and once.endswith("after\n") and "old" not in once)
+        self.assertIn("| pyverbs | rxe | READ |", once)
+
+    def test_noPlace(self) -> None:
+        """A page without marks is left alone."""
+        page = Path(self.mktemp())
+        page.write_text("nothing")
+        self.assertRaises(SystemExit, table.replaceIn, page, self.text())
+        self.assertEqual(page.read_text(), "nothing")
+
+    def test_page(self) -> None:
+        """Our own page has the marks."""
+        self.assertEqual(suites.PAGE.read_text().count(table.BEGIN), 1)
+        self.assertEqual(suites.PAGE.read_text().count(table.END), 1)
+
+
+class GuestTests(SynchronousTestCase):
+    """What the guest is given."""
+
+    def test_archive(self) -> None:
+        """The first file system is one that another program can read."""
+        busybox = shutil.which("busybox")
+        if busybox is None:
+            raise SkipTest("there is no busybox")
+        archive = initramfs._Archive()
+        archive.folder("etc")
+        archive.file("etc/some", b"12345")
+        archive.program("run", b"#!/bin/sh\n")
+        told = subprocess.run([busybox, "cpio", "-tv"], input=archive.finished(), capture_output=True)
+        words = [line.split() for line in told.stdout.decode().splitlines()]
+        self.assertEqual(
+            [(line[0], line[2], line[-1]) for line in words],
+            [("drwxr-xr-x", "0", "etc"), ("-rw-r--r--", "5", "etc/some"), ("-rwxr-xr-x", "10", "run")],
+        )
+
+    def test_script(self) -> None:
+        """Command, folder and environment come through the guest's shell as they are."""
+        self.patch(os, "environ", {"PATH": "/bin", "PYTHONPATH": "/a b", "SECRET": "no", "TXRDMA_X": "'"})
+        command = ["echo", "it's", "$HOME", "a  b"]
+        script = startScript(Wish(command, rxe=True, taps={"t": "10.1.1.2/24"}, folder=Path("/with space")))
+        checked = subprocess.run(["sh", "-n"], input=script.encode(), capture_output=True)
+        self.assertEqual(checked.stderr, b"")
+        self.assertNotIn("SECRET", script)
+        for line in ("export PYTHONPATH='/a b'", "cd '/with space' || exit 125", *network.pair(1500)):
+            self.assertIn(line, script.splitlines())
+        last = script.splitlines()[-1].replace("exec setsid -w ", "")
+        said = subprocess.run(["sh", "-c", last], capture_output=True, text=True).stdout
+        self.assertEqual(said, "it's $HOME a  b\n")
