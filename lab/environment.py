@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lab.needs import output, Unavailable
+from lab.needs import have, output, Unavailable
 
 DISTRIBUTION = Path("/usr/lib/python3/dist-packages")
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -30,6 +30,7 @@ def choose(checkout: Path) -> Path:
     python = made / "bin" / "python"
     stamp = made / ".has-test"
     if not stamp.exists() or stamp.stat().st_mtime < (checkout / "pyproject.toml").stat().st_mtime:
+        have(lambda: [] if _canMakeEnvironments() else ["python3-venv"])
         print(f"kernel: making {made.name}, for the distribution's pyverbs", flush=True)
         words = [str(checkout / "tools" / "make-venv"), str(made)]
         _run(words, checkout, {**os.environ, "PYTHON": SYSTEM_PYTHON})
@@ -52,6 +53,11 @@ def _fits(python: Path) -> bool:
     ask = "import sysconfig; print(sysconfig.get_config_var('EXT_SUFFIX'))"
     suffix = output(python, "-c", ask).strip()
     return (DISTRIBUTION / "pyverbs" / f"device{suffix}").exists()
+
+
+def _canMakeEnvironments() -> bool:
+    words = [SYSTEM_PYTHON, "-c", "import ensurepip, venv"]
+    return subprocess.run(words, stderr=subprocess.DEVNULL).returncode == 0
 
 
 def _run(words: list[str], folder: Path, environment: dict[str, str]) -> None:

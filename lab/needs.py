@@ -10,6 +10,7 @@ import platform
 import shlex
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 SEARCHED = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
@@ -85,6 +86,11 @@ def ensure() -> None:
     """Have all that the kernel suites want, or raise L{Unavailable}."""
     if platform.machine() != "x86_64" or platform.system() != "Linux":
         raise Unavailable(f"it wants Linux on x86-64, this is {platform.system()} on {platform.machine()}")
+    have(missingPackages)
+
+
+def have(missingPackages: Callable[[], list[str]]) -> None:
+    """Install what is missing, or raise L{Unavailable}."""
     missing = missingPackages()
     hasApt = shutil.which("apt-get") is not None
     if missing and hasApt and os.geteuid() == 0:
