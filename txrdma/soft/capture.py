@@ -234,7 +234,14 @@ class RecordedLane(Lane):
 
     __slots__ = ("_arrived", "_notesTaken", "_ours", "_parts", "_positions", "_recorder", "_theirs")
 
-    def __init__(self, owner: Owner, surroundings: Surroundings, box: memoryview, recorder: Recorder) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        surroundings: Surroundings,
+        box: memoryview,
+        recorder: Recorder,
+        shared: bool = False,
+    ) -> None:
         self._recorder = recorder
         self._ours: Direction | None = None
         self._theirs: Direction | None = None
@@ -242,8 +249,8 @@ class RecordedLane(Lane):
         self._parts: list[bytes] = []
         self._arrived = 0
         self._notesTaken = 0
-        super().__init__(owner, surroundings, box)
-        self._short = {}  # every record is looked at closely
+        super().__init__(owner, surroundings, box, shared)
+        self._shorts = {}  # every record is looked at closely
 
     @property
     def wantsNotes(self) -> bool:

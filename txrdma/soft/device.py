@@ -7,18 +7,17 @@ memory for peers on the same host.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from secrets import randbelow
-from typing import cast, Final
+from typing import cast
 
 from zope.interface import implementer
 
-from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable, InvalidRequest
@@ -26,7 +25,6 @@ from txrdma.iba.pcap import RoCECapture
 from txrdma.iba.types import GID, GUID, MACAddress, MTU, PKey, QPN
 from txrdma.iba.verbs import (
     AsyncEvent,
-    AsyncEventKind,
     AtomicCapability,
     Capacity,
     DeviceAttributes,
@@ -42,24 +40,20 @@ from txrdma.interfaces import (
     IProtectionDomain,
     IVerbsDevice,
 )
-from txrdma.soft._netdev import activeMTU
-from txrdma.soft._route import Owner, Route, RoutePort
+from txrdma.soft._route import Route, RoutePort
 from txrdma.soft.completion import SoftCompletionChannel, SoftCompletionQueue
 from txrdma.soft.domains import SoftAddressHandle, SoftProtectionDomain
+from txrdma.soft.hostinterfaces import HostInterfaces
 from txrdma.soft.limits import checkCapacity, checkRange, checkRoom, LIMITS
 from txrdma.soft.memory import KeyTable
+from txrdma.soft.opening import openPort
 from txrdma.soft.ports import PKEYS, SoftPort
 from txrdma.soft.queuepair import SoftQueuePair
 from txrdma.soft.roce import RoCEPort
-from txrdma.soft.sharedmemory import SharedMemoryPort, SharingReactor
+from txrdma.soft.sharedmemory import SharedMemoryPort
 from txrdma.soft.sharedreceives import SoftSharedReceiveQueue
-from txrdma.soft.udp import UDPCarrier
 
 _log = Logger()
-
-ROUTES: Final = ("auto", "rocev2", "shared-memory")
-
-_ATTEMPTS: Final = 4
 
 
 @lru_cache(1)
@@ -102,7 +96,7 @@ class SoftDevice:
         )
         siblings: dict[int, RoCEPort] = {}
         for number, port in enumerate(self.ports, 1):
-            port.number = number
+            port.adopt(number, self.notify)
             for route in port.routes:
                 if isinstance(route, RoCEPort):
                     siblings[number] = route
@@ -150,11 +144,12 @@ class SoftDevice:
         While it is down nothing goes out of it and nothing comes in.
         """
         self._checkOpen()
-        which = self._port(port)
-        if which.isEnabled != isEnabled:
-            which.setEnabled(isEnabled)
-            kind = AsyncEventKind.PORT_ACTIVE if isEnabled else AsyncEventKind.PORT_ERROR
-            self.notify(AsyncEvent(kind, port=port))
+        self._port(port).setEnabled(isEnabled)
+
+    def look(self) -> None:
+        """See what the host has made of its interfaces, and tell."""
+        for port in self.ports:
+            port.look()
 
     @property
     def address(self) -> str:
@@ -265,7 +260,7 @@ class SoftDevice:
         for index in (asked.pkeyIndex, asked.alternatePKeyIndex):
             if index is not None and not 0 <= index < len(PKEYS):
                 raise InvalidRequest(f"the port has no P_Key {index}")
-        if asked.pathMTU is not None and asked.pathMTU > self._port(port or 1).attributes().activeMTU:
+        if asked.pathMTU is not None and asked.pathMTU > self._port(port or 1).activeMTU:
             raise InvalidRequest(f"{asked.pathMTU!r} is more than the port's active MTU")
 
     def notify(self, event: AsyncEvent) -> None:
@@ -326,22 +321,6 @@ class SoftDevice:
         return self.ports[number - 1]
 
 
-class _DatagramsOnly:
-    """A port for the datagrams of a device whose connections may not use it."""
-
-    def __init__(self, port: RoutePort) -> None:
-        self._port = port
-
-    def connect(self, owner: Owner) -> Route | None:
-        return self._port.connect(owner) if owner.kind is QPKind.UD else None
-
-    def setEnabled(self, isEnabled: bool) -> None:
-        self._port.setEnabled(isEnabled)
-
-    def close(self) -> None:
-        self._port.close()
-
-
 def openSoftDevice(
     reactor: object,
     addresses: str | Sequence[str] = "127.0.0.1",
@@ -354,7 +333,7 @@ def openSoftDevice(
     Open a software device at one or more IP addresses of this host: each is a port of its own.
 
     @param port: its UDP port; without it that of RoCE v2, or any other when that one is taken.
-    @param route: one of L{ROUTES}: which ways its connections may take.
+    @param route: one of L{ROUTES <txrdma.soft.opening.ROUTES>}: which ways its connections may take.
     @param pcap: the name of a file that records all packets.
     @param mtu: the largest payload of a packet, where the interface's own MTU allows more.
     @raise DeviceUnavailable: there is no such address, the port is taken, or the file can't be written.
@@ -370,50 +349,14 @@ def openSoftDevice(
         if file is not None:
             undo.callback(file.close)
             capture = RoCECapture(file)
+        interfaces = HostInterfaces()
+        undo.callback(interfaces.close)
         ports = []
         for address in addresses:
-            ports.append(_openPort(reactor, address, port, route, capture, mtu))
+            ports.append(openPort(reactor, interfaces.known, address, port, route, capture, mtu))
             undo.callback(ports[-1].close)
         closing = undo.pop_all()
     name = "soft" if addresses == ("127.0.0.1",) else "soft:" + ",".join(addresses).replace(":", r"\:")
-    return SoftDevice(IReactorTime(reactor), ports, name, closing.close)
-
-
-def _openPort(
-    reactor: object, address: str, port: int | None, route: str, capture: RoCECapture | None, mtu: MTU | None
-) -> SoftPort:
-    # Somebody else may have our name for shared memory at a UDP port that is free (a process that is just
-    # closing, or none of ours): then any other port will do.
-    left = _ATTEMPTS if port is None and route != "rocev2" else 1
-    while True:
-        left -= 1
-        carrier = UDPCarrier(IReactorFDSet(reactor), address, port)
-        roce = RoCEPort(IReactorTime(reactor), carrier, capture, activeMTU(address, mtu))
-        routes: list[RoutePort] = []
-        try:
-            if route != "rocev2":
-                needed = route == "shared-memory" or left > 0
-                routes += _sharedMemory(reactor, address, roce.port, capture, needed)
-            break
-        except DeviceUnavailable:
-            roce.close()
-            if left == 0:
-                raise
-            port = 0
-    routes.append(_DatagramsOnly(roce) if route == "shared-memory" else roce)
-    return SoftPort(address, roce.port, routes, mtu)
-
-
-def _sharedMemory(
-    reactor: object, address: str, port: int, capture: RoCECapture | None, isNeeded: bool
-) -> list[RoutePort]:
-    """The way to other processes of this host, if the system has it."""
-    try:
-        if sys.platform != "linux":
-            raise DeviceUnavailable("the shared memory route needs Linux")
-        return [SharedMemoryPort(cast(SharingReactor, reactor), address, port, capture)]
-    except DeviceUnavailable as error:
-        if isNeeded:
-            raise
-        _log.warn("{address} goes without shared memory: {error}", address=address, error=error)
-        return []
+    device = SoftDevice(IReactorTime(reactor), ports, name, closing.close)
+    interfaces.watch(reactor, device.look)
+    return device

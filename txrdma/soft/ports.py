@@ -1,18 +1,23 @@
 """
 A port of a software device: one IP address of this host, and the routes that begin there.
 
-Follows InfiniBand Architecture vol. 1, 11.2.1.2 (port attributes) and annex A17 (GIDs of RoCE v2).
+Follows InfiniBand Architecture vol. 1, 11.2.1.2 (port attributes), 11.6.3.3 (port events) and annex A17 (GIDs
+of RoCE v2).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from txrdma.error import InvalidRequest
+from twisted.logger import Logger
+
+from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.types import DEFAULT_PKEY, GID, MTU, PKey
 from txrdma.iba.verbs import (
     AddressVector,
+    AsyncEvent,
+    AsyncEventKind,
     GIDEntry,
     GIDType,
     LinkLayer,
@@ -20,8 +25,12 @@ from txrdma.iba.verbs import (
     PortAttributes,
     PortState,
 )
-from txrdma.soft._netdev import activeMTU, interfaceOf, laneCount, softMAC
+from txrdma.ports.netlink import NetworkInterface
+from txrdma.soft._netdev import activeMTU, laneCount, softMAC
 from txrdma.soft._route import RoutePort
+from txrdma.soft.hostinterfaces import Interfaces
+
+_log = Logger()
 
 NO_GID: Final = GID(bytes(16))
 PKEYS: Final[Sequence[PKey]] = (DEFAULT_PKEY,)
@@ -34,14 +43,21 @@ class SoftPort:
     @ivar number: from 1, given by the device.
     @ivar routes: where routes begin, in the order in which they are tried.
     @ivar mac: locally administered; its last two bytes are the UDP port.
+    @ivar isEnabled: False from C{setEnabled(False)} on: taken down by command.
     """
 
     def __init__(
-        self, address: str, udpPort: int, routes: Sequence[RoutePort], mtu: MTU | None = None
+        self,
+        address: str,
+        udpPort: int,
+        routes: Sequence[RoutePort],
+        mtu: MTU | None = None,
+        interfaces: Interfaces | None = None,
     ) -> None:
         """
         @param routes: are the port's from now on, and closed with it.
         @param mtu: the largest payload of a packet, where the interface's own MTU allows more.
+        @param interfaces: where to look up what carries the address; without it, it is there and up for ever.
         """
         self.number = 0
         self.address = address
@@ -51,31 +67,71 @@ class SoftPort:
         self.isEnabled = True
         self._gid = GID.fromIP(address)
         self._mtu = mtu
+        self._interfaces = interfaces
+        self._interface: NetworkInterface | None = None
+        self._closed = False
+        self._notify: Callable[[AsyncEvent], None] = lambda event: None
+        self.look()
 
     def __repr__(self) -> str:
         return f"<SoftPort {self.number} {self.address} port {self.udpPort}>"
 
+    def adopt(self, number: int, notify: Callable[[AsyncEvent], None]) -> None:
+        """It is a device's port with that number from now on, and tells what happens to it."""
+        self.number = number
+        self._notify = notify
+
+    # What it is.
+
+    @property
+    def isThere(self) -> bool:
+        """Whether the host had the address when we last looked."""
+        return self._interfaces is None or self._interface is not None
+
+    @property
+    def isActive(self) -> bool:
+        """Whether it could carry traffic when we last looked."""
+        if self._closed or not self.isEnabled:
+            return False
+        return self._interfaces is None or (self._interface is not None and self._interface.isRunning)
+
+    @property
+    def _netdev(self) -> str:
+        return "" if self._interface is None else self._interface.name
+
     def gidTable(self) -> Sequence[GIDEntry]:
-        """The IP address, as RoCE v2 writes it."""
-        interface = interfaceOf(self.address)
-        return (GIDEntry(self._gid, GIDType.ROCE_V2, "" if interface is None else interface.name),)
+        """The IP address, as RoCE v2 writes it; nothing in its place while the host does not have it."""
+        self.look()
+        return (GIDEntry(self._gid if self.isThere else NO_GID, GIDType.ROCE_V2, self._netdev),)
 
     def attributes(self) -> PortAttributes:
         """What the port is at present: as the network interface is."""
-        interface = interfaceOf(self.address)
-        isUp = self.isEnabled and (interface is None or interface.isUp)
-        rate = 0 if interface is None else interface.rate
+        self.look()
+        interface = self._interface
+        rate = 0 if self._interfaces is None or interface is None else self._interfaces.rate(interface.name)
+        if self.isActive:
+            state, physical = PortState.ACTIVE, PhysicalState.LINK_UP
+        elif self.isEnabled and interface is not None and interface.isUp and not self._closed:
+            state, physical = PortState.DOWN, PhysicalState.POLLING
+        else:
+            state, physical = PortState.DOWN, PhysicalState.DISABLED
         return PortAttributes(
-            PortState.ACTIVE if isUp else PortState.DOWN,
+            state,
             maxMTU=MTU.MTU_4096,
-            activeMTU=activeMTU(self.address, self._mtu),
+            activeMTU=self.activeMTU,
             rate=rate,
-            netdev="" if interface is None else interface.name,
+            netdev=self._netdev,
             mac=self.mac,
-            physicalState=PhysicalState.LINK_UP if isUp else PhysicalState.DISABLED,
+            physicalState=physical,
             linkLayer=LinkLayer.ETHERNET,
             width=laneCount(rate),
         )
+
+    @property
+    def activeMTU(self) -> MTU:
+        """The largest payload that the interface allowed when we last looked."""
+        mtu = None if self._interface is None else self._interface.mtu
+        return activeMTU(mtu, ":" in self.address, self._mtu)
 
     def checkWay(self, vector: AddressVector) -> None:
         """
@@ -83,20 +139,49 @@ class SoftPort:
 
         @raise InvalidRequest: the port has no such GID, or the way leads nowhere.
         """
-        table = self.gidTable()
-        if not 0 <= vector.sgidIndex < len(table) or table[vector.sgidIndex].gid == NO_GID:
-            raise InvalidRequest(f"the port has no GID {vector.sgidIndex}")
+        if vector.sgidIndex != 0 or not self.isThere:
+            raise InvalidRequest(f"port {self.number} has no GID {vector.sgidIndex} at present")
         if vector.dgid.ip is None:
             raise InvalidRequest(f"{vector.dgid} leads nowhere")
 
+    # What becomes of it.
+
+    def look(self) -> None:
+        """See what the host has made of its interfaces, and tell."""
+        if self._interfaces is None or self._closed:
+            return
+        wasThere, wasActive = self.isThere, self.isActive
+        try:
+            self._interface = self._interfaces.interfaceOf(self.address)
+        except DeviceUnavailable as error:
+            _log.debug("{port} stays as it was: {error}", port=self, error=error)
+        self._compare(wasThere, wasActive)
+
     def setEnabled(self, isEnabled: bool) -> None:
-        """By command."""
+        """Take it down, or up again: nothing goes out while it is down, and nothing comes in."""
+        if isEnabled == self.isEnabled:
+            return
+        wasActive = self.isActive
         self.isEnabled = isEnabled
         for route in self.routes:
             route.setEnabled(isEnabled)
+        self._compare(self.isThere, wasActive)
+
+    def _compare(self, wasThere: bool, wasActive: bool) -> None:
+        isThere, isActive = self.isThere, self.isActive
+        if wasActive and not isActive:
+            self._tell(AsyncEventKind.PORT_ERROR)
+        if wasThere != isThere:
+            self._tell(AsyncEventKind.GID_CHANGE)
+        if isActive and not wasActive:
+            self._tell(AsyncEventKind.PORT_ACTIVE)
+
+    def _tell(self, kind: AsyncEventKind) -> None:
+        _log.info("{port}: {kind}", port=self, kind=kind.value)
+        self._notify(AsyncEvent(kind, port=self.number))
 
     def close(self) -> None:
         """Close its sockets."""
-        self.isEnabled = False
+        self._closed = True
         for route in self.routes:
             route.close()

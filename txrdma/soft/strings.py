@@ -34,7 +34,8 @@ class SoftDeviceStringParser:
     def parseDevice(self, reactor: object, *args: str, **kwargs: str) -> IVerbsDevice:
         """Open it."""
         from txrdma.iba.types import MTU
-        from txrdma.soft.device import openSoftDevice, ROUTES
+        from txrdma.soft.device import openSoftDevice
+        from txrdma.soft.opening import ROUTES
 
         if len(args) > 1:
             raise ValueError(f"soft: {args[1]!r} is too much: one address, then keys with values")

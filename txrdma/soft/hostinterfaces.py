@@ -1,0 +1,103 @@
+"""
+The network interfaces of this host, as the ports of a software device see them.
+
+Everything is asked through sockets that are opened together with the device, so that a device in another
+network namespace sees that one's interfaces.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from typing import cast, Final, Protocol
+
+from twisted.logger import Logger
+
+from txrdma.error import DeviceUnavailable
+from txrdma.ports.netlink import NetworkInterface
+from txrdma.ports.network import HostNetwork, IReactor
+
+_log = Logger()
+
+_SIOCETHTOOL: Final = 0x8946
+_GET_SETTINGS: Final = 1
+_SETTINGS: Final = struct.Struct("=I8xH14xH14x")  # struct ethtool_cmd: what, the speed, its upper half
+_REQUEST: Final = struct.Struct("@16sP16x")
+_UNKNOWN: Final = 0xFFFFFFFF
+
+
+class Interfaces(Protocol):
+    """What a port asks."""
+
+    def interfaceOf(self, address: str) -> NetworkInterface | None:
+        """The one that has this IP address at present, ready to be used."""
+
+    def rate(self, name: str) -> int:
+        """Of its link, in bits per second; 0 where nobody knows."""
+
+
+class HostInterfaces:
+    """
+    Those of the network namespace that the thread was in when this was made.
+
+    Where the system does not tell (it is not Linux), nothing is known and nothing changes.
+    """
+
+    def __init__(self) -> None:
+        self._network: HostNetwork | None = None
+        self._socket: socket.socket | None = None
+        try:
+            self._network = HostNetwork.open()
+            self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        except (DeviceUnavailable, OSError) as error:
+            _log.debug("{error}", error=error)
+
+    @property
+    def known(self) -> HostInterfaces | None:
+        """This, when there is anything to know."""
+        return None if self._network is None else self
+
+    def interfaceOf(self, address: str) -> NetworkInterface | None:
+        """The one that has this IP address at present, ready to be used."""
+        if self._network is None:
+            raise DeviceUnavailable("the system does not tell its interfaces")
+        found = self._network.interfaceOf(address)
+        if found is not None:
+            ip = address.partition("%")[0]
+            for own in found.addresses:
+                if own.ip == ip and not own.isUsable:
+                    return None
+        return found
+
+    def rate(self, name: str) -> int:
+        """Of its link, in bits per second; 0 where nobody knows."""
+        if self._socket is None or sys.platform != "linux":
+            return 0
+        settings = array.array("B", _SETTINGS.pack(_GET_SETTINGS, 0, 0))
+        where, _ = settings.buffer_info()
+        try:
+            fcntl.ioctl(self._socket, _SIOCETHTOOL, _REQUEST.pack(name.encode(), where))
+        except OSError:
+            return 0  # a link without one, such as the loopback's
+        _, low, high = _SETTINGS.unpack(settings)
+        megabits = high << 16 | low
+        return 0 if megabits == _UNKNOWN else megabits * 1_000_000
+
+    def watch(self, reactor: object, changed: Callable[[], None]) -> None:
+        """Call C{changed} shortly after any of them has changed, until C{close}."""
+        if self._network is not None:
+            try:
+                self._network.watch(cast(IReactor, reactor), changed)
+            except DeviceUnavailable as error:
+                _log.warn("changes of network interfaces go unnoticed: {error}", error=error)
+
+    def close(self) -> None:
+        """Twice is fine."""
+        if self._socket is not None:
+            self._socket.close()
+        if self._network is not None:
+            self._network.close()
