@@ -15,6 +15,7 @@ COMPILED = [
     "txrdma/smc/link.py",
     "txrdma/smc/posting.py",
     "txrdma/soft/_lane.py",
+    "txrdma/soft/_receiving.py",
     "txrdma/soft/_sending.py",
     "txrdma/soft/_writer.py",
 ]

@@ -7,6 +7,7 @@ page of words (C{u64}, each on its own cache line), then comes the ring::
     0     consumed: the position up to which the I{peer's} records are consumed; the top byte is a fault
     64    wake: how to wake us (L{Wake}); the upper bits change with each arming: one sleeper is rung once
     128   stalled: (position + 1) << 8 | RNR timer code, while a record waits for a receive
+    2048  results of the I{peer's} atomics, in turn, in the byte order of this host: 256 words
     4096  records
 
 Positions are bytes since the beginning; a ring's length is a power of two. A record begins on a cache line
@@ -36,6 +37,7 @@ from txrdma.iba.verbs import CompletionOpcode, Operation, SendRequest
 
 REMOTE_WRITE: Final = 2
 REMOTE_READ: Final = 4
+REMOTE_ATOMIC: Final = 8
 
 HEADER_BYTES: Final = 4096
 RING_BYTES: Final = 256 * 1024
@@ -47,13 +49,20 @@ LINE: Final = 64
 CONSUMED: Final = 0
 WAKE: Final = 8
 STALLED: Final = 16
+RESULTS: Final = 256
 FIRST: Final = HEADER_BYTES // 8
 
 POSITION: Final = (1 << 56) - 1
 LENGTH: Final = (1 << 24) - 1
 
+RESULT_COUNT: Final = FIRST - RESULTS
+"""So many atomics may be on their way in one direction."""
+
 TOLD_BYTES: Final = 24
 """What a WRITE_WITH_IMMEDIATE or a NOTE carries: length, address and key, each C{u64}, little-endian."""
+
+ASKED_BYTES: Final = 32
+"""What an ATOMIC carries: address, key, operand and what to compare with, likewise."""
 
 
 class Kind(IntEnum):
@@ -66,6 +75,7 @@ class Kind(IntEnum):
     PADDING = 5
     NOTE = 6
     """What was done to the receiver's memory: for receivers that record everything."""
+    ATOMIC = 7
 
 
 KIND: Final = 7
@@ -86,6 +96,8 @@ class Wake:
     SOLICITED = 2
     SENDS = 4
     ROOM = 8
+    DOWN = 16
+    """Don't wake us: our port is down. We take nothing, and nothing may be done to our memory."""
 
 
 COMPLETION_OF: Final = {
@@ -133,7 +145,8 @@ class RemoteRegion:
 
     @ivar rights: plain L{txrdma.iba.verbs.Access} numbers.
     @ivar view: the bytes, mapped; None when they are reached by messages.
-    @ivar valid: one C{u64} word that is 1 until the peer deregisters.
+    @ivar valid: one C{u64} word: 0 once the peer has deregistered it, 2 when a port of the peer is down, so
+        that whoever comes by that one must wait, else 1.
     @ivar noted: the bytes, mapped, in the place of C{view} when the peer wants a note of each access.
     @ivar writable: C{view}, when it may be written.
     """

@@ -109,6 +109,7 @@ class Region(Layout):
     """
     The answer to L{Want}; with the memory's descriptor when it is C{MAPPED}.
 
+    C{access} is all that the queue pair allows, C{rights} what of it the region allows, too.
     C{validOffset} is where its valid word is, in a page of its own, the last one.
     """
 
@@ -117,7 +118,8 @@ class Region(Layout):
     reach: Reach = bits(8)
     destination: QPN = bits(24)
     rkey: RKey = bits(32)
-    rights: int = bits(32)
+    access: int = bits(16)
+    rights: int = bits(16)
     address: int = bits(64)
     length: int = bits(64)
     validOffset: int = bits(64)

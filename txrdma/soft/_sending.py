@@ -14,7 +14,6 @@ from itertools import chain
 from typing import Final
 
 from txrdma.error import ProtectionError
-from txrdma.iba.headers import ackTimeoutSeconds, rnrTimerSeconds
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import (
     AsyncEventKind,
@@ -24,8 +23,10 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
+from txrdma.soft._atomics import Atomics, packed, WORD_BYTES
 from txrdma.soft._box import (
     acquire,
+    ASKED_BYTES,
     barrier,
     COMPLETION_OF,
     Kind,
@@ -38,8 +39,8 @@ from txrdma.soft._box import (
     REMOTE_READ,
     REMOTE_WRITE,
     RemoteRegion,
+    RESULT_COUNT,
     SOLICITED,
-    STALLED,
     Surroundings,
     TOLD_BYTES,
     WAKE,
@@ -57,8 +58,9 @@ _PLAIN_HEADER: Final = PLAIN << 24
 _SOLICITED_HEADER: Final = PLAIN_SOLICITED << 24
 _WHOLE_LINES: Final = -LINE
 _RDMA: Final = frozenset({Operation.RDMA_WRITE, Operation.RDMA_WRITE_WITH_IMMEDIATE, Operation.RDMA_READ})
-_FOR_EVER: Final = 7
-_LOOK_AGAIN: Final = 0.01
+_ATOMICS: Final = frozenset({Operation.COMPARE_AND_SWAP, Operation.FETCH_AND_ADD})
+_LAST_OUTWARD: Final = int(Operation.SEND_WITH_IMMEDIATE)  # of those that send what is in our memory
+FOR_EVER: Final = 7
 
 # What a receiver may say of our oldest request.
 _FAULTS: Final = frozenset({Status.REM_INV_REQ_ERR, Status.REM_ACCESS_ERR, Status.REM_OP_ERR})
@@ -79,9 +81,11 @@ class Sending(Writer):
     __slots__ = (
         "_armed",
         "_asked",
+        "_atomics",
         "_attentive",
         "_dead",
         "_domain",
+        "_down",
         "_epoch",
         "_failing",
         "_gone",
@@ -93,10 +97,12 @@ class Sending(Writer):
         "_lookup",
         "_outstanding",
         "_owner",
+        "_peerAccess",
         "_room",
         "_rungReceives",
         "_since",
         "_surroundings",
+        "_urgent",
         "_waiting",
         "regions",
     )
@@ -108,10 +114,14 @@ class Sending(Writer):
         self._lookup = owner.keys.lookup
         self._surroundings = surroundings
         self.regions: dict[int, RemoteRegion | None] = {}
+        self._peerAccess = 0  # what the peer's queue pair allows, when we last heard of it
         self._outstanding: deque[_Entry] = deque()
+        self._atomics = Atomics()
         # What can't be carried out yet.
         self._waiting: deque[SendRequest] = deque()
-        self._held = True  # new requests wait: to be attached, for room, for an answer, behind a failure
+        # New requests wait: to be attached, for room, for an answer, behind a failure. Or they only take the
+        # way on which it is seen whether they may pass an atomic.
+        self._held = True
         self._heldAt = 0  # how far the peer was then
         self._linked = False
         self._notes = False  # the peer wants a note of each access to its memory
@@ -122,17 +132,19 @@ class Sending(Writer):
         self._room = 0
         self._epoch = 0
         self._rungReceives = 0
+        self._urgent = False  # the peer is to look, even when nobody there waits for messages
         # How long the peer may take, and how it ends.
         self._impatient = True
         self._attentive = True  # every post ends with a full look around
         self._since: tuple[int, float] | None = None
+        self._down = False  # our port is
         self._gone = False
         self._dead = False
 
     def attributesChanged(self) -> None:
         """Timers and counters are others now."""
         retries = self._owner.attributes.rnrRetry
-        self._impatient = not self._linked or (retries is not None and retries != _FOR_EVER)
+        self._impatient = not self._linked or (retries is not None and retries != FOR_EVER)
         self._attentive = self._impatient or not ORDERED
 
     def post(self, requests: Sequence[SendRequest]) -> None:
@@ -200,7 +212,7 @@ class Sending(Writer):
             return False
         target = region.writable
         at = request.remoteAddress - region.address
-        if target is None or at < 0 or not region.valid[0]:
+        if target is None or at < 0 or region.valid[0] != 1:
             return False
         inline = request.inline
         if inline:
@@ -234,7 +246,7 @@ class Sending(Writer):
                 self._waiting.extend(map(_kept, requests))
                 self._hold()
                 break
-            if self._held:  # it fails: nothing after it is begun
+            if self._failing:  # nothing after it is begun
                 self._waiting.extend(map(_kept, requests))
                 break
             solicited |= request.solicited
@@ -257,6 +269,11 @@ class Sending(Writer):
         if wake and wake != self._rungReceives and wake & (3 if solicited else 1):
             self._rungReceives = wake
             self._surroundings.ringReceives()
+        if wake & Wake.DOWN:
+            self._surroundings.watch()
+        elif self._urgent and not wake & Wake.RECEIVES:
+            self._surroundings.nudge()
+        self._urgent = False
         if (self._produced == self._acknowledged or self._failing) and not self._retire():
             return
         if self._impatient:
@@ -265,6 +282,11 @@ class Sending(Writer):
     def _carryOut(self, request: SendRequest) -> bool:
         """Do it, or tell that it has to wait."""
         operation = request.operation
+        if operation > _LAST_OUTWARD and not self._owner.attributes.maxRDAtomic:
+            self._spoil(request, Status.LOC_QP_OP_ERR)
+            return True
+        if self._atomics and (request.fence or operation in _RDMA) and not self._isDone():
+            return False  # what is done to memory must not overtake them
         try:
             pieces = self._gather(request)
         except ProtectionError:
@@ -277,6 +299,8 @@ class Sending(Writer):
             control = int(Kind.SEND_WITH_IMMEDIATE)
         elif operation in _RDMA:
             return self._reach(request, pieces, length)
+        elif operation in _ATOMICS:
+            return self._ask(request, pieces, length)
         else:
             self._spoil(request, Status.LOC_QP_OP_ERR)
             return True
@@ -295,12 +319,37 @@ class Sending(Writer):
         if request.inline:
             return [memoryview(piece).cast("B") for piece in request.inline]
         local, domain = self._owner.keys.local, self._owner.domain
-        write = request.operation is Operation.RDMA_READ
+        write = request.operation > _LAST_OUTWARD
         return [local(domain, segment, write) for segment in request.segments]
+
+    def _ask(self, request: SendRequest, pieces: list[memoryview], length: int) -> bool:
+        """An atomic: the peer's process is asked to do it."""
+        if length < WORD_BYTES:
+            self._spoil(request, Status.LOC_LEN_ERR)
+            return True
+        most = min(self._owner.attributes.maxRDAtomic or 0, RESULT_COUNT)
+        if not self._isDone() and len(self._atomics) >= most:
+            return False
+        asked = packed(request.remoteAddress, request.rkey, request.operand, request.compare)
+        if not self._record(int(Kind.ATOMIC), int(request.operation), (asked,), ASKED_BYTES):
+            return False
+        self._atomics.append((self._produced, pieces))
+        self._held = self._urgent = True
+        self._heldAt = self._acknowledged
+        opcode = COMPLETION_OF[request.operation]
+        self._outstanding.append((self._produced, request.identifier, opcode, request.signaled, _SUCCESS))
+        return True
+
+    def _isDone(self) -> bool:
+        """Bring the results of atomics, as far as we know of any; tell whether none is missing."""
+        self._atomics.bring(self._inWords, self._acknowledged)
+        return not self._atomics
 
     def _reach(self, request: SendRequest, pieces: list[memoryview], length: int) -> bool:
         """RDMA: copy into or out of the peer's memory."""
         if length and self._offset == 0:
+            if self._inWords[WAKE] & Wake.DOWN:
+                return False
             rkey = request.rkey
             if rkey not in self.regions:
                 if self._asked is None:
@@ -310,11 +359,13 @@ class Sending(Writer):
             region = self.regions[rkey]
             reading = request.operation is Operation.RDMA_READ
             need = REMOTE_READ if reading else REMOTE_WRITE
+            if not self._peerAccess & need:
+                return self._violate(request, Status.REM_INV_REQ_ERR)
             if region is None or not region.valid[0] or not region.rights & need:
-                return self._violate(request)
+                return self._violate(request, Status.REM_ACCESS_ERR)
             offset = request.remoteAddress - region.address
             if offset < 0 or offset + length > region.length:
-                return self._violate(request)
+                return self._violate(request, Status.REM_ACCESS_ERR)
             view = region.noted if region.view is None else region.view
             if view is None:
                 self._reachByMessages(request, pieces)
@@ -369,20 +420,25 @@ class Sending(Writer):
         self._asked = None
         self._resume()
 
-    def regionKnown(self, rkey: RKey, region: RemoteRegion | None) -> None:
-        """The answer to C{Surroundings.wantRegion}."""
+    def regionKnown(self, rkey: RKey, region: RemoteRegion | None, access: int) -> None:
+        """
+        The answer to C{Surroundings.wantRegion}.
+
+        @param access: what the peer's queue pair allows.
+        """
         if not self._dead and self._asked == rkey:
             self._asked = None
+            self._peerAccess = access
             if self._notes and region is not None:
                 region.note()
             self.regions[rkey] = region
             self._resume()
 
-    def _violate(self, request: SendRequest) -> bool:
+    def _violate(self, request: SendRequest, status: Status) -> bool:
         """The peer would refuse it: both ends fail, in the order of requests."""
-        if not self._record(int(Kind.FAULT), int(Status.REM_ACCESS_ERR), (), 0):
+        if not self._record(int(Kind.FAULT), int(status), (), 0):
             return False
-        self._spoil(request, Status.REM_ACCESS_ERR)
+        self._spoil(request, status)
         return True
 
     def _spoil(self, request: SendRequest, status: Status) -> None:
@@ -411,22 +467,21 @@ class Sending(Writer):
             return
         solicited = False
         waiting = self._waiting
-        self._held = False
-        while waiting and not self._held:
+        self._held = not self._isDone()
+        self._heldAt = self._acknowledged
+        while waiting and not self._failing:
             if not self._carryOut(waiting[0]):
-                self._held = True
+                self._hold()
                 break
             solicited |= waiting.popleft().solicited
-        if self._held:
-            self._hold()
-        elif self._room:
+        if not waiting and self._room:
             self._room = 0
             self._sayWake()
         if not self._dead:
             self._announce(solicited)
 
     def _sayWake(self) -> None:
-        flags = self._armed | self._room
+        flags = Wake.DOWN if self._down else self._armed | self._room
         self._epoch += 1
         self._outWords[WAKE] = self._epoch << 8 | flags if flags else 0
         barrier()
@@ -452,6 +507,8 @@ class Sending(Writer):
     def _retire(self) -> bool:
         """Complete what is consumed; what then fails, fails, and the lane with it."""
         owner, outstanding, done = self._owner, self._outstanding, self._acknowledged
+        if self._atomics:
+            self._atomics.bring(self._inWords, done)
         before = len(outstanding)
         failed = _SUCCESS
         while outstanding:
@@ -492,48 +549,6 @@ class Sending(Writer):
     def _distrust(self) -> None:
         """The peer's words can't be true."""
         self._fail(Status.BAD_RESP_ERR, AsyncEventKind.QP_FATAL)
-
-    # Waiting
-
-    def expired(self, now: float) -> float | None:
-        """
-        See whether the peer takes too long: to come (IBA 9.7.6.1.3), or to post a receive (9.7.5.2.8).
-
-        @return: in how many seconds to look again; None when there is nothing to wait for.
-        """
-        if self._dead or not (self._outstanding or self._waiting):
-            self._since = None
-            return None
-        if self._linked:
-            return self._notReady(now)
-        attributes = self._owner.attributes
-        timeout = ackTimeoutSeconds(attributes.timeout or 0)
-        if not timeout:
-            return None
-        return self._patience(0, now, timeout * ((attributes.retryCount or 0) + 1), Status.RETRY_EXC_ERR)
-
-    def _notReady(self, now: float) -> float | None:
-        retries = self._owner.attributes.rnrRetry
-        if retries is None or retries == _FOR_EVER:
-            return None
-        self._refresh()
-        stalled = self._inWords[STALLED]
-        if not stalled or (stalled >> 8) - 1 != self._acknowledged:
-            self._since = None
-            return _LOOK_AGAIN
-        return self._patience(
-            stalled >> 8, now, retries * rnrTimerSeconds(stalled & 31), Status.RNR_RETRY_EXC_ERR
-        )
-
-    def _patience(self, what: int, now: float, seconds: float, status: Status) -> float | None:
-        if self._since is None or self._since[0] != what:
-            self._since = (what, now)
-        left = self._since[1] + seconds - now
-        if left > 0:
-            return left
-        if self._retire():
-            self._fail(status, None)
-        return None
 
 
 def _kept(request: SendRequest) -> SendRequest:

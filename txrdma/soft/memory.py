@@ -33,6 +33,8 @@ REMOTE_ATOMIC: Final = int(Access.REMOTE_ATOMIC)
 _EMPTY: Final = memoryview(bytearray())
 _FIRST_ADDRESS: Final = 0x1000_0000_0000
 _KEYS_REMEMBERED: Final = 4096
+_VALID: Final = (1).to_bytes(8, sys.byteorder)
+_GUARDED: Final = (2).to_bytes(8, sys.byteorder)
 
 
 class Domain:
@@ -45,8 +47,8 @@ class Region:
     Memory that the device may reach.
 
     @ivar descriptor: the memfd, for a region that can be shared with other processes.
-    @ivar validOffset: where in the memfd the valid word is: a C{u64} of 1 until C{close}, then 0. It has the
-        last page for itself; the memfd is C{validOffset + PAGE} long.
+    @ivar validOffset: where in the memfd the valid word is: a C{u64} of 1 until C{close}, then 0; 2 while
+        guarded. It has the last page for itself; the memfd is C{validOffset + PAGE} long.
     @ivar rights: C{access} as a plain integer.
     """
 
@@ -101,6 +103,12 @@ class Region:
         """A piece of it, for a work request."""
         return Segment(self.address + offset, self.length - offset if length is None else length, self.lkey)
 
+    def guard(self, isGuarded: bool) -> None:
+        """Have peers that have mapped it look, or no more look, whether they may reach it at present."""
+        if self._mapping is not None and self.descriptor is not None:
+            word = _GUARDED if isGuarded else _VALID
+            self._mapping[self.validOffset : self.validOffset + 8] = word
+
     def close(self) -> None:
         """
         Deregister.
@@ -133,6 +141,7 @@ class KeyTable:
         self._regions: dict[int, Region] = {}
         self.lookup: Callable[[int], Region | None] = self._regions.get  # for those who check by themselves
         self._maxRegions = maxRegions
+        self._guards = 0
         self._nextAddress = _FIRST_ADDRESS + (randbits(24) << 12)
         self._old: deque[int] = deque(maxlen=_KEYS_REMEMBERED)
 
@@ -208,10 +217,20 @@ class KeyTable:
                 mapping = mmap.mmap(-1, validOffset + PAGE)
         except (OSError, ValueError, OverflowError) as error:
             raise ResourceExhausted(f"no memory region of {length} bytes: {error}") from error
-        mapping[validOffset : validOffset + 8] = (1).to_bytes(8, sys.byteorder)
+        mapping[validOffset : validOffset + 8] = _GUARDED if self._guards else _VALID
         view = memoryview(mapping)[:length]
         key, address = self._newKey(), self._place(length)
         return self._add(Region(self, domain, view, access, key, address, mapping, descriptor, validOffset))
+
+    def guard(self, isGuarded: bool) -> None:
+        """
+        One more reason, or one less, for peers to look whether they may reach our memory at present.
+
+        They look while there is any reason: see L{txrdma.soft._box.RemoteRegion}.
+        """
+        self._guards += 1 if isGuarded else -1
+        for region in self._regions.values():
+            region.guard(self._guards > 0)
 
     def _admit(self, access: Access) -> None:
         if access & (Access.REMOTE_WRITE | Access.REMOTE_ATOMIC) and not access & Access.LOCAL_WRITE:

@@ -11,18 +11,17 @@ from __future__ import annotations
 import mmap
 import os
 import socket
-import sys
 from collections.abc import Callable
-from typing import cast, Final, Protocol, TYPE_CHECKING
+from typing import cast, Final, TYPE_CHECKING
 
-from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTime
+from twisted.internet.interfaces import IReactorFDSet, IReactorTime
 from twisted.logger import Logger
 
-from txrdma.error import DeviceUnavailable, ProtectionError, ResourceExhausted, WireError
+from txrdma.error import DeviceUnavailable, ProtectionError, WireError
 from txrdma.iba.pcap import RoCECapture
-from txrdma.iba.types import GID, QPN, RKey
-from txrdma.iba.verbs import AsyncEventKind, Operation, QPKind, SendRequest
-from txrdma.soft._box import REMOTE_READ, REMOTE_WRITE, RemoteRegion, RING_BYTES, Surroundings
+from txrdma.iba.types import GID, QPN
+from txrdma.iba.verbs import AsyncEventKind, QPKind
+from txrdma.soft._box import REMOTE_READ, REMOTE_WRITE, RING_BYTES, Surroundings
 from txrdma.soft._lane import Lane
 from txrdma.soft._netdev import softMAC, udpPort
 from txrdma.soft._rendezvous import (
@@ -34,11 +33,8 @@ from txrdma.soft._rendezvous import (
     Join,
     LONGEST,
     MAGIC,
-    makeBox,
     mapBox,
-    mapRegion,
     MessageKind,
-    MOST_DATA,
     Note,
     Reach,
     Region,
@@ -48,207 +44,21 @@ from txrdma.soft._rendezvous import (
     Want,
 )
 from txrdma.soft._route import Owner, Route
-from txrdma.soft._writer import part, spread
 from txrdma.soft.capture import RecordedLane, Recorder
+from txrdma.soft.joints import Joint, LocalOwner
 from txrdma.soft.unixpackets import PacketListener, PacketSocket, packetSocket, userOf
 
 if TYPE_CHECKING:
-    from txrdma.soft.completion import SoftCompletionQueue
+    from txrdma.soft.memory import KeyTable
 
 _log = Logger()
 
 _MOST_WAITING: Final = 256
-_RING: Final = (1).to_bytes(8, sys.byteorder)
 _REMOTE: Final = REMOTE_WRITE | REMOTE_READ
-_ALWAYS: Final = memoryview((1).to_bytes(8, sys.byteorder)).cast("Q")
 
 
 class SharingReactor(IReactorFDSet, IReactorTime):
     """What we need of a reactor."""
-
-
-class LocalOwner(Owner, Protocol):
-    """The queue pair, with what of it a peer may ring."""
-
-    sendQueue: SoftCompletionQueue
-    receiveQueue: SoftCompletionQueue
-
-
-class _Joint:
-    """
-    Where one queue pair of ours meets one of a peer: its lane, and all that the lane keeps open.
-
-    @ivar lane: the data path.
-    """
-
-    def __init__(
-        self, port: SharedMemoryPort, peer: _Peer, owner: LocalOwner, destination: QPN, ring: int
-    ) -> None:
-        self.owner = owner
-        self.number = owner.number
-        self.destination = destination
-        self._port = port
-        self._peer = peer
-        self._timer: IDelayedCall | None = None
-        self._moving: tuple[SendRequest, list[memoryview], int, int] | None = None
-        try:
-            self._box, mapping = makeBox(ring)
-        except OSError as error:
-            raise ResourceExhausted(f"no shared memory for a queue pair: {error}") from error
-        self._own = mapping
-        self._mappings: dict[RKey | None, mmap.mmap] = {}  # of the peer's regions, and under None its box
-        self._doorbells: list[int] = []
-        self.joined = False
-        self.lane = port.makeLane(owner, self, memoryview(mapping), peer.name)
-
-    def invite(self) -> None:
-        """Tell the peer's queue pair that ours is there."""
-        sends, receives = self.owner.sendQueue.channel, self.owner.receiveQueue.channel
-        message = Join(
-            kind=MessageKind.JOIN,
-            source=self.number,
-            notes=self.lane.wantsNotes,
-            destination=self.destination,
-            firstPSN=self.owner.attributes.rqPSN or 0,
-        )
-        self._peer.send(message.encode(), (self._box, receives.doorbell, sends.doorbell))
-
-    def join(self, box: mmap.mmap, doorbells: list[int], notes: bool) -> None:
-        """The peer's queue pair is there."""
-        self.joined = True
-        self._mappings[None] = box
-        self._doorbells = doorbells
-        self.lane.attach(memoryview(box), notes)
-
-    # What the lane asks for: txrdma.soft._box.Surroundings.
-
-    def ringReceives(self) -> None:
-        self._ring(0)
-
-    def ringSends(self) -> None:
-        self._ring(1)
-
-    def _ring(self, which: int) -> None:
-        try:
-            os.write(self._doorbells[which], _RING)
-        except (OSError, IndexError):
-            pass  # it rings already, or nobody is there to hear it
-
-    def nudge(self) -> None:
-        self._note(MessageKind.NUDGE)
-
-    def _note(self, kind: MessageKind) -> None:
-        self._peer.send(Note(kind=kind, source=self.number, destination=self.destination).encode())
-
-    def wantRegion(self, rkey: RKey) -> None:
-        message = Want(kind=MessageKind.WANT, source=self.number, destination=self.destination, rkey=rkey)
-        self._peer.send(message.encode())
-
-    def access(self, request: SendRequest, pieces: list[memoryview]) -> None:
-        self._moving = (request, pieces, 0, sum(map(len, pieces)))
-        self._move()
-
-    def watch(self) -> None:
-        if self._timer is None:
-            self._timer = self._port.reactor.callLater(0, self._expired)
-
-    def _expired(self) -> None:
-        self._timer = None
-        self.lane.poll()
-        again = self.lane.expired(self._port.reactor.seconds())
-        if again is not None and self._timer is None:
-            self._timer = self._port.reactor.callLater(again, self._expired)
-
-    def left(self) -> None:
-        self._note(MessageKind.LEAVE)
-        self._peer.joints.pop(self.number, None)
-        self._release()
-        _close(self._own)
-        os.close(self._box)
-
-    def _release(self) -> None:
-        """Let go of what came from the peer."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._moving = None
-        doorbells, self._doorbells = self._doorbells, []
-        for doorbell in doorbells:
-            os.close(doorbell)
-        mappings, self._mappings = self._mappings, {}
-        for mapping in mappings.values():
-            _close(mapping)
-
-    # What the peer says.
-
-    def peerGone(self, event: AsyncEventKind | None) -> None:
-        """Its queue pair is no more; with an event, neither is its process."""
-        self.lane.peerGone(event)
-        self._release()
-
-    def regionTold(self, told: Region, descriptors: list[int]) -> None:
-        """The answer to C{wantRegion}."""
-        region: RemoteRegion | None = None
-        if told.rkey in self._mappings:
-            raise ValueError("a region that nobody asked for")
-        if told.reach is Reach.MAPPED:
-            if len(descriptors) != 1:
-                raise ValueError("a mapped region comes with one descriptor")
-            self._forgetDeregistered()
-            mapping, region = mapRegion(told, descriptors[0])
-            self._mappings[told.rkey] = mapping
-        elif told.reach is Reach.BY_MESSAGES:
-            region = RemoteRegion(told.address, told.length, told.rights, None, _ALWAYS)
-        self.lane.regionKnown(told.rkey, region)
-
-    def _forgetDeregistered(self) -> None:
-        """Give back memory that the peer does not use any more."""
-        regions = self.lane.regions
-        for rkey in [key for key, region in regions.items() if region is not None and not region.valid[0]]:
-            del regions[rkey]
-            mapping = self._mappings.pop(RKey(rkey), None)
-            if mapping is not None:
-                _close(mapping)
-
-    def _move(self) -> None:
-        """Ask for the next part of an access by messages."""
-        if self._moving is None:
-            return
-        request, pieces, done, length = self._moving
-        if done == length:
-            self._moving = None
-            self.lane.accessed(True)
-            return
-        writing = request.operation is not Operation.RDMA_READ
-        size = min(MOST_DATA, length - done)
-        message = Access(
-            kind=MessageKind.ACCESS,
-            source=self.number,
-            destination=self.destination,
-            writing=writing,
-            rkey=request.rkey,
-            address=request.remoteAddress + done,
-            length=size,
-        )
-        what = b"".join(part(pieces, done, size)) if writing else b""
-        self._peer.send(message.encode() + what)
-
-    def moved(self, answer: Answer, content: memoryview) -> None:
-        """The answer to what C{_move} asked."""
-        if self._moving is None:
-            raise ValueError("an answer to nothing")
-        request, pieces, done, length = self._moving
-        if not answer.allowed:
-            self._moving = None
-            self.lane.accessed(False)
-            return
-        size = min(MOST_DATA, length - done)
-        if request.operation is Operation.RDMA_READ:
-            if len(content) != size:
-                raise ValueError("an answer of another length")
-            spread(pieces, done, content)
-        self._moving = (request, pieces, done + size, length)
-        self._move()
 
 
 class _Peer:
@@ -260,7 +70,7 @@ class _Peer:
 
     def __init__(self, port: SharedMemoryPort, name: tuple[str, int]) -> None:
         self.name = name
-        self.joints: dict[QPN, _Joint] = {}
+        self.joints: dict[QPN, Joint] = {}
         self.links: list[_Link] = []
         self._port = port
         self._invitations: dict[tuple[QPN, QPN], tuple[mmap.mmap, list[int], bool]] = {}
@@ -270,7 +80,7 @@ class _Peer:
         if self.links:
             self.links[0].socket.send(message, descriptors)
 
-    def add(self, joint: _Joint) -> None:
+    def add(self, joint: Joint) -> None:
         """A queue pair of ours is ready to receive."""
         self.joints[joint.number] = joint
         joint.invite()
@@ -335,7 +145,7 @@ class _Peer:
         if joint is not None:
             joint.peerGone(None)
 
-    def joint(self, source: QPN, destination: QPN) -> _Joint | None:
+    def joint(self, source: QPN, destination: QPN) -> Joint | None:
         """Ours, when it is the one that is meant."""
         joint = self.joints.get(destination)
         return joint if joint is not None and joint.destination == source else None
@@ -346,9 +156,14 @@ class _Peer:
             return  # it has just left, and the peer will hear it
         owner = joint.owner
         region = owner.keys.find(owner.domain, told.rkey)
-        rights = 0 if region is None else region.rights & int(owner.attributes.access or 0) & _REMOTE
+        access = _allowed(owner)
+        rights = 0 if region is None else region.rights & access & _REMOTE
         reply = Region(
-            kind=MessageKind.REGION, source=told.destination, destination=told.source, rkey=told.rkey
+            kind=MessageKind.REGION,
+            source=told.destination,
+            destination=told.source,
+            rkey=told.rkey,
+            access=access,
         )
         if region is None or not rights:
             answer(reply.encode(), ())
@@ -376,7 +191,7 @@ class _Peer:
         need = REMOTE_WRITE if told.writing else REMOTE_READ
         reply = Answer(kind=MessageKind.ANSWER, source=told.destination, destination=told.source)
         try:
-            if not int(owner.attributes.access or 0) & need:
+            if not _allowed(owner) & need:
                 raise ProtectionError("the queue pair does not allow it")
             memory = owner.keys.remote(owner.domain, told.rkey, told.address, told.length, need)
         except ProtectionError:
@@ -447,7 +262,7 @@ class _Link:
             elif isinstance(told, Answer):
                 joint.moved(told, content)
             else:
-                joint.lane.poll()
+                joint.lane.nudged()
 
     def _hello(self, told: Hello) -> None:
         name = (told.address.ip or "", told.port)
@@ -491,6 +306,8 @@ class SharedMemoryPort:
         self.port = port
         self._capture = capture
         self._ring = ring
+        self._enabled = True
+        self._guarded: list[KeyTable] = []  # memory that was reached through us when we went down
         self._peers: dict[tuple[str, int], _Peer] = {}
         self._links: dict[_Link, None] = {}
         try:
@@ -511,9 +328,38 @@ class SharedMemoryPort:
         peer = self._reach((address, udpPort(attributes.address)))
         if peer is None:
             return None
-        joint = _Joint(self, peer, cast(LocalOwner, owner), attributes.destinationQPN, self._ring)
+        joint = Joint(self, peer, cast(LocalOwner, owner), attributes.destinationQPN, self._ring)
+        joint.lane.setEnabled(self._enabled)
         peer.add(joint)
         return joint.lane
+
+    def setEnabled(self, isEnabled: bool) -> None:
+        """
+        The port was taken down, or up again.
+
+        While it is down our lanes stand still, and messages wait in their sockets. Peers are told, so that who
+        waits for us does so from now on as long as it may, and who would reach our memory looks first.
+        """
+        if self._enabled == isEnabled:
+            return
+        self._enabled = isEnabled
+        joints = [joint for peer in self._peers.values() for joint in peer.joints.values()]
+        if isEnabled:
+            self._unguard()
+        else:
+            self._guarded = list({id(joint.owner.keys): joint.owner.keys for joint in joints}.values())
+            for keys in self._guarded:
+                keys.guard(True)
+        for joint in joints:
+            joint.lane.setEnabled(isEnabled)
+            joint.nudge()
+        for link in tuple(self._links):
+            link.socket.setReading(isEnabled)
+
+    def _unguard(self) -> None:
+        guarded, self._guarded = self._guarded, []
+        for keys in guarded:
+            keys.guard(False)
 
     def _reach(self, name: tuple[str, int]) -> _Peer | None:
         peer = self._peers.get(name)
@@ -530,17 +376,22 @@ class SharedMemoryPort:
             sock.close()
             return None
         peer = self.peer(name)
-        link = _Link(self, sock, peer)
-        self._links[link] = None
-        peer.links.append(link)
+        peer.links.append(self._link(sock, peer))
         return peer
 
+    def _link(self, sock: socket.socket, peer: _Peer | None) -> _Link:
+        link = _Link(self, sock, peer)
+        link.socket.setReading(self._enabled)
+        self._links[link] = None
+        return link
+
     def makeLane(
-        self, owner: Owner, surroundings: Surroundings, box: memoryview, peer: tuple[str, int]
+        self, owner: LocalOwner, surroundings: Surroundings, box: memoryview, peer: tuple[str, int]
     ) -> Lane:
         """A lane to that peer."""
+        shared = owner.shared is not None
         if self._capture is None:
-            return Lane(owner, surroundings, box)
+            return Lane(owner, surroundings, box, shared)
         here = (self.address, self.port)
         recorder = Recorder(
             self._capture,
@@ -549,7 +400,7 @@ class SharedMemoryPort:
             both=peer != here,
             now=self.reactor.seconds,
         )
-        return RecordedLane(owner, surroundings, box, recorder)
+        return RecordedLane(owner, surroundings, box, recorder, shared)
 
     def peer(self, name: tuple[str, int]) -> _Peer:
         """The one with that name, which may be new to us."""
@@ -558,7 +409,7 @@ class SharedMemoryPort:
         return self._peers[name]
 
     def _accepted(self, sock: socket.socket) -> None:
-        self._links[_Link(self, sock, None)] = None
+        self._link(sock, None)
 
     def unlink(self, link: _Link) -> None:
         """It is closed."""
@@ -572,6 +423,7 @@ class SharedMemoryPort:
     def close(self) -> None:
         """Close the rendezvous, and all connections. Twice is fine."""
         self._listener.close()
+        self._unguard()
         for peer in list(self._peers.values()):
             peer.lost("we close")
         for link in list(self._links):
@@ -579,11 +431,11 @@ class SharedMemoryPort:
         self._links.clear()
 
 
-def _close(mapping: mmap.mmap) -> None:
-    try:
-        mapping.close()
-    except BufferError:
-        pass  # somebody still looks at it: it goes with the last view
+def _allowed(owner: Owner) -> int:
+    """What the peer may do through this queue pair."""
+    attributes = owner.attributes
+    access = int(attributes.access or 0)
+    return access if attributes.maxDestRDAtomic else access & ~REMOTE_READ
 
 
 def _discard(box: mmap.mmap, doorbells: list[int]) -> None:

@@ -100,6 +100,15 @@ class PacketSocket:
             self.close(f"sending failed: {error}")
         return True
 
+    def setReading(self, isReading: bool) -> None:
+        """Hear nothing for now, or again; what was sent meanwhile is heard then."""
+        if self._closed:
+            return
+        if isReading:
+            self._reactor.addReader(self)
+        else:
+            self._reactor.removeReader(self)
+
     def doWrite(self) -> None:
         """There is room."""
         while self._queued:

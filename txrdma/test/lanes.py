@@ -14,6 +14,7 @@ from txrdma.iba.verbs import (
     AsyncEventKind,
     Completion,
     CompletionOpcode,
+    MigrationState,
     Operation,
     QPAttributes,
     QPKind,
@@ -26,7 +27,7 @@ from txrdma.soft._lane import Lane
 from txrdma.soft._writer import spread
 from txrdma.soft.memory import Domain, KeyTable, Region
 
-ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
+ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
 
 
 class Side:
@@ -37,17 +38,27 @@ class Side:
     @ivar mapped: whether its memory can be mapped by the other.
     """
 
-    def __init__(self, number: int, ring: int) -> None:
+    def __init__(self, number: int, ring: int, shared: deque[ReceiveRequest] | None = None) -> None:
         self.kind = QPKind.RC
         self.number = QPN(number)
-        self.attributes = QPAttributes(rnrRetry=7, retryCount=1, timeout=10, minRNRTimer=1)
+        self.attributes = QPAttributes(
+            rnrRetry=7,
+            retryCount=1,
+            timeout=10,
+            minRNRTimer=1,
+            access=ALL,
+            maxRDAtomic=4,
+            maxDestRDAtomic=4,
+        )
         self.keys = KeyTable()
         self.domain = Domain()
-        self.receives: deque[ReceiveRequest] = deque()
+        self.receives: deque[ReceiveRequest] = deque() if shared is None else shared
+        self.isShared = shared is not None
         self.sent: list[Completion] = []
         self.received: list[Completion] = []
         self.solicited: list[bool] = []
         self.events: list[AsyncEventKind | None] = []
+        self.news: list[AsyncEventKind] = []
         self.flushed: list[tuple[int, CompletionOpcode]] = []
         self.retirements = 0
         self.posted = 0
@@ -60,7 +71,7 @@ class Side:
         self.box = memoryview(bytearray(HEADER_BYTES + ring))
         self.memory = self.keys.register(self.domain, memoryview(bytearray(1 << 16)), ALL)
         self.valid: dict[RKey, memoryview] = {}
-        self.lane = Lane(self, self, self.box)
+        self.lane = Lane(self, self, self.box, self.isShared)
 
     # What a test does.
 
@@ -108,7 +119,14 @@ class Side:
         if not self.events:
             self.events.append(event)
             self.flushed = self.lane.flush()
-            self.receives.clear()
+            if not self.isShared:
+                self.receives.clear()
+
+    def told(self, event: AsyncEventKind) -> None:
+        self.news.append(event)
+
+    def migrationChanged(self, state: MigrationState) -> None:
+        raise AssertionError("there is no other path")
 
     # txrdma.soft._box.Surroundings
 
@@ -119,7 +137,7 @@ class Side:
         self.rung.append("sends")
 
     def nudge(self) -> None:
-        self.said.append(lambda: self.other.lane.poll())
+        self.said.append(lambda: self.other.lane.nudged())
 
     def watch(self) -> None:
         self.watched += 1
@@ -128,7 +146,8 @@ class Side:
         self.gone = True
 
     def wantRegion(self, rkey: RKey) -> None:
-        self.said.append(lambda: self.lane.regionKnown(rkey, self.other.grant(rkey)))
+        access = int(self.other.attributes.access or 0)
+        self.said.append(lambda: self.lane.regionKnown(rkey, self.other.grant(rkey), access))
 
     def grant(self, rkey: RKey) -> RemoteRegion | None:
         """What the other process may do with our memory."""

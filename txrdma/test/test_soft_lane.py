@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from dataclasses import replace
 from itertools import count
 
 from hypothesis import HealthCheck, settings
@@ -22,7 +23,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import AsyncEventKind, CompletionOpcode, Operation, SendRequest, Status
-from txrdma.soft import _lane, _sending, _writer
+from txrdma.soft import _atomics, _receiving, _sending, _writer
 from txrdma.soft._box import CONSUMED, HEADER_BYTES, Kind, ringBytes, STALLED, WAKE
 from txrdma.test.lanes import ok, pair, send, Side
 
@@ -263,7 +264,7 @@ class LaneTests(SynchronousTestCase):
 
     def test_notReadyForTooLong(self) -> None:
         """With a limited RNR retry count a message that finds no receive fails in the end, and not before."""
-        self.one.attributes = self.one.attributes.__class__(rnrRetry=3)
+        self.one.attributes = replace(self.one.attributes, rnrRetry=3)
         self.one.lane.attributesChanged()
         self.one.post(send(1, b"hello"), send(2, b"again"))
         self.assertEqual(self.one.watched, 1)
@@ -375,7 +376,7 @@ class LaneTests(SynchronousTestCase):
         self.one.lane.poll()
         self.one.lane.arm(True, True, False)
         self.one.lane.receivesPosted()
-        self.one.lane.regionKnown(RKey(1), None)
+        self.one.lane.regionKnown(RKey(1), None, 0)
         self.one.lane.accessed(True)
         self.one.lane.peerGone(AsyncEventKind.QP_FATAL)
         self.assertIsNone(self.one.lane.expired(100.0))
@@ -392,7 +393,7 @@ class WeaklyOrderedTests(LaneTests):
     """The same with the fences of machines that keep no order by themselves."""
 
     def setUp(self) -> None:
-        for module in (_lane, _sending, _writer):
+        for module in (_atomics, _receiving, _sending, _writer):
             self.patch(module, "ORDERED", False)
         super().setUp()
 
@@ -465,7 +466,7 @@ class ScribbledTests(SynchronousTestCase):
         chance = random.Random(seed)
         one, other = pair(chance.choice((4096, 16384)))
         boxes = [side.box for side in (one, other)]
-        one.attributes = one.attributes.__class__(rnrRetry=chance.choice((0, 7)))
+        one.attributes = replace(one.attributes, rnrRetry=chance.choice((0, 7)))
         for side in (one, other):
             side.memory.view[:] = b"\xa5" * side.memory.length
             side.lane.attributesChanged()
