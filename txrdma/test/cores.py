@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from txrdma.iba.headers import AETH, BTH, NAKCode, Opcode, RETH
+from txrdma.iba.headers import AETH, AtomicETH, BTH, NAKCode, Opcode, RETH
 from txrdma.iba.types import QPN, RKey
 from txrdma.iba.verbs import Access, Completion, Segment
 from txrdma.soft._packets import ACKNOWLEDGE, Event, Incoming, Outgoing, PSN_MASK
 from txrdma.soft.memory import Domain, KeyTable, Region
 
-EVERYTHING = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
+EVERYTHING = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
 
 
 def incoming(
@@ -85,6 +85,11 @@ def rnr(psn: int, timer: int = 1, msn: int = 0) -> Incoming:
 def reth(address: int, rkey: int, length: int) -> bytes:
     """The header of RDMA requests."""
     return RETH(address=address, rkey=RKey(rkey), length=length).encode()
+
+
+def atomicETH(address: int, rkey: int, operand: int, compare: int) -> bytes:
+    """The header of atomic requests."""
+    return AtomicETH(address=address, rkey=RKey(rkey), swap=operand, compare=compare).encode()
 
 
 def completions(events: Sequence[Event]) -> list[Completion]:
