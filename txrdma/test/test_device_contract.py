@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TYPE_CHECKING
 
 from twisted.internet.task import Clock
@@ -14,11 +15,14 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.headers import Opcode
-from txrdma.iba.verbs import QPAttributes, QPState, Status
+from txrdma.iba.roce import RoCEPacket
+from txrdma.iba.verbs import Operation, QPAttributes, QPState, Status
 from txrdma.interfaces import IVerbsDevice
-from txrdma.sim.network import SimulatedNetwork
+from txrdma.sim.network import Faults, SimulatedNetwork
 from txrdma.soft.device import openSoftDevice, SoftDevice
-from txrdma.testing.contracts import VerbsDeviceContract
+from txrdma.testing.atomics import wordAt
+from txrdma.testing.contracts import MigrationContract, PortContract, VerbsDeviceContract
+from txrdma.testing.ends import PATIENT, WITH_ATOMICS
 
 if TYPE_CHECKING:
     _Case = SynchronousTestCase
@@ -29,8 +33,18 @@ REACTORS = ("_Select", "_EPoll", "_Asyncio")
 """Those that differ; the others are like one of them."""
 
 
-class SimulatedContractTests(VerbsDeviceContract, SynchronousTestCase):
-    """Over a simulated network, in simulated time."""
+class Commanded(_Case):
+    """Ports of software devices, which go down and up by command."""
+
+    devices: tuple[SoftDevice, SoftDevice]
+
+    def setPort(self, which: int, isUp: bool) -> None:
+        """By command."""
+        self.devices[which].setPortEnabled(1, isUp)
+
+
+class SimulatedTime(_Case):
+    """Devices on a simulated network, in simulated time."""
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
         """Two hosts."""
@@ -56,6 +70,52 @@ class SimulatedContractTests(VerbsDeviceContract, SynchronousTestCase):
         for _ in range(100):
             self.clock.advance(seconds / 100)
 
+
+class SimulatedContractTests(
+    SimulatedTime, Commanded, PortContract, VerbsDeviceContract, SynchronousTestCase
+):
+    """Over a simulated network, in simulated time."""
+
+    def outstanding(self, most: int) -> int:
+        """How many requests of reads and atomics were at most under way, where that many may be."""
+        alice, bob = self.pair(access=WITH_ATOMICS, say=replace(PATIENT, maxRDAtomic=most, maxDestRDAtomic=8))
+        region = self.words(bob)
+        under = [0]
+
+        def count(packet: RoCEPacket) -> bool:
+            opcode = packet.bth.opcode
+            if opcode in (Opcode.RC_RDMA_READ_REQUEST, Opcode.RC_FETCH_ADD):
+                under.append(under[-1] + 1)
+            elif opcode in (Opcode.RC_RDMA_READ_RESPONSE_ONLY, Opcode.RC_ATOMIC_ACKNOWLEDGE):
+                under.append(under[-1] - 1)
+            return False
+
+        self.network.drop(count)
+        for index in range(10):
+            alice.queuePair.postSend([self.atomic(Operation.FETCH_AND_ADD, alice, region, 1)])
+            alice.rdma(Operation.RDMA_READ, region, alice.segment(100 + index * 8, 8))
+        self.runUntilCompleted(alice, sends=20)
+        self.assertEqual((len(under), under[-1]), (41, 0))
+        return max(under)
+
+    def test_readsAreOutstanding(self) -> None:
+        """As many reads and atomics are under way at once as both ends agreed on, and not one more."""
+        self.assertEqual([self.outstanding(most) for most in (1, 3, 8)], [1, 3, 8])
+
+    def test_atomicsHappenOnce(self) -> None:
+        """Whatever is lost, doubled or late, each atomic happens once, and its result is its own."""
+        self.network.faults = Faults(loss=0.1, duplication=0.1, late=0.05, jitterSeconds=1e-4)
+        alice, bob, region = self.atomicPair()
+        for index in range(60):
+            place = alice.segment(index * 8, 8)
+            alice.queuePair.postSend(
+                [self.atomic(Operation.FETCH_AND_ADD, alice, region, 1, place=place, identifier=index)]
+            )
+        self.runUntilCompleted(alice, sends=60)
+        self.assertGreater(self.network.dropped, 5)
+        self.assertEqual([wordAt(alice.memory, index * 8) for index in range(60)], list(range(60)))
+        self.assertEqual(wordAt(region), 60)
+
     def test_halfReceived(self) -> None:
         """A receive of which only the beginning has come is flushed, too, before those behind it."""
         alice, bob = self.pair()
@@ -70,11 +130,45 @@ class SimulatedContractTests(VerbsDeviceContract, SynchronousTestCase):
         self.assertEqual(bob.statuses()[1], [Status.WR_FLUSH_ERR] * 2)
 
 
-class RealTime(_Case):
+class SimulatedMigrationTests(SimulatedTime, MigrationContract, SynchronousTestCase):
+    """Alternate paths over a simulated network."""
+
+    def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
+        """Two hosts, of two addresses each."""
+        self.clock = Clock()
+        self.network = SimulatedNetwork(self.clock)
+        devices = [self.network.device(f"192.0.2.{host}", f"198.51.100.{host}") for host in (1, 2)]
+        for device in devices:
+            self.addCleanup(device.close)
+        return devices[0], devices[1]
+
+    def breakPath(self, number: int) -> None:
+        """By a partition."""
+        net = ("192.0.2", "198.51.100")[number - 1]
+        self.network.partition(f"{net}.1", f"{net}.2")
+
+    def mendPath(self, number: int) -> None:
+        """Both."""
+        self.network.heal()
+
+
+class SimulatedPortsMigrationTests(SimulatedMigrationTests):
+    """The same where a path breaks because a port goes down."""
+
+    def breakPath(self, number: int) -> None:
+        """By command."""
+        self.devices[1].setPortEnabled(number, False)  # type: ignore[attr-defined]  # a software device
+
+    def mendPath(self, number: int) -> None:
+        """By command."""
+        self.devices[1].setPortEnabled(number, True)  # type: ignore[attr-defined]  # as above
+
+
+class RealTime(Commanded):
     """Devices on a real reactor of the test's own, which runs as long as the test says."""
 
     route = "auto"
-    address = "127.0.0.1"
+    addresses: tuple[str, ...] = ("127.0.0.1",)
     buildReactor: Callable[[], Any]
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
@@ -85,7 +179,7 @@ class RealTime(_Case):
 
     def open(self) -> SoftDevice:
         """Another one."""
-        device = openSoftDevice(self.reactor, self.address, port=0, route=self.route)
+        device = openSoftDevice(self.reactor, self.addresses, port=0, route=self.route)
         self.addCleanup(device.close)
         return device
 
@@ -104,17 +198,32 @@ class RealTime(_Case):
             self.reactor.iterate(0.001)
 
 
-class RoCEContractTests(RealTime, VerbsDeviceContract, ReactorBuilder):
+class RoCEContractTests(RealTime, PortContract, VerbsDeviceContract, ReactorBuilder):
     """Over UDP on the loopback interface."""
 
     route = "rocev2"
 
 
-class IPv6ContractTests(RealTime, VerbsDeviceContract, ReactorBuilder):
+class RoCEMigrationTests(RealTime, MigrationContract, ReactorBuilder):
+    """Alternate paths over UDP: two addresses of the loopback interface."""
+
+    route = "rocev2"
+    addresses = ("127.0.0.1", "127.0.0.2")
+
+    def breakPath(self, number: int) -> None:
+        """A port goes down, by command."""
+        self.devices[1].setPortEnabled(number, False)
+
+    def mendPath(self, number: int) -> None:
+        """And up."""
+        self.devices[1].setPortEnabled(number, True)
+
+
+class IPv6ContractTests(RealTime, PortContract, VerbsDeviceContract, ReactorBuilder):
     """Over UDP on IPv6."""
 
     route = "rocev2"
-    address = "::1"
+    addresses = ("::1",)
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
         """Two, where the host has IPv6."""
@@ -124,13 +233,14 @@ class IPv6ContractTests(RealTime, VerbsDeviceContract, ReactorBuilder):
             raise SkipTest(f"no IPv6 here: {error}") from error
 
 
-class SharedMemoryContractTests(RealTime, VerbsDeviceContract, ReactorBuilder):
+class SharedMemoryContractTests(RealTime, PortContract, VerbsDeviceContract, ReactorBuilder):
     """Over shared memory, though within one process."""
 
     route = "shared-memory"
 
 
-for _cases in (RoCEContractTests.makeTestCaseClasses(), SharedMemoryContractTests.makeTestCaseClasses()):
+for _suite in (RoCEContractTests, SharedMemoryContractTests, RoCEMigrationTests):
+    _cases = _suite.makeTestCaseClasses()
     globals().update(
         {name: case for name, case in _cases.items() if any(reactor in name for reactor in REACTORS)}
     )

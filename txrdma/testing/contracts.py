@@ -1,8 +1,8 @@
 """
 The promises of txrdma's interfaces, as mixins for test cases.
 
-A provider of an interface inherits the promises, says how to make one, and has its suite. Where a provider may
-differ from others, its C{habits} say so (L{txrdma.testing.habits}).
+A provider of an interface inherits the promises, says how to make one, and has its suite. Where a provider
+may differ from others, its C{habits} say so (L{txrdma.testing.habits}).
 """
 
 from __future__ import annotations

@@ -65,6 +65,7 @@ class TellingContract(TwoEnds):
         bob.receive(bob.segment())
         alice.send(inline=[b"hello"])
         self.runUntilCompleted(bob, receives=1)
+        self.runUntilCompleted(alice, sends=1)
         self.quiet(alice, bob)
         self.assertEqual(eventsOf(bob, AsyncEventKind.COMMUNICATION_ESTABLISHED), [])
 
