@@ -35,10 +35,12 @@ def activeMTU(interfaceMTU: int | None, isIPv6: bool, most: MTU | None) -> MTU:
     """
     What a port can send, if it is not to send even less.
 
-    @param interfaceMTU: None when nobody knows.
+    @param interfaceMTU: None when nobody knows: then C{most}, or what Ethernet usually has.
     """
-    lengthBytes = _USUAL if interfaceMTU is None else max(interfaceMTU, _SMALLEST)
-    return min(pathMTU(lengthBytes, isIPv6), MTU.MTU_4096 if most is None else most)
+    if interfaceMTU is None:
+        return pathMTU(_USUAL, isIPv6) if most is None else most
+    fitting = pathMTU(max(interfaceMTU, _SMALLEST), isIPv6)
+    return fitting if most is None else min(fitting, most)
 
 
 def laneCount(rate: int) -> int:

@@ -20,7 +20,7 @@ from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.types import GID, MACAddress, MTU
 from txrdma.iba.verbs import AddressVector, AsyncEvent, AsyncEventKind, PortState, QPAttributes
 from txrdma.interfaces import IVerbsDevice, IVerbsDeviceStringParser
-from txrdma.soft._netdev import laneCount, pathMTU, softMAC, udpPort
+from txrdma.soft._netdev import activeMTU, laneCount, pathMTU, softMAC, udpPort
 from txrdma.soft._rendezvous import rendezvousName
 from txrdma.soft.device import openSoftDevice, SoftDevice
 from txrdma.soft.ports import SoftPort
@@ -53,6 +53,11 @@ class AddressTests(SynchronousTestCase):
         self.assertEqual(pathMTU(9000, True), MTU.MTU_4096)
         self.assertEqual(pathMTU(4096 + 64, False), MTU.MTU_4096)
         self.assertEqual(pathMTU(4096 + 64, True), MTU.MTU_2048)
+        self.assertEqual(activeMTU(9000, False, MTU.MTU_512), MTU.MTU_512)
+        self.assertEqual(activeMTU(1500, False, MTU.MTU_4096), MTU.MTU_1024)
+        self.assertEqual(activeMTU(68, False, None), MTU.MTU_512)
+        self.assertEqual(activeMTU(None, False, MTU.MTU_4096), MTU.MTU_4096)
+        self.assertEqual(activeMTU(None, False, None), MTU.MTU_1024)
 
     def test_lanes(self) -> None:
         """Links have as many lanes as Linux says of RoCE at their rate."""
@@ -75,9 +80,9 @@ class DeviceTests(SynchronousTestCase):
         self.assertTrue(verifyObject(IVerbsDevice, self.device))
 
     def test_port(self) -> None:
-        """A port of no interface is up, with an MTU as it was asked for but not more than Ethernet's."""
+        """A port of no interface is up, with an MTU as it was asked for."""
         port = self.device.portAttributes(1)
-        self.assertEqual((port.activeMTU, port.mac), (MTU.MTU_1024, softMAC("127.0.0.1", 4791)))
+        self.assertEqual((port.activeMTU, port.mac), (MTU.MTU_2048, softMAC("127.0.0.1", 4791)))
         self.device.close()
         self.assertEqual(self.device.portAttributes(1).state, PortState.DOWN)
 
@@ -86,7 +91,7 @@ class DeviceTests(SynchronousTestCase):
         there = GID.fromIP("127.0.0.1")
         none = QPAttributes()
         self.device.admit(
-            QPAttributes(port=1, pkeyIndex=0, pathMTU=MTU.MTU_1024, address=AddressVector(there)), none
+            QPAttributes(port=1, pkeyIndex=0, pathMTU=MTU.MTU_2048, address=AddressVector(there)), none
         )
         for wrong in (
             QPAttributes(port=2),
