@@ -175,7 +175,7 @@ class ResponderTests(SynchronousTestCase):
             maxDestRDAtomic=4,
             minRNRTimer=0,
         )
-        ours = []
+        ours: list[Any] = []
         contents = {}
         for opcode, psn, _syndrome, _msn, *_atomic, payload in theirs:
             if opcode == Opcode.RC_RDMA_READ_RESPONSE_ONLY:
