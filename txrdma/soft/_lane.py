@@ -10,6 +10,7 @@ system call; see L{txrdma.soft.sharedmemory} for the rest.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 
 from txrdma.error import InvalidRequest
@@ -93,6 +94,7 @@ class Lane(Receiving):
             self._unsaid = True
             self._go()
             self.poll()
+            self._lookBack()
             return
         if self._linked:
             self._settle(self._inWords[CONSUMED])
@@ -208,7 +210,7 @@ class Lane(Receiving):
             return self._notReady(now)
         attributes = self._owner.attributes
         timeout = ackTimeoutSeconds(attributes.timeout or 0)
-        if not timeout:
+        if timeout == inf:
             return None
         return self._patience(0, now, timeout * ((attributes.retryCount or 0) + 1), Status.RETRY_EXC_ERR)
 

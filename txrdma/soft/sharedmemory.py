@@ -337,8 +337,8 @@ class SharedMemoryPort:
         """
         The port was taken down, or up again.
 
-        While it is down our lanes stand still, and messages wait in their sockets. Peers are told, so that who
-        waits for us does so from now on as long as it may, and who would reach our memory looks first.
+        While it is down our lanes stand still, and messages wait in their sockets. Peers are told: who waits
+        for us does so from now on as long as it may, and who would reach our memory looks first.
         """
         if self._enabled == isEnabled:
             return
