@@ -70,6 +70,8 @@ class Activity:
     """
     What one end of a link does during one test.
 
+    It counts what arrives as soon as it is made, and sends from C{start} on.
+
     @ivar done: fires with the end's own L{Measurement} when it has done its part; fails with what went wrong.
         It can be cancelled.
     @ivar messages: how many of ours have ended, warming included; C{received}: how many of the peer's came.
@@ -87,6 +89,7 @@ class Activity:
         self.calls: dict[str, IDelayedCall] = {}
         self._expected: int | None = None
         self._concluded: Deferred[Measurement] | None = None
+        link.taker = self
 
     # For those who use it.
 
@@ -97,7 +100,6 @@ class Activity:
         if link.error is not None:
             self.failed(link.error)
             return
-        link.taker = self
         if self.test.seconds:
             self.later("end", self.test.seconds, self.end)
         try:

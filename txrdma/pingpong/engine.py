@@ -4,9 +4,9 @@ The roles of a test: who asks and takes the time, and who answers.
 The end that measures calls L{measure}; the other end has called L{answer} before that. Nothing here talks to
 the other end but through its queue pair: see L{txrdma.pingpong.session} for who begins, and when::
 
-    answering = answer(there, test)
+    far = answer(there, test)
     measurement = await measure(here, test)
-    answering.stop()
+    far.stop()
 """
 
 from __future__ import annotations
@@ -36,33 +36,36 @@ _LOST_SECONDS: Final = 0.1
 _SLICE: Final = 10_000_000
 
 
-def ask(link: Link, test: Test, stallSeconds: float = STALL_SECONDS) -> Activity:
-    """Begin to measure. What comes back can be interrupted; its C{done} has the measurement."""
+def asking(link: Link, test: Test, stallSeconds: float = STALL_SECONDS) -> Activity:
+    """What measures, from its C{start} on; it can be interrupted, and its C{done} has the measurement."""
     role: type[Activity] = Source
     if test.measure is Measure.LATENCY:
         role = Probe if test.transfer.isOneSided else Volley
-    return _started(role, link, test, stallSeconds)
+    return role(link, test, stallSeconds)
 
 
-def answer(link: Link, test: Test, stallSeconds: float = STALL_SECONDS) -> Activity:
-    """Do the other end's part of it, until its C{conclude} or C{stop}."""
+def answering(link: Link, test: Test, stallSeconds: float = STALL_SECONDS) -> Activity:
+    """What does the other end's part of it, from its C{start} on until its C{conclude} or C{stop}."""
     role: type[Activity] = Answer
     if test.measure is Measure.BIDIRECTIONAL:
         role = Source
     elif test.measure is Measure.LATENCY and not test.transfer.isOneSided:
         role = Echo
-    return _started(role, link, test, stallSeconds)
+    return role(link, test, stallSeconds)
+
+
+def answer(link: Link, test: Test) -> Activity:
+    """Do the other end's part of it, until its C{conclude} or C{stop}."""
+    activity = answering(link, test)
+    activity.start()
+    return activity
 
 
 def measure(link: Link, test: Test) -> Deferred[Measurement]:
-    """Measure what one end sees."""
-    return ask(link, test).done
-
-
-def _started(role: type[Activity], link: Link, test: Test, stallSeconds: float) -> Activity:
-    activity = role(link, test, stallSeconds)
+    """Measure what this end sees."""
+    activity = asking(link, test)
     activity.start()
-    return activity
+    return activity.done
 
 
 class _Asking(Activity):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from secrets import randbelow
 from time import perf_counter_ns
 from typing import cast, Final, Protocol
@@ -175,7 +175,6 @@ class Link:
         rights = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
         if settings.atomics:
             rights |= Access.REMOTE_ATOMIC
-        self._rights = rights
         self.memory = self.domain.allocateMemory(layout.length, rights)
         undo.callback(self.memory.close)
         self.memory.view[: len(layout.contents)] = layout.contents
@@ -186,6 +185,12 @@ class Link:
             ReceiveRequest(slot, (self.segment(layout.slotAt(slot) - layout.headroom, layout.stride),))
             for slot in range(layout.slots)
         ]
+        first = QPAttributes(state=QPState.INIT, pkeyIndex=0, port=self._port)
+        if settings.kind is QPKind.UD:
+            self.queuePair.modify(replace(first, qkey=QKEY))
+        else:
+            self.queuePair.modify(replace(first, access=rights & ~Access.LOCAL_WRITE))
+        self.repost(range(layout.receives))
         reactor = cast(ReaderReactor, _SleepingReactor(self.reactor) if events else self.reactor)
         self._reader = CompletionReader(
             reactor, channel, [queue], self._completed, lingerSeconds=0 if events else LINGER_SECONDS
@@ -220,8 +225,6 @@ class Link:
 
     def _connectDatagrams(self, address: AddressVector) -> None:
         modify = self.queuePair.modify
-        modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=self._port, qkey=QKEY))
-        self.repost(range(self.layout.receives))
         modify(QPAttributes(state=QPState.RTR))
         modify(QPAttributes(state=QPState.RTS, sqPSN=self.here.psn))
         way = self.domain.createAddressHandle(address)
@@ -230,9 +233,6 @@ class Link:
 
     def _connectReliably(self, address: AddressVector, peer: Whereabouts, timeout: int) -> None:
         modify = self.queuePair.modify
-        rights = self._rights & ~Access.LOCAL_WRITE
-        modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=self._port, access=rights))
-        self.repost(range(self.layout.receives))
         modify(
             QPAttributes(
                 state=QPState.RTR,

@@ -1,8 +1,8 @@
 """
 What many samples have in common: percentiles, mean, deviation, and how often what came.
 
-Samples are whole nanoseconds, so their sums are exact. Percentiles are samples themselves (nearest rank) up to
-a million of them; with more, samples are counted by their leading eleven bits, which is right within 0.05 %.
+Samples are whole nanoseconds, so their sums are exact. Percentiles are samples themselves (nearest rank) up
+to a million of them; with more, samples are counted by their leading eleven bits: right within 0.05 %.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.pingpong.engine import answer, ask
+from txrdma.pingpong.engine import answer, asking
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import LinkSettings, Measure, Test, Transfer
 from txrdma.sim.network import Faults
@@ -34,14 +34,15 @@ class EngineTests(SimulatedLinks, SynchronousTestCase):
     def play(self, test: Test, faults: Faults | None = None) -> tuple[Measurement, Measurement]:
         """What both ends have in the end."""
         here, there = self.links(settingsFor(test), faults)
-        answering, asking = answer(there, test), ask(here, test)
+        far, near = answer(there, test), asking(here, test)
+        near.start()
         done: list[Measurement] = []
-        asking.done.addCallback(done.append)
+        near.done.addCallback(done.append)
         self.runUntil(lambda: bool(done))
-        answering.conclude(asking.messages).addCallback(done.append)
+        far.conclude(near.messages).addCallback(done.append)
         self.runUntil(lambda: len(done) == 2)
         if test.measure is Measure.BIDIRECTIONAL:
-            asking.conclude(answering.messages).addCallback(done.append)
+            near.conclude(far.messages).addCallback(done.append)
             self.runUntil(lambda: len(done) == 3)
         return done[0], done[1]
 

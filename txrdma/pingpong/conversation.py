@@ -1,0 +1,135 @@
+"""
+A conversation of two ends, message by message, over any stream transport.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, TypeVar
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime, ITCPTransport
+from twisted.internet.protocol import connectionDone, Protocol
+from twisted.python.failure import Failure
+
+from txrdma.error import RDMAError, Refused, WireError
+from txrdma.pingpong.bootstrap import decode, encode, LineSplitter, Message, Trouble
+
+ANSWER_SECONDS: Final = 15.0
+_MOST_WAITING: Final = 16
+
+_M = TypeVar("_M", bound=Message)
+
+
+class PeerLost(RDMAError):
+    """The other end has gone, or says nothing more."""
+
+
+class Conversation(Protocol):
+    """
+    What is said, and what is heard: one message at a time.
+
+    Whatever ends it, C{hear} and C{broken} tell; after that nothing is said any more.
+
+    @ivar opened: fires when there is a transport.
+    @ivar broken: fires once, with why it is over.
+    """
+
+    def __init__(self, reactor: IReactorTime) -> None:
+        self.opened: Deferred[Conversation] = Deferred()
+        self.broken: Deferred[Exception] = Deferred()
+        self._reactor = reactor
+        self._splitter = LineSplitter()
+        self._heard: deque[Message] = deque()
+        self._waiting: Deferred[Message] | None = None
+        self._error: Exception | None = None
+
+    # For those who talk.
+
+    def say(self, message: Message) -> None:
+        """Say it, if anybody can hear it."""
+        if self._error is None and self.transport is not None:
+            self.transport.write(encode(message))
+
+    async def hear(self, *kinds: type[_M], seconds: float | None = ANSWER_SECONDS) -> _M:
+        """
+        The next message, which is one of these kinds.
+
+        @param seconds: how long to wait for it; None is for ever.
+        @raise Refused: the peer is in trouble; C{PeerLost}, C{WireError}, too.
+        """
+        message = await self._next(seconds)
+        if not isinstance(message, kinds):
+            wanted = " or ".join(kind.__name__.lower() for kind in kinds)
+            error = WireError("pingpong message", 0, f"{type(message).__name__.lower()} instead of {wanted}")
+            self.end(error)
+            raise error
+        return message
+
+    def end(self, error: Exception, tell: bool = True) -> None:
+        """It is over, because of that; by default the peer hears why."""
+        if self._error is not None:
+            return
+        if tell:
+            self.say(Trouble(str(error)))
+        self._error = error
+        if self.transport is not None:
+            self.transport.loseConnection()
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            waiting.errback(error)
+        self.broken.callback(error)
+
+    # IProtocol
+
+    def connectionMade(self) -> None:
+        """There is a transport."""
+        transport = ITCPTransport(self.transport, None)
+        if transport is not None:
+            transport.setTcpNoDelay(True)
+            transport.setTcpKeepAlive(True)
+        self.opened.callback(self)
+
+    def dataReceived(self, data: bytes) -> None:
+        """Some of what the peer says."""
+        try:
+            for line in self._splitter.take(data):
+                if self._error is None:
+                    self._take(decode(line))
+        except WireError as error:
+            self.end(error)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """The peer has gone."""
+        self.end(PeerLost("the other end has gone"), tell=False)
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, Trouble):
+            self.end(Refused(f"the other end says: {message.reason}"), tell=False)
+        elif self._waiting is not None:
+            waiting, self._waiting = self._waiting, None
+            waiting.callback(message)
+        elif len(self._heard) < _MOST_WAITING:
+            self._heard.append(message)
+        else:
+            self.end(WireError("pingpong message", 0, "more than anybody has asked for"))
+
+    def _next(self, seconds: float | None) -> Deferred[Message]:
+        waiting: Deferred[Message] = Deferred(self._forget)
+        if self._heard:
+            waiting.callback(self._heard.popleft())
+        elif self._error is not None:
+            waiting.errback(self._error)
+        else:
+            self._waiting = waiting
+            if seconds is not None:
+                waiting.addTimeout(seconds, self._reactor, self._late)
+        return waiting
+
+    def _forget(self, waiting: Deferred[Message]) -> None:
+        self._waiting = None
+
+    def _late(self, result: object, seconds: float) -> Failure:
+        self.end(PeerLost(f"the other end has said nothing for {seconds:g} seconds"))
+        assert self._error is not None
+        return Failure(self._error)

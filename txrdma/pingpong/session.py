@@ -1,0 +1,369 @@
+"""
+Two ends that measure together: the client says what, the server obeys within its limits.
+
+See L{txrdma.pingpong.bootstrap} for what they say to each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IAddress, IStreamClientEndpoint
+from twisted.internet.protocol import Factory, Protocol
+from twisted.logger import Logger
+
+from txrdma.error import InvalidRequest, RDMAError, Refused, WireError
+from txrdma.iba.verbs import QPKind
+from txrdma.interfaces import IVerbsDevice
+from txrdma.pingpong.activity import Activity
+from txrdma.pingpong.bootstrap import (
+    Connect,
+    Connected,
+    Done,
+    Hello,
+    Open,
+    Opened,
+    Ready,
+    Result,
+    Run,
+    VERSION,
+)
+from txrdma.pingpong.conversation import Conversation, PeerLost
+from txrdma.pingpong.engine import answering, asking
+from txrdma.pingpong.link import Link
+from txrdma.pingpong.measurement import Measurement
+from txrdma.pingpong.plan import LinkSettings, Measure, Test, Transfer
+from txrdma.verbs.completions import ReaderReactor
+
+_log = Logger()
+
+PORT: Final = 18516
+"""Where servers listen, unless they are told: one more than what speaks the format of C{ibv_rc_pingpong}."""
+
+_RESULT_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """
+    How one end is made.
+
+    @ivar open: opens the device to use; given our own address in the conversation.
+    @ivar close: what to do with it afterwards.
+    """
+
+    reactor: ReaderReactor
+    open: Callable[[object], IVerbsDevice]
+    close: Callable[[IVerbsDevice], None]
+    port: int = 1
+    gidIndex: int | None = None
+    events: bool = False
+
+    def link(self, device: IVerbsDevice, settings: LinkSettings) -> Link:
+        """An end of a link."""
+        return Link(self.reactor, device, settings, self.port, self.gidIndex, self.events)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The most that a server does for a client: bytes of a message, requests outstanding."""
+
+    size: int = 64 << 20
+    depth: int = 4096
+
+
+def software() -> str:
+    """Who we are."""
+    try:
+        return f"txrdma {version('txrdma')}"
+    except PackageNotFoundError:  # run from a folder
+        return "txrdma"
+
+
+def within(settings: LinkSettings, limits: Limits, device: IVerbsDevice, port: int) -> LinkSettings:
+    """As much of it as the device and the limits allow."""
+    most = device.limits
+    size = min(settings.size, limits.size, most.maxMemoryRegionLength // 2)
+    mtu = device.portAttributes(port).activeMTU.bytes
+    if settings.kind is QPKind.UD:
+        size = min(size, mtu)
+    # Twice as many receives are posted, and both share a completion queue.
+    depth = min(
+        settings.depth, limits.depth, most.maxQueuePairRequests // 2, most.maxCompletionQueueDepth // 3
+    )
+    return replace(
+        settings,
+        size=size,
+        depth=max(1, depth),
+        mtu=min(settings.mtu or mtu, mtu),
+        inline=min(settings.inline, most.maxInline),
+    )
+
+
+class Client:
+    """
+    The end that says what is measured.
+
+    @ivar settings: of the link, as the server has agreed to them.
+    """
+
+    def __init__(self, side: Side, conversation: Conversation, device: IVerbsDevice) -> None:
+        self._side = side
+        self._conversation = conversation
+        self._device = device
+        self._link: Link | None = None
+        self._activity: Activity | None = None
+        self.peer = ""
+        self.settings = LinkSettings()
+        conversation.broken.addCallback(self._broken)
+
+    async def greet(self) -> None:
+        """Say who we are, and hear who they are."""
+        self._conversation.say(Hello(software=software()))
+        hello = await self._conversation.hear(Hello)
+        _checkVersion(hello)
+        self.peer = hello.software
+
+    async def open(self, settings: LinkSettings) -> LinkSettings:
+        """
+        A link for tests of that sort, instead of the one before; at the most what both devices allow.
+
+        @raise RDMAError: there is none to be had.
+        """
+        talk = self._conversation
+        self._dropLink()
+        talk.say(Open(within(settings, Limits(size=settings.size), self._device, self._side.port)))
+        opened = await talk.hear(Opened)
+        self._link = link = self._side.link(self._device, opened.settings)
+        link.broken = talk.end
+        link.connect(opened.there)
+        talk.say(Connect(link.here))
+        await talk.hear(Connected)
+        self.settings = replace(opened.settings, mtu=link.mtu)
+        return self.settings
+
+    async def run(self, test: Test) -> Measurement:
+        """Measure; C{interrupt} ends it earlier."""
+        talk, link = self._conversation, self._link
+        assert link is not None  # opened before
+        self._activity = activity = asking(link, test)
+        try:
+            talk.say(Run(test))
+            await talk.hear(Ready)
+            activity.start()
+            measurement = await activity.done
+            talk.say(Done(activity.messages, measurement.interrupted))
+            result = await talk.hear(Result, seconds=_RESULT_SECONDS)
+            if test.measure is Measure.BIDIRECTIONAL:
+                await activity.conclude(result.sent)
+        finally:
+            activity.stop()
+            self._activity = None
+        return _joined(measurement, activity, result)
+
+    def progress(self) -> int:
+        """How many messages the test under way has seen."""
+        return 0 if self._activity is None else self._activity.messages
+
+    def interrupt(self) -> None:
+        """The test under way ends with what there is."""
+        if self._activity is not None:
+            self._activity.interrupt()
+
+    def close(self) -> None:
+        """Let go of everything, the device included. Twice is fine."""
+        self._dropLink()
+        self._conversation.end(PeerLost("closed"), tell=False)
+        self._side.close(self._device)
+
+    def _dropLink(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+    def _broken(self, error: Exception) -> None:
+        if self._activity is not None:
+            self._activity.failed(error)
+
+
+def _joined(measurement: Measurement, activity: Activity, result: Result) -> Measurement:
+    """What both ends have seen."""
+    test = measurement.test
+    measurement.wrong += result.wrong
+    if test.measure is Measure.BIDIRECTIONAL:
+        lost = activity.messages - result.received + result.sent - activity.received
+        measurement.messages += result.messages
+        measurement.nanoseconds = max(measurement.nanoseconds, result.nanoseconds)
+        measurement.peak += result.peak
+    else:
+        lost = activity.messages - result.received
+    if test.transfer is Transfer.UD and test.measure is not Measure.LATENCY:
+        measurement.lost = max(0, lost)
+        measurement.messages = max(0, measurement.messages - measurement.lost)
+    return measurement
+
+
+def _checkVersion(hello: Hello) -> None:
+    if hello.version != VERSION:
+        raise Refused(f"the other end speaks version {hello.version} of this, we speak {VERSION}")
+
+
+async def connect(endpoint: IStreamClientEndpoint, side: Side) -> Client:
+    """
+    Reach a server, and open our device.
+
+    @raise PeerLost: there is no server; other L{RDMAError}s, too.
+    """
+    factory = Factory.forProtocol(lambda: Conversation(side.reactor))
+    conversation = await endpoint.connect(factory)
+    assert isinstance(conversation, Conversation)
+    try:
+        transport = conversation.transport
+        assert transport is not None  # it is connected
+        device = side.open(transport.getHost())
+    except BaseException as error:
+        conversation.end(PeerLost(str(error)))
+        raise
+    client = Client(side, conversation, device)
+    try:
+        await client.greet()
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+class Server(Factory):
+    """
+    Serves one client at a time, and refuses others meanwhile.
+
+    @ivar idle: called when a client has gone, with what went wrong, or None.
+    """
+
+    noisy = False
+
+    def __init__(
+        self,
+        side: Side,
+        limits: Limits | None = None,
+        begun: Callable[[str], None] = lambda client: None,
+        idle: Callable[[Exception | None], None] = lambda error: None,
+    ) -> None:
+        self._side = side
+        self._limits = limits or Limits()
+        self._begun = begun
+        self._idle = idle
+        self._serving: Deferred[None] | None = None
+        self._conversation: Conversation | None = None
+
+    def buildProtocol(self, addr: IAddress | None) -> Protocol:
+        """Somebody wants something."""
+        conversation = Conversation(self._side.reactor)
+        conversation.opened.addCallback(self._opened)
+        return conversation
+
+    def close(self) -> None:
+        """Send the client away."""
+        if self._conversation is not None:
+            self._conversation.end(PeerLost("the server is stopped"))
+
+    def _opened(self, conversation: Conversation) -> None:
+        if self._serving is not None:
+            conversation.end(Refused("another client is measuring; try again later"))
+            return
+        self._conversation = conversation
+        self._serving = Deferred.fromCoroutine(self._serve(conversation))
+        self._serving.addErrback(lambda failure: _log.failure("while serving", failure))
+
+    async def _serve(self, conversation: Conversation) -> None:
+        why: Exception | None = None
+        try:
+            await _Service(self._side, self._limits, conversation, self._begun).serve()
+        except (PeerLost, CancelledError):
+            pass
+        except Exception as error:
+            why = error
+            if not isinstance(error, (RDMAError, ValueError)):
+                _log.failure("while serving")
+            conversation.end(error)
+        finally:
+            self._serving = self._conversation = None
+            self._idle(why)
+
+
+class _Service:
+    """What is done for one client."""
+
+    def __init__(
+        self, side: Side, limits: Limits, conversation: Conversation, begun: Callable[[str], None]
+    ) -> None:
+        self._side = side
+        self._limits = limits
+        self._talk = conversation
+        self._begun = begun
+        self._link: Link | None = None
+
+    async def serve(self) -> None:
+        """Until the client has gone."""
+        talk = self._talk
+        hello = await talk.hear(Hello)
+        talk.say(Hello(software=software()))
+        _checkVersion(hello)
+        transport = talk.transport
+        assert transport is not None  # something was heard
+        self._begun(str(getattr(transport.getPeer(), "host", "a client")))
+        device = self._side.open(transport.getHost())
+        try:
+            while True:
+                asked = await talk.hear(Open, Run, seconds=None)
+                if isinstance(asked, Open):
+                    await self._open(device, asked.settings)
+                elif isinstance(asked, Run):
+                    await self._run(asked.test)
+        finally:
+            if self._link is not None:
+                self._link.close()
+            self._side.close(device)
+
+    async def _open(self, device: IVerbsDevice, wanted: LinkSettings) -> None:
+        talk = self._talk
+        if self._link is not None:
+            self._link.close()
+        settings = within(wanted, self._limits, device, self._side.port)
+        self._link = link = self._side.link(device, settings)
+        link.broken = talk.end
+        talk.say(Opened(settings, link.here))
+        link.connect((await talk.hear(Connect)).there)
+        talk.say(Connected())
+
+    async def _run(self, test: Test) -> None:
+        talk, link = self._talk, self._link
+        if link is None:
+            raise WireError("pingpong message", 0, "a test before there is a link")
+        _checkFit(test, link.settings)
+        activity = answering(link, test)
+        activity.start()
+        talk.say(Ready())
+        try:
+            done = await talk.hear(Done, seconds=None)
+            if done.interrupted:
+                activity.interrupt()
+            seen = await activity.conclude(done.messages)
+        finally:
+            activity.stop()
+        talk.say(
+            Result(
+                activity.received, activity.messages, seen.messages, seen.nanoseconds, seen.peak, seen.wrong
+            )
+        )
+
+
+def _checkFit(test: Test, settings: LinkSettings) -> None:
+    if test.transfer.kind is not settings.kind or test.size > settings.size:
+        raise InvalidRequest(f"the link is not made for {test.transfer.value} of {test.size} bytes")
+    if (test.transfer is Transfer.ATOMIC and not settings.atomics) or (test.check and not settings.check):
+        raise InvalidRequest("the link is not made for such a test")
