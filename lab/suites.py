@@ -51,7 +51,7 @@ class Run:
         self.python = environment.choose(CHECKOUT)
         self._occupy()
         path = environment.pyverbsOnly(self.folder / "path")
-        self.environment = {"PYTHONPATH": str(path), "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        self.environment = {"PYTHONPATH": str(path), "PYTHONUNBUFFERED": "1"}
 
     def _occupy(self) -> None:
         """Empty the folder, or, while another run has it, one beside it."""
