@@ -5,74 +5,43 @@ C{txrdma devices}: the RDMA devices that could be used here.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any, TYPE_CHECKING
 
-from txrdma.commands.options import IReactor, TellingOptions
-from txrdma.commands.tables import lines, makeTable, show
-from txrdma.error import RDMAError
-from txrdma.verbs.devices import availableDevices, openDevice
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from txrdma.commands.devicedescriptions import chosen, describeAll, describeDevice
+from txrdma.commands.devicetables import devicesTable, deviceTables
+from txrdma.commands.options import TellingOptions
+from txrdma.commands.tables import show
+from txrdma.error import DeviceUnavailable
 
 
 class CommandOptions(TellingOptions):
-    """Table or JSON."""
+    """Which device, and how much of it."""
 
-    longdesc = "Tell the RDMA devices that could be opened here, by the name to use in device=..."
+    synopsis = "[options] [DEVICE]"
+    longdesc = (
+        "Tell the RDMA devices that could be opened here, by the name to use in device=..., and those of the "
+        "kernel that could not, with the reason. DEVICE is such a name (soft:192.0.2.1, pyverbs:mlx5_0), or "
+        "what the kernel's device or one of its ports goes by: mlx5_0, mlx5_0/1, a GID, a GUID, a network "
+        "interface, a LID."
+    )
+    optFlags = [["verbose", "v", "Everything that is known of each device and its ports."]]
 
-
-def describeDevice(reactor: object, name: str) -> dict[str, object]:
-    """What a device of that name has, or why it can't be opened."""
-    try:
-        device = openDevice(reactor, name)
-    except (RDMAError, ValueError, OSError) as error:
-        return {"device": name, "error": str(error)}
-    try:
-        ports = []
-        for number in range(1, device.portCount + 1):
-            port = device.portAttributes(number)
-            ports.append(
-                {
-                    "port": number,
-                    "state": port.state.name,
-                    "netdev": port.netdev,
-                    "mac": None if port.mac is None else str(port.mac),
-                    "maxMTU": port.maxMTU.bytes,
-                    "activeMTU": port.activeMTU.bytes,
-                    "rate": port.rate,
-                    "gids": [str(gid) for gid in device.gids(number)],
-                }
-            )
-        return {"device": name, "ports": ports, "limits": asdict(device.limits)}
-    finally:
-        device.close()
+    def parseArgs(self, device: str | None = None) -> None:
+        self["device"] = device
 
 
-def devicesTable(entries: Sequence[dict[str, Any]]) -> Table:
-    """What L{describeDevice} gives, as a table."""
-    from rich.markup import escape
-
-    table = makeTable("device", "port", "state", "interface", "MAC", "MTU", "GIDs")
-    for entry in entries:
-        name = escape(entry["device"])
-        if "error" in entry:
-            table.add_row(name, "", escape(entry["error"]))
-            continue
-        for port in entry["ports"]:
-            table.add_row(
-                *(name, str(port["port"]), port["state"], escape(port["netdev"]), port["mac"] or ""),
-                *(str(port["activeMTU"]), lines(*port["gids"])),
-            )
-    return table
-
-
-async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
-    """C{txrdma devices}."""
-    entries = [describeDevice(reactor, name) for name in availableDevices()]
-    if options["json"]:
-        print(json.dumps(entries, indent=2))
+async def carryOut(reactor: object, options: CommandOptions) -> None:
+    """C{txrdma devices}; JSON always has everything."""
+    if options["device"] is None:
+        descriptions = describeAll(reactor)
     else:
-        show(devicesTable(entries))
+        descriptions = [describeDevice(reactor, chosen(options["device"]))]
+        if "ports" not in descriptions[0]:
+            raise DeviceUnavailable(descriptions[0]["error"])
+    if options["json"]:
+        print(json.dumps(descriptions, indent=2))
+    elif options["verbose"]:
+        for description in descriptions:
+            for table in deviceTables(description):
+                show(table)
+    else:
+        show(devicesTable(descriptions))

@@ -325,10 +325,20 @@ class EndPort(_Folder):
 
     def pkeys(self) -> list[PKey]:
         """The P_Key table; its indices are those of C{pkeyIndex}."""
-        table = [PKey(self._number(f"pkeys/{index}")) for index in range(len(self._names("pkeys")))]
+        table = [PKey(self._number(f"pkeys/{index}")) for index in range(self.pkeyTableLength)]
         while table and table[-1] == 0:
             table.pop()
         return table
+
+    @property
+    def gidTableLength(self) -> int:
+        """How many GIDs there could be."""
+        return len(self._names("gids"))
+
+    @property
+    def pkeyTableLength(self) -> int:
+        """How many P_Keys there could be."""
+        return len(self._names("pkeys"))
 
     @property
     def netdev(self) -> str:
@@ -395,7 +405,7 @@ class EndPort(_Folder):
 
     def _gids(self) -> Iterator[GID]:
         """The whole table, empty places included."""
-        for index in range(len(self._names("gids"))):
+        for index in range(self.gidTableLength):
             yield self._parsed(f"gids/{index}", GID.fromString, _NO_GID)
 
     def _gidType(self, index: int, linkLayer: LinkLayer) -> GIDType:

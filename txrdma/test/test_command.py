@@ -21,7 +21,6 @@ from txrdma import commands
 from txrdma.command import main, Options, run
 from txrdma.commands import devices
 from txrdma.commands.connections import connectionsTable, flat
-from txrdma.commands.devices import devicesTable
 from txrdma.commands.options import IReactor
 from txrdma.commands.registry import COMMANDS, GROUPS
 from txrdma.error import DeviceUnavailable
@@ -224,26 +223,3 @@ class DevicesTests(SynchronousTestCase):
         finally:
             os.close(writing)
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-
-    def test_table(self) -> None:
-        """A device that can't be opened is told with the reason."""
-        port = {
-            "port": 1,
-            "state": "ACTIVE",
-            "netdev": "lo",
-            "mac": None,
-            "activeMTU": 4096,
-            "gids": ["::ffff:127.0.0.1"],
-        }
-        text = shown(devicesTable([{"device": "soft", "ports": [port]}, {"device": "x", "error": "broken"}]))
-        for words in ("soft", "lo", "4096", "::ffff:127.0.0.1", "broken"):
-            self.assertIn(words, text)
-
-    def test_unavailable(self) -> None:
-        """Opening that fails is an answer, too."""
-
-        def fail(reactor: object, name: str) -> object:
-            raise DeviceUnavailable("gone")
-
-        self.patch(devices, "openDevice", fail)
-        self.assertEqual(devices.describeDevice(None, "soft"), {"device": "soft", "error": "gone"})

@@ -38,8 +38,7 @@ def openDevice(reactor: object, description: str) -> IVerbsDevice:
     for parser in _parsers():
         if parser.prefix == prefix:
             return parser.parseDevice(reactor, *args, **kwargs)
-    known = ", ".join(sorted(parser.prefix for parser in _parsers()))
-    raise ValueError(f"device {description!r}: there is no kind {prefix!r}, only {known}")
+    raise ValueError(f"device {description!r}: there is no kind {prefix!r}, only {', '.join(deviceKinds())}")
 
 
 def sharedDevice(reactor: object, description: str) -> IVerbsDevice:
@@ -59,6 +58,11 @@ def sharedDevice(reactor: object, description: str) -> IVerbsDevice:
 def availableDevices() -> list[str]:
     """Strings of devices that could be opened now."""
     return [name for parser in _parsers() for name in parser.available()]
+
+
+def deviceKinds() -> list[str]:
+    """What device strings begin with."""
+    return sorted(parser.prefix for parser in _parsers())
 
 
 class _Holding:

@@ -1,0 +1,214 @@
+"""
+What RDMA devices are, as JSON can carry it: from the device where it can be opened, and from sysfs.
+
+The keys are those of L{txrdma.iba.verbs}, and do not change; None is what is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from txrdma.error import DeviceUnavailable, RDMAError
+from txrdma.iba.types import PKey
+from txrdma.iba.verbs import DeviceAttributes, GIDEntry, PortAttributes
+from txrdma.interfaces import IVerbsDevice
+from txrdma.ports import devices, EndPort, getEndPort, RDMADevice
+from txrdma.ports.sysfs import SYS
+from txrdma.verbs.devices import availableDevices, deviceKinds, openDevice
+
+Description = dict[str, Any]
+"""Whatever JSON can carry."""
+
+_KERNELS = "pyverbs:"
+"""What stands before the name of a device of the kernel in device strings."""
+
+
+def describeAll(reactor: object, root: str | Path = SYS) -> list[Description]:
+    """All devices that could be used here, and those of the kernel that could not, with the reason."""
+    names = availableDevices()
+    names += [f"{_KERNELS}{each.name}" for each in devices(root) if f"{_KERNELS}{each.name}" not in names]
+    return [describeDevice(reactor, name, root) for name in names]
+
+
+def chosen(spelling: str, root: str | Path = SYS) -> str:
+    """
+    The device string of what somebody has named: one already, or a device of the kernel, or one of its ports.
+
+    @raise DeviceUnavailable: it is neither; the message lists what there is.
+    """
+    if spelling.partition(":")[0] in deviceKinds():
+        return spelling
+    try:
+        return f"{_KERNELS}{getEndPort(spelling, root).device.name}"
+    except DeviceUnavailable as error:
+        known = ", ".join(availableDevices())
+        raise DeviceUnavailable(f"{error}; device strings that could be opened: {known}") from None
+
+
+def describeDevice(reactor: object, name: str, root: str | Path = SYS) -> Description:
+    """What the device of this string is; when it can't be opened, why, and what sysfs says."""
+    description: Description = {"device": name}
+    try:
+        device = openDevice(reactor, name)
+    except (RDMAError, ValueError, OSError) as error:
+        description["error"] = str(error)
+    else:
+        try:
+            description.update(_opened(device))
+        except RDMAError as error:  # it has just gone
+            description["error"] = str(error)
+        finally:
+            device.close()
+    kernels = _ofKernel(name, root)
+    if kernels is not None:
+        try:
+            _addKernels(description, kernels)
+        except DeviceUnavailable as error:
+            description.setdefault("error", str(error))
+    return description
+
+
+def _ofKernel(name: str, root: str | Path) -> RDMADevice | None:
+    """The device of the kernel that a device string means."""
+    if not name.startswith(_KERNELS):
+        return None
+    wanted = name.removeprefix(_KERNELS).removeprefix("name=")
+    return next((each for each in devices(root) if each.name == wanted), None)
+
+
+def _opened(device: IVerbsDevice) -> Description:
+    return {
+        "attributes": _attributes(device.attributes),
+        "limits": asdict(device.limits),
+        "kernel": None,
+        "ports": [
+            _port(number, device.portAttributes(number), device.gidTable(number), device.pkeys(number))
+            for number in range(1, device.portCount + 1)
+        ],
+    }
+
+
+def _attributes(attributes: DeviceAttributes) -> Description:
+    return {
+        "nodeType": attributes.nodeType.name,
+        "nodeGUID": str(attributes.nodeGUID),
+        "systemImageGUID": str(attributes.systemImageGUID),
+        "firmware": attributes.firmware,
+        "vendorID": attributes.vendorID,
+        "vendorPartID": attributes.vendorPartID,
+        "hardwareVersion": attributes.hardwareVersion,
+        "atomics": attributes.atomics.name,
+    }
+
+
+def _port(
+    number: int, port: PortAttributes, gidTable: Sequence[GIDEntry], pkeys: Sequence[PKey]
+) -> Description:
+    return {
+        "port": number,
+        "state": port.state.name,
+        "physicalState": port.physicalState.name,
+        "linkLayer": port.linkLayer.name,
+        "netdev": port.netdev,
+        "mac": _text(port.mac),
+        "maxMTU": port.maxMTU.bytes,
+        "activeMTU": port.activeMTU.bytes,
+        "rate": port.rate,
+        "width": port.width,
+        "lid": port.lid,
+        "lidMask": port.lidMask,
+        "smLID": port.smLID,
+        "smServiceLevel": port.smServiceLevel,
+        "capabilities": port.capabilities,
+        "maxMessageLength": port.maxMessageLength,
+        "badPKeys": port.badPKeys,
+        "badQKeys": port.badQKeys,
+        **_tables(gidTable, pkeys),
+        "kernel": None,
+    }
+
+
+def _tables(gidTable: Sequence[GIDEntry], pkeys: Sequence[PKey]) -> Description:
+    """The tables of a port without their empty places."""
+    taken = [(index, entry) for index, entry in enumerate(gidTable) if any(entry.gid.raw)]
+    return {
+        "gids": [str(entry.gid) for _index, entry in taken],
+        "gidTable": [
+            {"index": index, "gid": str(entry.gid), "type": entry.type.value, "netdev": entry.netdev}
+            for index, entry in taken
+        ],
+        "pkeys": [{"index": index, "pkey": pkey} for index, pkey in enumerate(pkeys) if pkey],
+    }
+
+
+def _addKernels(description: Description, device: RDMADevice) -> None:
+    """What sysfs knows; all of it where the device could not be opened."""
+    if "ports" not in description:
+        description["attributes"] = {
+            "nodeType": device.nodeType.name,
+            "nodeGUID": _text(device.nodeGUID),
+            "systemImageGUID": _text(device.systemImageGUID),
+            "firmware": device.firmware,
+            "vendorID": None,
+            "vendorPartID": None,
+            "hardwareVersion": device.hardwareVersion,
+            "atomics": None,
+        }
+        description["limits"] = None
+        description["ports"] = [_kernelsPort(port) for port in device.ports]
+    for port in description["ports"]:
+        _addKernelsPort(port, device.port(port["port"]))
+    description["kernel"] = {
+        "name": device.name,
+        "driver": device.driver,
+        "description": device.description,
+        "hardwareType": device.hardwareType,
+        "boardID": device.boardID,
+        "parent": device.parent,
+        "verbs": device.verbsName,
+    }
+
+
+def _kernelsPort(port: EndPort) -> Description:
+    """A port that could not be asked itself."""
+    now = port.attributes()
+    return {
+        "port": port.number,
+        "state": now.state.name,
+        "physicalState": now.physicalState.name,
+        "linkLayer": now.linkLayer.name,
+        "netdev": now.netdev,
+        "mac": _text(now.mac),
+        "maxMTU": None,
+        "activeMTU": None if now.activeMTU is None else now.activeMTU.bytes,
+        "rate": now.rate.bitsPerSecond,
+        "width": now.rate.width,
+        "lid": now.lid,
+        "lidMask": now.lidMask,
+        "smLID": now.smLID,
+        "smServiceLevel": now.smServiceLevel,
+        "capabilities": now.capabilities,
+        "maxMessageLength": None,
+        "badPKeys": None,
+        "badQKeys": None,
+        **_tables(now.gidTable, now.pkeys),
+    }
+
+
+def _addKernelsPort(description: Description, port: EndPort) -> None:
+    description["kernel"] = {
+        "name": port.name,
+        "guid": _text(port.guid),
+        "speed": port.rate.speed,
+        "gidTableLength": port.gidTableLength,
+        "pkeyTableLength": port.pkeyTableLength,
+        "mad": port.madName,
+        "sm": port.smName,
+    }
+
+
+def _text(value: object | None) -> str | None:
+    return None if value is None else str(value)
