@@ -25,10 +25,11 @@ from txrdma.iba.verbs import (
 )
 from txrdma.soft.device import SoftDevice
 
-ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
+RIGHTS = Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
+ALL = Access.LOCAL_WRITE | RIGHTS
 QKEY = 0x11111111
 
-INIT = QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1, access=Access.REMOTE_WRITE | Access.REMOTE_READ)
+INIT = QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1, access=RIGHTS)
 RTR = QPAttributes(state=QPState.RTR, pathMTU=MTU.MTU_1024, rqPSN=0xFFFFF0, maxDestRDAtomic=4, minRNRTimer=1)
 RTS = QPAttributes(state=QPState.RTS, timeout=14, retryCount=7, rnrRetry=7, sqPSN=0xFFFFF0, maxRDAtomic=4)
 
@@ -52,12 +53,13 @@ class End:
 
     def join(self, peer: End, **changes: Any) -> None:  # attributes of different types
         """Bring an RC queue pair to RTS, connected to that one."""
-        names = {name for attributes in (RTR, RTS) for name in attributes.given()}
-        assert set(changes) <= names
+        atRTR = RTR.given() | {"alternateAddress"}
+        atRTS = RTS.given() | {"migrationState"}
+        assert changes.keys() <= atRTR | atRTS
         self.qp.modify(INIT)
-        rtr = replace(RTR, **{n: v for n, v in changes.items() if n in RTR.given()})
+        rtr = replace(RTR, **{n: v for n, v in changes.items() if n in atRTR})
         self.qp.modify(replace(rtr, address=peer.way(), destinationQPN=peer.qp.number))
-        self.qp.modify(replace(RTS, **{n: v for n, v in changes.items() if n in RTS.given()}))
+        self.qp.modify(replace(RTS, **{n: v for n, v in changes.items() if n in atRTS}))
 
     def open(self) -> None:
         """Bring a UD queue pair to RTS."""
