@@ -295,12 +295,13 @@ class IMADPort(Interface):
         @raise txrdma.error.ResourceExhausted: somebody else takes them already.
         """
 
-    def send(datagram: Buffer, path: IBPath) -> None:
+    def send(datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
         """
         Send one, with its headers as the path has them; the class says whether to queue pair 0.
 
         It goes out now, or is kept until there is room. Longer than 256 bytes only with C{doesRMPP}.
 
+        @param answerWithin: seconds in which an answer is awaited; 0 when none is.
         @raise txrdma.error.InvalidRequest: the port cannot send such.
         """
 
@@ -331,18 +332,13 @@ class IMADPortStringParser(Interface):
 
 
 class IMADAgent(Interface):
-    """Remote procedure calls by management datagrams (IBA 13.4.5)."""
+    """Remote procedure calls by management datagrams (IBA 13.4.5): see L{txrdma.mad.rpcs.RPCs}."""
 
-    def call(
-        rpc: str, payload: object, path: IBPath, attributeModifier: int = 0, **options: object
-    ) -> Deferred[object]:
-        """
-        Make a call; L{txrdma.mad.rpcs.RPCs} has one method for each of them.
+    timeoutSeconds: float | None = Attribute("How long answers are awaited; None is as the path says.")
+    retries: int = Attribute("How often a request is sent again.")
 
-        @param payload: an attribute's class, or an instance whose content is the request.
-        @return: fires with the answer's payload; its errors are those of L{txrdma.mad.errors}. Cancelling it
-            forgets the call.
-        """
+    def close() -> None:
+        """Give up all calls. Twice is fine."""
 
 
 class IMADHandler(Interface):

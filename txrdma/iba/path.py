@@ -30,6 +30,7 @@ class IBPath:
     @ivar pkey: BTH, as C{dqpn} and C{sqpsn}.
     @ivar qkey: DETH, as C{sqpn}.
     @ivar minRNRTimer: AETH of "receiver not ready", a code.
+    @ivar packetLifeTime: how long a packet is on its way at most, a time's code; None where nobody knows.
     @ivar reversible: whether the same way leads back.
     """
 
@@ -48,6 +49,7 @@ class IBPath:
     sqpn: QPN = QPN(0)
     minRNRTimer: int = 0
     mtu: MTU | None = None
+    packetLifeTime: int | None = None
     reversible: bool = True
 
     @property

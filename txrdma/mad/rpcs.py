@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar, Union
 from twisted.internet.defer import Deferred
 
 from txrdma.iba.path import IBPath
+from txrdma.mad._frames import Keys
 from txrdma.mad.attributes import Attribute
 from txrdma.mad.sa import Query, Record
 
@@ -101,9 +102,28 @@ class RPCs(ABC):
 
     @abstractmethod
     def call(
-        self, rpc: str, payload: Any, path: IBPath, attributeModifier: int = 0, **options: Any
+        self,
+        rpc: str,
+        payload: Any,
+        path: IBPath,
+        attributeModifier: int = 0,
+        *,
+        timeoutSeconds: float | None = None,
+        retries: int | None = None,
+        keys: Keys | None = None,
+        componentMask: int = 0,
     ) -> Deferred[Any]:
-        """Make the call of that name."""
+        """
+        Make the call of that name.
+
+        @param timeoutSeconds: how long an answer is awaited, each time that the request is sent.
+        @param retries: how often it is sent again.
+        @param keys: M_Key, SM_Key...
+        @param componentMask: which fields of a record are meant; a L{Query} says so itself.
+        @return: fires with the answer; fails with L{MADError <txrdma.mad.errors.MADError>},
+            L{MADTimeoutError <txrdma.mad.errors.MADTimeoutError>} or
+            L{MADClassError <txrdma.mad.errors.MADClassError>}, with C{InvalidRequest} when nothing was sent.
+        """
 
     # Subnet management: LID routed, or by a directed route where the path is one.
     SubnGet = _Named(Answered)

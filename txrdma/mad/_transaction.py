@@ -1,0 +1,138 @@
+"""
+Requests that wait for their answers: who is answered, who is asked again, who is given up.
+
+Follows InfiniBand Architecture vol. 1, 13.4.6 (transaction IDs, timeouts and retries) and 13.4.7 (BUSY).
+Nothing here reads a clock or a socket; see L{txrdma.mad.agent} for that.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from txrdma.iba.path import IBPath
+from txrdma.mad._wheel import Notch, Wheel
+
+NOTCH_SECONDS: Final = 0.01
+"""How late a timeout may be."""
+
+BUSY_PAUSE_SECONDS: Final = 0.1
+"""How long to let somebody be who said BUSY."""
+
+
+class Transaction:
+    """
+    One request.
+
+    @ivar identifier: the part of the transaction ID that is ours.
+    @ivar deadline: when it is sent again, or given up.
+    """
+
+    __slots__ = ("datagram", "deadline", "identifier", "notch", "path", "retriesLeft", "timeoutSeconds")
+
+    datagram: bytes
+    deadline: float
+    identifier: int
+    notch: Notch[Transaction]
+    path: IBPath
+    retriesLeft: int
+    timeoutSeconds: float
+
+
+T = TypeVar("T", bound=Transaction)
+
+
+class Due(NamedTuple, Generic[T]):
+    """What time has brought: requests to send again, and those that nobody has answered."""
+
+    again: list[T]
+    late: list[T]
+
+
+class Transactions(Generic[T]):
+    """The requests of one port that are on their way."""
+
+    def __init__(self, bits: int, first: int) -> None:
+        """
+        @param bits: how many low bits of a transaction ID come back as we sent them.
+        @param first: the first identifier; a random one keeps late answers to others before us away.
+        """
+        self._mask = (1 << bits) - 1
+        self._next = first & self._mask
+        self._open: dict[int, T] = {}
+        self._wheel: Wheel[T] = Wheel(NOTCH_SECONDS)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def newIdentifier(self) -> int:
+        """One that no open transaction has, and that is not 0."""
+        following = self._next
+        while following in self._open or following == 0:
+            following = (following + 1) & self._mask
+        self._next = (following + 1) & self._mask
+        return following
+
+    def begin(self, transaction: T, now: float) -> None:
+        """It goes out, all its attributes but two are said."""
+        identifier = transaction.identifier
+        deadline = transaction.deadline = now + transaction.timeoutSeconds
+        self._open[identifier] = transaction
+        transaction.notch = self._wheel.add(identifier, transaction, deadline)  # type: ignore[assignment]  # its own
+
+    def find(self, identifier: int) -> T | None:
+        """Whose answer has this transaction ID."""
+        return self._open.get(identifier & self._mask)
+
+    def end(self, transaction: T) -> None:
+        """It is answered, or nobody wants to know any more. Twice is fine."""
+        identifier = transaction.identifier
+        if self._open.get(identifier) is transaction:
+            del self._open[identifier]
+            transaction.notch.pop(identifier, None)
+
+    def busy(self, transaction: T, now: float) -> bool:
+        """Its peer has no time: ask again a little later. False when it has been asked often enough."""
+        if transaction.retriesLeft == 0:
+            return False
+        self.extend(transaction, now + BUSY_PAUSE_SECONDS)
+        return True
+
+    def extend(self, transaction: T, deadline: float) -> None:
+        """There is reason to wait until then."""
+        identifier = transaction.identifier
+        transaction.notch.pop(identifier, None)
+        transaction.deadline = deadline
+        transaction.notch = self._wheel.add(identifier, transaction, deadline)  # type: ignore[assignment]  # its own
+
+    def undeliverable(self, transaction: T, now: float) -> Due[T]:
+        """The system says that it went nowhere."""
+        due: Due[T] = Due([], [])
+        self._late(transaction, now, due)
+        return due
+
+    def expired(self, now: float) -> Due[T]:
+        """The time of L{deadline} has come."""
+        due: Due[T] = Due([], [])
+        for transaction in self._wheel.expired(now):
+            self._late(transaction, now, due)
+        return due
+
+    def deadline(self) -> float | None:
+        """When to call L{expired}; None for never."""
+        return self._wheel.deadline() if self._open else None
+
+    def clear(self) -> list[T]:
+        """Give up all of them."""
+        left = list(self._open.values())
+        self._open.clear()
+        self._wheel.clear()
+        return left
+
+    def _late(self, transaction: T, now: float, due: Due[T]) -> None:
+        if transaction.retriesLeft > 0:
+            transaction.retriesLeft -= 1
+            self.extend(transaction, now + transaction.timeoutSeconds)
+            due.again.append(transaction)
+        else:
+            self.end(transaction)
+            due.late.append(transaction)

@@ -1,0 +1,358 @@
+"""
+Remote procedure calls by management datagrams: each returns a Deferred.
+
+Follows InfiniBand Architecture vol. 1, 13.4 (datagrams), 13.4.8.1 (redirection) and 13.5.4 (transactions).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from secrets import randbits
+from struct import Struct
+from typing import Any, Final
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+from txrdma.error import DeviceUnavailable, InvalidRequest, WireError
+from txrdma.iba.path import GMP_QKEY, IBDRPath, IBPath
+from txrdma.iba.types import LID, PKey, QPN
+from txrdma.interfaces import IMADAgent, IMADPort, IMADReceiver
+from txrdma.mad._frames import frame, Keys, managementPacket, NO_KEYS
+from txrdma.mad._transaction import Transaction, Transactions
+from txrdma.mad.attributes import Attribute, ManagementClass, RPC, RPCS
+from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError
+from txrdma.mad.messages import ClassPortInfo, formatOf, MADStatus
+from txrdma.mad.rpcs import RPCs
+from txrdma.mad.sa import Query
+from txrdma.mad.values import lifetimeSeconds
+
+_log = Logger()
+
+RETRIES: Final = 3
+RESPONSE_TIME: Final = 16
+"""How long agents take to answer unless they say otherwise, a time's code: 0.27 seconds."""
+
+MOST_REDIRECTIONS: Final = 4
+
+_HEAD: Final = Struct(">xBxBH2xQ")
+_ATTRIBUTE: Final = Struct(">16xH")
+_RESPONSE: Final = 0x80
+_TRAP_REPRESS: Final = 0x07
+_DIRECTED: Final = ManagementClass.SUBN_DIRECTED
+_SUBN: Final = ManagementClass.SUBN_LID
+_ADM: Final = ManagementClass.SUBN_ADM
+_NO_DIRECTION: Final = 0x7FFF
+
+_OFFSETS: Final = {number: formatOf(number).dataOffset for number in range(256)}  # type: ignore[attr-defined]  # every frame has it
+
+
+class Call(Transaction):
+    """
+    A call on its way.
+
+    @ivar kind: what the answer's payload is.
+    @ivar redirections: how often somebody else was named.
+    """
+
+    __slots__ = ("_deferred", "_forget", "content", "keys", "kind", "mask", "modifier", "redirections", "rpc")
+
+    def __init__(
+        self,
+        rpc: RPC,
+        kind: type[Attribute],
+        content: bytes,
+        modifier: int,
+        keys: Keys,
+        mask: int,
+        forget: Callable[[Call], None],
+    ) -> None:
+        self.rpc = rpc
+        self.kind = kind
+        self.content = content
+        self.modifier = modifier
+        self.keys = keys
+        self.mask = mask
+        self.redirections = 0
+        self._forget = forget
+        self._deferred: Deferred[Any] | None = None
+
+    def awaited(self) -> Deferred[Any]:
+        """What will tell of its end."""
+        self._deferred = Deferred(self._cancelled)
+        return self._deferred
+
+    def answered(self, answer: object) -> None:
+        """It has ended well."""
+        deferred, self._deferred = self._deferred, None
+        if deferred is not None:
+            deferred.callback(answer)
+
+    def failed(self, error: Exception) -> None:
+        """It has not."""
+        deferred, self._deferred = self._deferred, None
+        if deferred is not None:
+            deferred.errback(error)
+
+    def _cancelled(self, deferred: Deferred[Any]) -> None:
+        self._deferred = None
+        self._forget(self)
+
+
+@implementer(IMADAgent, IMADReceiver)
+class MADAgent(RPCs):
+    """
+    Calls through one port.
+
+    @ivar timeoutSeconds: how long answers are awaited; None is as long as the port's subnet may take (IBA
+        13.4.6.2), which a call can say otherwise.
+    @ivar retries: how often a request is sent again.
+    """
+
+    def __init__(
+        self,
+        reactor: IReactorTime,
+        port: IMADPort,
+        *,
+        timeoutSeconds: float | None = None,
+        retries: int = RETRIES,
+        keys: Keys = NO_KEYS,
+    ) -> None:
+        """
+        @param port: is the agent's from now on, and closed with it.
+        @param keys: of calls that say none.
+        """
+        self.port = port
+        self.timeoutSeconds = timeoutSeconds
+        self.retries = retries
+        self.keys = keys
+        self._reactor = reactor
+        self._seconds = reactor.seconds
+        self._send = port.send
+        self._transactions: Transactions[Call] = Transactions(
+            port.transactionIDBits, randbits(port.transactionIDBits)
+        )
+        self._begin = self._transactions.begin
+        self._newIdentifier = self._transactions.newIdentifier
+        self._timer: IDelayedCall | None = None
+        self._timerAt = 0.0
+        self._closed = ""
+        self._patience: dict[int | None, float] = {}
+        port.start(self)
+
+    def __repr__(self) -> str:
+        return f"<MADAgent {self.port.name} {len(self._transactions)} outstanding>"
+
+    # IMADAgent
+
+    def call(
+        self,
+        rpc: str,
+        payload: Any,
+        path: IBPath,
+        attributeModifier: int = 0,
+        *,
+        timeoutSeconds: float | None = None,
+        retries: int | None = None,
+        keys: Keys | None = None,
+        componentMask: int = 0,
+    ) -> Deferred[Any]:
+        """Make a call: see L{RPCs.call}."""
+        try:
+            call = self._made(rpc, payload, attributeModifier, keys or self.keys, componentMask)
+            call.timeoutSeconds = self._patienceFor(path) if timeoutSeconds is None else timeoutSeconds
+            call.retriesLeft = self.retries if retries is None else retries
+            self._issue(call, path)
+        except (InvalidRequest, WireError, DeviceUnavailable) as error:
+            return fail(error)
+        return succeed(None) if call.rpc.answer is None else call.awaited()
+
+    def close(self) -> None:
+        """Give up all calls, and close the port. Twice is fine."""
+        self._end("the agent is closed")
+        self.port.close()
+
+    def _made(self, name: str, payload: Any, modifier: int, keys: Keys, mask: int) -> Call:
+        rpc = RPCS.get(name)
+        if rpc is None:
+            raise InvalidRequest(f"there is no call {name}")
+        content = b""
+        kind = payload
+        if type(payload) is Query:
+            payload, mask = payload
+        if not isinstance(payload, type):
+            kind = type(payload)
+            content = payload.encode()
+        if name not in kind.rpcs:
+            raise InvalidRequest(f"{kind.__name__} is not for {name}, but for {', '.join(sorted(kind.rpcs))}")
+        return Call(rpc, kind, content, modifier, keys, mask, self._transactions.end)
+
+    def _issue(self, call: Call, path: IBPath) -> None:
+        """Send it for the first time, or to somebody else."""
+        if self._closed:
+            raise DeviceUnavailable(self._closed)
+        identifier = call.identifier = self._newIdentifier()
+        datagram = call.datagram = self._datagram(call, path, identifier)
+        call.path = path
+        if call.rpc.answer is None:
+            self._send(datagram, path)
+            return
+        self._begin(call, self._seconds())
+        self._send(datagram, path, call.timeoutSeconds)
+        if self._timer is None or call.deadline < self._timerAt:
+            self._reschedule()
+
+    @staticmethod
+    def _datagram(call: Call, path: IBPath, identifier: int) -> bytes:
+        rpc, keys = call.rpc, call.keys
+        if rpc.managementClass is _SUBN:
+            return managementPacket(
+                rpc.method, identifier, call.kind.attributeID, call.modifier, call.content, path, keys.mkey
+            )
+        if isinstance(path, IBDRPath):
+            raise InvalidRequest(f"{rpc.name} cannot go by a directed route")
+        return frame(
+            *(rpc.managementClass, rpc.method, identifier, call.kind.attributeID, call.modifier),
+            *(call.content, keys, call.mask),
+        )
+
+    def _patienceFor(self, path: IBPath) -> float:
+        """Twice the time that a packet may be on its way, and that for the answer (IBA 13.4.6.2)."""
+        if self.timeoutSeconds is not None:
+            return self.timeoutSeconds
+        code = path.packetLifeTime
+        known = self._patience.get(code)
+        if known is None:
+            way = lifetimeSeconds(self.port.endPort.subnetTimeout if code is None else code)
+            known = self._patience[code] = 2 * way + lifetimeSeconds(RESPONSE_TIME)
+        return known
+
+    # IMADReceiver
+
+    def received(self, datagram: bytes, envelope: object) -> None:
+        """A datagram has come."""
+        if len(datagram) < 24:
+            return
+        managementClass, method, status, identifier = _HEAD.unpack_from(datagram)
+        if not method & _RESPONSE and method != _TRAP_REPRESS:
+            self.requested(datagram, envelope)
+            return
+        call = self._transactions.find(identifier)
+        if call is None:
+            return  # late, or not ours
+        if managementClass == _DIRECTED:
+            status &= _NO_DIRECTION
+        if managementClass != call.datagram[1] or method != call.rpc.answer:
+            return
+        if status:
+            self._refused(call, status, datagram)
+            return
+        self._transactions.end(call)
+        try:
+            answer = self._answer(call, managementClass, datagram)
+        except WireError as error:
+            call.failed(MADClassError(str(error), call.rpc, call.path, call.datagram, datagram))
+            return
+        call.answered(answer)
+
+    def requested(self, datagram: bytes, envelope: object) -> None:
+        """Somebody asks us; see L{txrdma.mad.serving}."""
+
+    def undeliverable(self, datagram: bytes, reason: str) -> None:
+        """The system says that one of ours went nowhere."""
+        call = self._transactions.find(_HEAD.unpack_from(datagram)[3])
+        if call is not None:
+            again, late = self._transactions.undeliverable(call, self._seconds())
+            self._goOn(again, late, reason)
+
+    def portLost(self, reason: str) -> None:
+        """The port is gone."""
+        self._end(reason)
+
+    @staticmethod
+    def _answer(call: Call, managementClass: int, datagram: bytes) -> Attribute:
+        kind = call.kind
+        (attributeID,) = _ATTRIBUTE.unpack_from(datagram)
+        if attributeID != kind.attributeID:
+            raise WireError(kind.__name__, 16, f"the answer is of attribute {attributeID:#06x}")
+        offset = _OFFSETS[managementClass]
+        if len(datagram) < offset + kind.size:
+            datagram = datagram.ljust(offset + kind.size, b"\0")
+        return kind.decode(datagram, offset)
+
+    def _refused(self, call: Call, status: int, datagram: bytes) -> None:
+        """BUSY, redirected, or an error."""
+        said = MADStatus(status)
+        if said.isBusy and self._transactions.busy(call, self._seconds()):
+            self._reschedule()
+            return
+        self._transactions.end(call)
+        if said.isRedirect and call.redirections < MOST_REDIRECTIONS:
+            call.redirections += 1
+            try:
+                self._issue(call, redirected(call.path, datagram))
+            except (InvalidRequest, WireError, DeviceUnavailable) as error:
+                call.failed(error)
+            return
+        call.failed(MADError(call.rpc, call.path, status, call.datagram, datagram))
+
+    # Time.
+
+    def _reschedule(self) -> None:
+        deadline = self._transactions.deadline()
+        if deadline is None:
+            return
+        if self._timer is not None:
+            if self._timerAt <= deadline:
+                return
+            self._timer.cancel()
+        self._timerAt = deadline
+        self._timer = self._reactor.callLater(max(0.0, deadline - self._seconds()), self._expired)
+
+    def _expired(self) -> None:
+        self._timer = None
+        again, late = self._transactions.expired(self._seconds())
+        self._goOn(again, late, "no answer")
+        self._reschedule()
+
+    def _goOn(self, again: Sequence[Call], late: Sequence[Call], why: str) -> None:
+        for call in again:
+            self._send(call.datagram, call.path, call.timeoutSeconds)
+        for call in late:
+            call.failed(MADTimeoutError(f"{call.rpc.name}: {why}", call.rpc, call.path, call.datagram))
+
+    def _end(self, reason: str) -> None:
+        if self._closed:
+            return
+        self._closed = reason
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for call in self._transactions.clear():
+            call.failed(DeviceUnavailable(reason))
+
+
+def redirected(path: IBPath, datagram: bytes) -> IBPath:
+    """
+    The path to whom an answer names instead of the one who was asked (IBA 13.4.8.1).
+
+    @raise WireError: it is too short.
+    """
+    info = ClassPortInfo.decode(datagram, _OFFSETS[datagram[1]])
+    hasGID = any(info.redirectGID.raw)
+    return IBPath(
+        slid=path.slid,
+        dlid=LID(info.redirectLID) or path.dlid,
+        serviceLevel=info.redirectServiceLevel,
+        sgid=path.sgid,
+        dgid=info.redirectGID if hasGID and (path.hasGRH or not info.redirectLID) else None,
+        trafficClass=info.redirectTrafficClass,
+        flowLabel=info.redirectFlowLabel,
+        pkey=PKey(info.redirectPKey) or path.pkey,
+        dqpn=QPN(info.redirectQPN) or QPN(1),
+        qkey=info.redirectQKey or GMP_QKEY,
+        packetLifeTime=path.packetLifeTime,
+    )
