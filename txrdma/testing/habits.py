@@ -39,3 +39,12 @@ class Habits:
 
 OURS: Final = Habits()
 """Our software device."""
+
+RXE: Final = Habits(
+    establishes=False,
+    tellsRefusals=False,
+    misalignedIsPosted=False,
+    longDatagramFails=False,
+    hasSQE=False,
+)
+"""The Linux kernel's software RoCE (6.12) with libibverbs' provider for it."""
