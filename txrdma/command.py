@@ -69,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except usage.UsageError as error:
         name = f"txrdma {options.subCommand}" if options.subCommand else "txrdma"
         raise SystemExit(f"{name}: {error}\nTry: {name} --help") from None
+    assert options.subCommand is not None  # or postOptions would have refused
+    command(options.subCommand).prepare(options.subOptions)
     react(run, (options,))
 
 

@@ -3,7 +3,8 @@ Which commands C{txrdma} has: one module of this room each, imported when its co
 
 A new command is one line in L{COMMANDS} and a module of its name (a dash is written C{_}), which has
 C{CommandOptions}, a subclass of L{txrdma.commands.options.CommandOptions}, and
-C{async def carryOut(reactor, options) -> None}.
+C{async def carryOut(reactor, options) -> None}. It may have C{prepare(options)}, too, which is called before
+there is a reactor.
 """
 
 from __future__ import annotations
@@ -55,6 +56,12 @@ class Command:
         """Its module."""
         return cast(CommandModule, import_module(self.moduleName))
 
+    def prepare(self, options: CommandOptions) -> None:
+        """What there is to do before there is a reactor: C{prepare} of the module, if it has one."""
+        prepare = getattr(self.load(), "prepare", None)
+        if prepare is not None:
+            prepare(options)
+
     def makeOptions(self) -> CommandOptions:
         """What parses its command line."""
         return self.load().CommandOptions()
@@ -63,6 +70,7 @@ class Command:
 COMMANDS: Final = (
     Command("connections", HERE, "Live SMC-R and fallback connections on this host."),
     Command("devices", HERE, "RDMA devices that could be used here."),
+    Command("pingpong", MEASURING, "Latency and bandwidth between two ends, over any device."),
 )
 
 

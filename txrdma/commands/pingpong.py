@@ -1,0 +1,364 @@
+"""
+C{txrdma pingpong}: how fast two ends are.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from enum import Enum
+from typing import cast, Final, TextIO, TypeVar
+
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import clientFromString, HostnameEndpoint, ProcessEndpoint, serverFromString
+from twisted.internet.error import ConnectError
+from twisted.internet.interfaces import (
+    IListeningPort,
+    IReactorCore,
+    IReactorProcess,
+    IStreamClientEndpoint,
+)
+from twisted.internet.task import LoopingCall
+from twisted.python import usage
+
+from txrdma.commands.options import IReactor, TellingOptions
+from txrdma.error import DeviceUnavailable
+from txrdma.interfaces import IVerbsDevice
+from txrdma.pingpong.measurement import Measurement
+from txrdma.pingpong.plan import DEEPEST, LARGEST, Measure, Transfer
+from txrdma.pingpong.report import asDict, CSVReport, sizeFrom, sizesFrom
+from txrdma.pingpong.run import ALL_SIZES, Running, Series
+from txrdma.pingpong.session import Client, connect, Limits, PORT, Server, Side
+from txrdma.verbs.completions import ReaderReactor
+from txrdma.verbs.devices import openDevice
+
+INTERRUPTED: Final = 130
+"""The exit status after Ctrl-C of who measures: 128 and SIGINT, as shells have it."""
+
+_E = TypeVar("_E", bound=Enum)
+
+
+class IPingPongReactor(IReactor, IReactorCore, IReactorProcess):
+    """What this command needs of the reactor."""
+
+
+def _choices(kinds: type[_E], text: str) -> Sequence[_E]:
+    """Some of a few words, or all of them."""
+    known = [str(kind.value) for kind in kinds]
+    words = known if text == "all" else text.split(",")
+    for word in words:
+        if word not in known:
+            raise ValueError(f"{word!r} is none of {', '.join(known)}, all")
+    return tuple(kinds(word) for word in words)
+
+
+def _transfers(text: str) -> Sequence[Transfer]:
+    return _choices(Transfer, text)
+
+
+def _measures(text: str) -> Sequence[Measure]:
+    return _choices(Measure, text)
+
+
+class CommandOptions(TellingOptions):
+    """What to measure, with whom, and how to tell."""
+
+    synopsis = "[options] [HOST]"
+    longdesc = (
+        "Measure latency and bandwidth between two ends, over any RDMA device. Without HOST this is the "
+        "server: it waits for clients, which say what is measured. HOST is a name, an address, or a client "
+        "endpoint string such as tcp:192.0.2.1:18516. Ctrl-C ends a client with what was measured so far."
+    )
+    optFlags = [
+        ["local", "L", "Measure between two processes of this host; no server is needed."],
+        ["all", "a", "All sizes from 2 bytes to 8 MiB, in powers of two."],
+        ["check", "c", "Verify the contents of messages; this takes time itself."],
+        ["events", "e", "Sleep until the device wakes us, instead of looking for completions."],
+        ["histogram", None, "Show how latencies are distributed, too."],
+        ["once", None, "End the server after its first client."],
+        ["compatible", None, "Speak as ibv_rc_pingpong does, or, with --test ud, as ibv_ud_pingpong."],
+    ]
+    optParameters = [
+        [
+            "device",
+            "d",
+            None,
+            "Such as soft:192.0.2.1 or pyverbs:mlx5_0; else soft, where the connection is.",
+        ],
+        ["port", "p", 1, "The device's port.", int],
+        [
+            "gid-index",
+            "g",
+            None,
+            "Index of the port's GID; else an IPv4 address's, if there is one.",
+            int,
+        ],
+        ["listen", "l", None, f"Server: a TCP port ({PORT}), or an endpoint string.", str],
+        ["max-size", None, 64 << 20, "Server: the longest message of a client.", sizeFrom],
+        ["test", "t", None, "One or more of send, write, read, atomic, ud, or all; else send.", _transfers],
+        ["measure", "m", None, "latency, bandwidth, bidirectional, or all; else the first two.", _measures],
+        ["size", "s", None, "Bytes of a message: 64, 4K, or several: 64,4K,1M.", sizesFrom],
+        ["iterations", "n", None, "Messages of a test; else as many as --seconds allow.", int],
+        ["seconds", None, 0.5, "How long a test takes.", float],
+        ["warmup", None, 10, "Messages before those that count.", int],
+        ["depth", None, 64, "Requests outstanding at a time, for bandwidth.", int],
+        ["mtu", None, 0, "Bytes of a packet's payload; else as many as both ports take.", int],
+        ["inline", None, 0, "Send messages up to this length inline.", sizeFrom],
+        ["csv", None, None, "Write the results as CSV to this file, too; - is the standard output.", str],
+    ]
+
+    def parseArgs(self, host: str | None = None) -> None:
+        self["host"] = host
+
+    def postOptions(self) -> None:
+        for name, low, high in (
+            ("port", 1, 255),
+            ("gid-index", 0, 1 << 16),
+            ("iterations", 1, 1 << 40),
+            ("seconds", 0.01, 86400),
+            ("warmup", 0, 1 << 40),
+            ("depth", 1, DEEPEST),
+            ("max-size", 1, LARGEST),
+        ):
+            if self[name] is not None and not low <= self[name] <= high:
+                raise usage.UsageError(f"--{name} {self[name]:g}: say from {low} to {high}")
+        if self["mtu"] not in (0, 256, 512, 1024, 2048, 4096):
+            raise usage.UsageError(f"--mtu {self['mtu']} is none of 256, 512, 1024, 2048, 4096")
+        if self["size"] and not all(0 < size <= LARGEST for size in self["size"]):
+            raise usage.UsageError(f"--size: say from 1 to {LARGEST} bytes")
+        if self["size"] and self["all"]:
+            raise usage.UsageError("either --size or --all")
+        if self["host"] and (self["local"] or self["listen"]):
+            raise usage.UsageError(f"{self['host']} is the server, so there is no --local and no --listen")
+        if self["local"] and (self["listen"] or self["compatible"]):
+            raise usage.UsageError("--local needs neither --listen nor --compatible")
+
+    @property
+    def isServer(self) -> bool:
+        """Whether others say what is measured."""
+        return not self["host"] and not self["local"]
+
+    def series(self) -> Series:
+        """What is to be measured."""
+        return Series(
+            transfers=self["test"] or (tuple(Transfer) if self["local"] else (Transfer.SEND,)),
+            measures=self["measure"] or (Measure.LATENCY, Measure.BANDWIDTH),
+            sizes=ALL_SIZES if self["all"] else self["size"] or (),
+            iterations=self["iterations"] or 0,
+            seconds=self["seconds"],
+            warmup=self["warmup"],
+            depth=self["depth"],
+            mtu=self["mtu"],
+            inline=self["inline"],
+            check=bool(self["check"]),
+        )
+
+    def side(self, reactor: IPingPongReactor) -> Side:
+        """How our end is made."""
+
+        def open(address: object) -> IVerbsDevice:
+            return openDevice(reactor, self["device"] or deviceAt(address))
+
+        reading = cast(ReaderReactor, reactor)
+        return Side(reading, open, lambda d: d.close(), self["port"], self["gid-index"], bool(self["events"]))
+
+
+def prepare(options: CommandOptions) -> None:
+    """Have a reactor that looks for completions, unless that is not wanted."""
+    if not options["events"]:
+        from txrdma.verbs.polling import install
+
+        install()
+
+
+def deviceAt(address: object) -> str:
+    """The software device that reaches whom a connection with this address of ours reaches."""
+    host = getattr(address, "host", "127.0.0.1")
+    ip = ipaddress.ip_address(host)
+    mapped = getattr(ip, "ipv4_mapped", None)
+    return "soft:" + str(mapped or ip).replace(":", r"\:")
+
+
+async def carryOut(reactor: IPingPongReactor, options: CommandOptions) -> None:
+    """C{txrdma pingpong}."""
+    async with _Interruption(reactor) as interruption:
+        if options.isServer:
+            await serve(reactor, options, interruption)
+        else:
+            await measure(reactor, options, interruption)
+    if interruption.has and not options.isServer:
+        raise SystemExit(INTERRUPTED)
+
+
+class _Interruption:
+    """
+    Ctrl-C: the reactor wants to stop, and waits until we have told what there is.
+
+    @ivar then: what to call when it comes.
+    """
+
+    def __init__(self, reactor: IReactorCore) -> None:
+        self._reactor = reactor
+        self._over: Deferred[None] = Deferred()
+        self._trigger: object = None
+        self.has = False
+        self.then: Callable[[], object] = lambda: None
+
+    async def __aenter__(self) -> _Interruption:
+        self._trigger = self._reactor.addSystemEventTrigger("before", "shutdown", self._interrupted)
+        return self
+
+    async def __aexit__(self, *reason: object) -> None:
+        if not self.has:
+            self._reactor.removeSystemEventTrigger(self._trigger)
+        self._over.callback(None)
+
+    def _interrupted(self) -> Deferred[None]:
+        self.has = True
+        self.then()
+        return self._over
+
+
+async def serve(reactor: IPingPongReactor, options: CommandOptions, interruption: _Interruption) -> None:
+    """Until Ctrl-C, or one client was served."""
+    over: Deferred[None] = Deferred()
+
+    def end() -> None:
+        server.close()
+        if not over.called:
+            over.callback(None)
+
+    def idle(error: Exception | None) -> None:
+        if error is not None:
+            tell(f"{error}")
+        if options["once"]:
+            end()
+
+    server = Server(
+        options.side(reactor), Limits(options["max-size"]), lambda client: tell(f"{client} measures"), idle
+    )
+    where = options["listen"] or str(PORT)
+    description = f"tcp:{where}" if where.isdigit() else where
+    endpoint = serverFromString(reactor, description)
+    port: IListeningPort = await endpoint.listen(server)
+    if description != "stdio:":
+        tell(f"waiting at {port.getHost()}")
+    interruption.then = end
+    await over
+    if description != "stdio:":
+        await _settled(port.stopListening())
+
+
+async def _settled(result: object) -> None:
+    if isinstance(result, Deferred):
+        await result
+
+
+def tell(line: str) -> None:
+    """Something for people; results go elsewhere."""
+    print(f"txrdma pingpong: {line}", file=sys.stderr, flush=True)
+
+
+def endpointFor(reactor: IPingPongReactor, options: CommandOptions) -> IStreamClientEndpoint:
+    """The way to the server."""
+    host = options["host"]
+    if options["local"]:
+        return _ownServer(reactor, options)
+    if ":" not in host or host.count(":") > 1 and _isAddress(host):
+        return HostnameEndpoint(reactor, host.encode("idna"), PORT)
+    return cast(IStreamClientEndpoint, clientFromString(reactor, host))
+
+
+def _isAddress(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _ownServer(reactor: IPingPongReactor, options: CommandOptions) -> IStreamClientEndpoint:
+    """A process of our own, which serves us by its standard input and output."""
+    command = [sys.executable, "-m", "txrdma.command", "pingpong", "--listen", "stdio:", "--once"]
+    command += ["--port", str(options["port"]), "--max-size", str(LARGEST)]
+    for name in ("device", "gid-index"):
+        if options[name] is not None:
+            command += [f"--{name}", str(options[name])]
+    if options["events"]:
+        command.append("--events")
+    return ProcessEndpoint(reactor, sys.executable, command, env=dict(os.environ))
+
+
+async def measure(reactor: IPingPongReactor, options: CommandOptions, interruption: _Interruption) -> None:
+    """All tests, one after the other; what was measured is shown in any case."""
+    measurements: list[Measurement] = []
+    with ExitStack() as closing:
+        report = None
+        if options["csv"]:
+            out: TextIO = sys.stdout
+            if options["csv"] != "-":
+                out = closing.enter_context(open(options["csv"], "w", newline=""))
+            report = CSVReport(out)
+
+        def measured(measurement: Measurement) -> None:
+            measurements.append(measurement)
+            if report is not None:
+                report.add(measurement)
+
+        try:
+            client = await _connected(reactor, options)
+            closing.callback(client.close)
+            running = Running(client, options.series(), measured, tell)
+            interruption.then = running.interrupt
+            if interruption.has:
+                return
+            progress = LoopingCall(_showProgress, running)
+            if sys.stderr.isatty():
+                progress.start(0.2, now=False)
+                closing.callback(_clearProgress)
+                closing.callback(progress.stop)
+            await running.run()
+        finally:
+            _tellAll(measurements, options)
+
+
+async def _connected(reactor: IPingPongReactor, options: CommandOptions) -> Client:
+    endpoint = endpointFor(reactor, options)
+    # Who is started now must not hear of a Ctrl-C that is meant for us.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT]) if options["local"] else None
+    try:
+        connecting = Deferred.fromCoroutine(connect(endpoint, options.side(reactor)))
+    finally:
+        if before is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    try:
+        return await connecting
+    except ConnectError as error:
+        raise DeviceUnavailable(f"no server at {options['host']}: {error}") from error
+    except ValueError as error:
+        raise DeviceUnavailable(str(error)) from error
+
+
+def _showProgress(running: Running) -> None:
+    test = running.test
+    if test is not None:
+        what = f"{test.transfer.value} {test.measure.value}, {test.size} bytes: {running.progress()} messages"
+        print(f"\r\x1b[K{what}", end="", file=sys.stderr, flush=True)
+
+
+def _clearProgress() -> None:
+    print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _tellAll(measurements: Sequence[Measurement], options: CommandOptions) -> None:
+    if options["json"]:
+        print(json.dumps([asDict(measurement) for measurement in measurements], indent=2))
+    elif measurements and options["csv"] != "-":
+        from txrdma.commands.pingpongtables import showAll
+
+        showAll(measurements, bool(options["histogram"]))
