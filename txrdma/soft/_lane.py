@@ -32,6 +32,7 @@ from txrdma.soft._box import (
     Wake,
 )
 from txrdma.soft._receiving import Receiving
+from txrdma.soft._requester import SHORTEST_TIMEOUT
 from txrdma.soft._route import Owner
 from txrdma.soft._sending import FOR_EVER
 
@@ -176,6 +177,9 @@ class Lane(Receiving):
         """Let go of all memory. Twice is fine."""
         if self._dead:
             return
+        if self._linked and self._inWords[WAKE] & Wake.DOWN:
+            # It must not find what we shall never send again.
+            self._outWords[FIRST + ((self._inWords[CONSUMED] & self._ring - 1) >> 3)] = 0
         self._dead = self._held = True
         self._linked = False
         self._outstanding.clear()
@@ -212,6 +216,7 @@ class Lane(Receiving):
         timeout = ackTimeoutSeconds(attributes.timeout or 0)
         if timeout == inf:
             return None
+        timeout = max(timeout, SHORTEST_TIMEOUT)
         return self._patience(0, now, timeout * ((attributes.retryCount or 0) + 1), Status.RETRY_EXC_ERR)
 
     def _notReady(self, now: float) -> float | None:

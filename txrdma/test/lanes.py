@@ -44,7 +44,7 @@ class Side:
         self.attributes = QPAttributes(
             rnrRetry=7,
             retryCount=1,
-            timeout=10,
+            timeout=12,
             minRNRTimer=1,
             access=ALL,
             maxRDAtomic=4,

@@ -80,7 +80,7 @@ class LaneTests(SynchronousTestCase):
         one = Side(2, 4096)
         one.post(send(1, b"early"), send(2, b"too"))
         left = one.lane.expired(1.0)
-        self.assertAlmostEqual(left or 0, 2 * 4.096e-6 * 1024)
+        self.assertAlmostEqual(left or 0, 2 * 4.096e-6 * 4096)
         self.assertIsNone(one.lane.expired(1.0 + (left or 0)))
         self.assertEqual([(c.identifier, c.status) for c in one.sent], [(1, Status.RETRY_EXC_ERR)])
         self.assertEqual(one.flushed, [(2, CompletionOpcode.SEND)])

@@ -23,7 +23,7 @@ from txrdma.iba.verbs import (
 from txrdma.soft._box import WAKE, Wake
 from txrdma.test.lanes import ok, pair, send, Side
 
-PATIENCE = 2 * 4.096e-6 * 1024
+PATIENCE = 2 * 4.096e-6 * 4096
 """How long the lanes of these tests wait for an answer, retries included."""
 
 
@@ -177,6 +177,24 @@ class DownTests(Case):
         self.assertIsNone(self.one.lane.expired(5.0))
         self.assertIsNone(self.one.lane.expired(5000.0))
         self.assertEqual(self.one.sent, [])
+
+    def test_tooLate(self) -> None:
+        """What was given up while the peer's port was down does not arrive when it is up, in no part."""
+        for size in (10, 2500):
+            self.one, self.other = self.sides = list(pair())
+            for index in range(3):
+                self.other.receive(index, (3000 * index, 3000))
+            self.one.post(send(1, b"before"))
+            self.turn()
+            self.setDown(self.other)
+            self.one.post(send(2, b"x" * size), send(3, b"x" * size))
+            self.one.lane.expired(5.0)
+            self.one.lane.expired(6.0)
+            self.assertEqual([c.status for c in self.one.sent], [Status.SUCCESS, Status.RETRY_EXC_ERR])
+            self.setDown(self.other, False)
+            self.other.lane.poll()
+            self.other.lane.peerGone(None)
+            self.assertEqual((ok(self.other.received), self.other.events), ([0], []))
 
     def test_consumedMeanwhile(self) -> None:
         """What was received before the port went down counts, even when the sender had not looked."""
