@@ -1,3 +1,5 @@
 from txrdma.soft.strings import SoftDeviceStringParser
+from txrdma.verbs.strings import PyverbsDeviceStringParser
 
 softDeviceParser = SoftDeviceStringParser()
+pyverbsDeviceParser = PyverbsDeviceStringParser()

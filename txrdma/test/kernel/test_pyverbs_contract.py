@@ -1,0 +1,73 @@
+"""
+The kernel's own devices, through pyverbs, keep the promises of verbs devices.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TYPE_CHECKING
+
+from twisted.internet.test.reactormixins import ReactorBuilder
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.interfaces import IVerbsDevice
+from txrdma.test.kernel import Box, OUTSIDE, Witness
+from txrdma.testing.contracts import VerbsDeviceContract
+from txrdma.verbs.devices import openDevice
+
+if TYPE_CHECKING:
+    _Case = SynchronousTestCase
+else:
+    _Case = object
+
+BOXES = (Box(mtu=4200, timeout=500),)
+SLOWNESS = 10
+"""How much slower than native code the guest is."""
+
+
+class InTheKernel(_Case):
+    """Two devices of the kernel on a real reactor of the test's own."""
+
+    buildReactor: Callable[[], Any]
+
+    def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
+        """At the two ends of a wire."""
+        self.reactor = self.buildReactor()
+        return self.open("pyverbs:rxe0"), self.open("pyverbs:rxe1")
+
+    def open(self, name: str) -> IVerbsDevice:
+        """Open a device, until the end of the test."""
+        device = openDevice(self.reactor, name)
+        self.addCleanup(device.close)
+        return device
+
+    def runUntil(self, condition: Callable[[], bool], seconds: float = 3.0) -> None:
+        """Turn the reactor until then."""
+        deadline = time.monotonic() + seconds * SLOWNESS
+        while not condition():
+            if time.monotonic() > deadline:
+                self.fail(f"{condition} does not hold after {seconds * SLOWNESS} seconds")
+            self.reactor.iterate(0.001)
+
+    def runFor(self, seconds: float) -> None:
+        """Turn the reactor for a while."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self.reactor.iterate(0.001)
+
+
+class PyverbsContractTests(InTheKernel, VerbsDeviceContract, ReactorBuilder):
+    """rxe at both ends."""
+
+    skip = OUTSIDE
+    witness = Witness("pyverbs", "rxe", "the whole contract of verbs devices")
+
+
+globals().update(
+    {
+        name: case
+        for name, case in PyverbsContractTests.makeTestCaseClasses().items()
+        if any(reactor in name for reactor in ("_EPoll", "_Select"))
+    }
+)

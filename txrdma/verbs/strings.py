@@ -1,0 +1,52 @@
+"""
+The device strings C{pyverbs:NAME}: RDMA devices of this host's kernel.
+
+Twisted loads this module whenever it looks for device plugins, so it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from zope.interface import implementer
+
+from twisted.plugin import IPlugin
+
+from txrdma.interfaces import IVerbsDevice, IVerbsDeviceStringParser
+
+DEVICES = "/sys/class/infiniband"
+"""Where the kernel lists its RDMA devices."""
+
+
+@implementer(IPlugin, IVerbsDeviceStringParser)
+class PyverbsDeviceStringParser:
+    """C{pyverbs:NAME}, where C{NAME} is what C{ibv_devices} and C{rdma link} call the device."""
+
+    prefix = "pyverbs"
+
+    def parseDevice(self, reactor: object, *args: str, **kwargs: str) -> IVerbsDevice:
+        """Open it."""
+        from txrdma.verbs._pyverbs_device import openPyverbsDevice
+
+        for key, value in kwargs.items():
+            if key != "name":
+                raise ValueError(f"pyverbs: {key}={value} has no meaning; the only key is name")
+        names = [*args, *kwargs.values()]
+        if not names or not names[0]:
+            raise ValueError("pyverbs: which device? Say pyverbs:NAME, as ibv_devices lists them")
+        if len(names) > 1:
+            raise ValueError(f"pyverbs: {names[1]!r} is too much: there is {names[0]!r} already")
+        if "/" in names[0]:
+            raise ValueError(f"pyverbs: {names[0]!r} is no name of a device")
+        return openPyverbsDevice(reactor, names[0])
+
+    def available(self) -> Sequence[str]:
+        """What the kernel has, when pyverbs is installed; neither is touched."""
+        try:
+            if find_spec("pyverbs") is None:
+                return []
+            return [f"pyverbs:{name}" for name in sorted(os.listdir(DEVICES))]
+        except (OSError, ImportError, ValueError):
+            return []
