@@ -1,0 +1,301 @@
+"""
+Ports in ibsim's simulated fabrics, by its own socket protocol.
+
+ibsim is the simulator of the OpenFabrics Alliance. Its clients usually are tools of C with a library slipped
+under them; here is none of that. The protocol is ibsim's own, of versions 0.10 to 0.12.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import Final
+
+from zope.interface import implementer
+
+from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor, IWriteDescriptor
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from txrdma.error import DeviceUnavailable, InvalidRequest
+from txrdma.iba.path import GMP_QKEY, IBDRPath, IBPath, MADEndPort
+from txrdma.iba.types import GID, GUID, LID, PKey, QPN
+from txrdma.iba.verbs import Buffer
+from txrdma.interfaces import IMADPort, IMADReceiver
+from txrdma.mad.smp import PKeyTable, PortInfo
+from txrdma.wire import bits, Code, data, Layout, wire
+
+_log = Logger()
+
+DEFAULT_NAME: Final = "sim"
+CONTROL_SECONDS: Final = 5.0
+"""How long ibsim is waited for when a port is opened; it answers at once, if it does at all."""
+
+_MAGIC: Final = 0xDEADBEEF
+_ENVELOPE: Final = Struct(">HxxHxxIII4xQ")
+_LENGTH: Final = 288
+_OFFSET: Final = 32
+_PERMISSIVE: Final = 0xFFFF
+_UNDELIVERABLE: Final = 110
+_BATCH: Final = 256
+_ROOM: Final = 4 << 20
+_SMALLEST_IDENTIFIER: Final = 1 << 22
+"""Above the numbers of processes, which are the identifiers of other clients."""
+
+
+class ControlType(Code):
+    """What a client asks of ibsim."""
+
+    ERROR = 0
+    CONNECT = 1
+    DISCONNECT = 2
+    GET_PORT = 3
+    GET_VENDOR = 4
+    GET_GID = 5
+    GET_GUID = 6
+    GET_NODE_INFO = 7
+    GET_PORT_INFO = 8
+    SET_ISSM = 9
+    GET_PKEYS = 10
+
+
+@wire(80, little=True)
+class Control(Layout):
+    """A control message; in the byte order of the host, and we support little-endian ones."""
+
+    magic: int = bits(32)
+    slot: int = bits(32)
+    type: ControlType = bits(32)
+    length: int = bits(32)
+    content: bytes = data(64)
+
+
+_CONNECT: Final = Struct("<III32s")
+
+
+def _abstract(base: str, name: str) -> bytes:
+    return b"\0" + f"{base}:{name}".encode() + b"\0"
+
+
+@implementer(IMADPort, IReadDescriptor, IWriteDescriptor)
+class IbsimPort:
+    """
+    An attachment to a node of a running ibsim.
+
+    A host is attached to by its first port, a switch by its port 0.
+    """
+
+    transactionIDBits = 48
+    hasSMI = True
+    doesRMPP = False
+
+    def __init__(self, reactor: IReactorFDSet, base: str = "", node: str = "", isSM: bool = False) -> None:
+        """
+        @param base: of the names of ibsim's sockets; else that of IBSIM_SOCKNAME, or C{"sim"}.
+        @param node: its identifier or description; else that of SIM_HOST, or the first in the net file.
+        @param isSM: whether to get what is for the subnet's manager.
+        @raise DeviceUnavailable: no ibsim runs there, or it has no such node, or no place for us.
+        """
+        self._base = base or os.environ.get("IBSIM_SOCKNAME", DEFAULT_NAME)
+        node = node or os.environ.get("SIM_HOST", "")
+        self.name = "ibsim:" + node if node else "ibsim"
+        self._reactor = reactor
+        self._receiver: IMADReceiver | None = None
+        self._waiting: deque[bytes] = deque()
+        self._closed = False
+        self._control = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self._slot = 0
+        try:
+            self._attach(node, isSM)
+            self.endPort = self.refresh()
+        except OSError as error:
+            self.close()
+            raise DeviceUnavailable(f"no ibsim answers by the name {self._base!r}: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<IbsimPort {self.name} LID {self.endPort.lid}>"
+
+    # IMADPort
+
+    def start(self, receiver: IMADReceiver) -> None:
+        """Bring what comes from now on."""
+        self._receiver = receiver
+        self._reactor.addReader(self)
+
+    def serve(self, managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
+        """ibsim brings requests to managers of subnets, whatever their class, and to nobody else."""
+        return lambda: None
+
+    def send(self, datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
+        """Send one; it waits here while ibsim is behind."""
+        if len(datagram) != 256:
+            raise InvalidRequest(f"a datagram has 256 bytes here, not {len(datagram)}")
+        isSMP = datagram[1] & 0x7F == 1
+        if isinstance(path, IBDRPath):
+            if path.drSLID != _PERMISSIVE or path.drDLID != _PERMISSIVE:
+                raise InvalidRequest("ibsim knows no directed routes with LID-routed parts")
+            head = _ENVELOPE.pack(_PERMISSIVE, _PERMISSIVE, 0, 0, 0, 256)
+        else:
+            to, by = (0, 0) if isSMP else (path.dqpn or 1, path.sqpn or 1)
+            head = _ENVELOPE.pack(path.dlid, 0, to, by, 0, 256)
+        message = head + datagram
+        if not self._waiting:
+            try:
+                self._socket.send(message)
+                return
+            except BlockingIOError:
+                self._reactor.addWriter(self)
+            except OSError as error:
+                self._lost(error)
+                return
+        self._waiting.append(message)
+
+    def pathOf(self, envelope: object) -> IBPath:
+        """The way that a datagram took."""
+        assert isinstance(envelope, bytes)
+        dlid, slid, dqpn, sqpn, _status, _length = _ENVELOPE.unpack_from(envelope)
+        return IBPath(
+            slid=LID(slid), dlid=LID(dlid), dqpn=QPN(dqpn), sqpn=QPN(sqpn), qkey=GMP_QKEY if dqpn else 0
+        )
+
+    def refresh(self) -> MADEndPort:
+        """Look anew at what the port is."""
+        info = PortInfo.decode(self._ask(ControlType.GET_PORT_INFO, b"\0"))
+        guid = GUID(self._ask(ControlType.GET_GUID)[:8][::-1])
+        pkeys = PKeyTable.decode(self._ask(ControlType.GET_PKEYS)).pkeys
+        self.endPort = MADEndPort(
+            portGUID=guid,
+            gids=(GID.fromParts(info.gidPrefix, guid),),
+            portNum=info.localPortNum,
+            lid=info.lid,
+            lidMask=info.lmc,
+            smLID=info.masterSMLID,
+            smServiceLevel=info.masterSMSL,
+            pkeys=tuple(PKey(pkey) for pkey in pkeys if pkey),
+            subnetTimeout=info.subnetTimeOut or 18,
+        )
+        return self.endPort
+
+    def close(self) -> None:
+        """Detach. Twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        self._waiting.clear()
+        if self._receiver is not None:
+            self._reactor.removeReader(self)
+            self._reactor.removeWriter(self)
+        try:
+            self._control.send(Control(magic=_MAGIC, slot=self._slot, type=ControlType.DISCONNECT).encode())
+        except OSError:
+            pass  # it is gone already, or we never were attached
+        self._control.close()
+        self._socket.close()
+
+    # IReadDescriptor, IWriteDescriptor
+
+    def fileno(self) -> int:
+        """Of the data socket."""
+        return self._socket.fileno()
+
+    def logPrefix(self) -> str:
+        """As Twisted's log shows it."""
+        return "txrdma.mad.ibsim"
+
+    def doRead(self) -> None:
+        """Take what has come, but let others have their turn."""
+        receiver, receive = self._receiver, self._socket.recv
+        assert receiver is not None
+        received = receiver.received
+        try:
+            for _ in range(_BATCH):
+                message = receive(_LENGTH)
+                if len(message) != _LENGTH:
+                    continue
+                if message[19]:  # the status
+                    receiver.undeliverable(message[_OFFSET:], "there is no way to it")
+                else:
+                    received(message[_OFFSET:], message)
+                if self._closed:
+                    return
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._lost(error)
+
+    def doWrite(self) -> None:
+        """ibsim has taken something."""
+        waiting = self._waiting
+        try:
+            while waiting:
+                self._socket.send(waiting[0])
+                waiting.popleft()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._lost(error)
+            return
+        self._reactor.removeWriter(self)
+
+    def connectionLost(self, reason: Failure) -> None:
+        """The reactor says that it is over."""
+        self.close()
+
+    # Attaching.
+
+    def _attach(self, node: str, isSM: bool) -> None:
+        self._control.settimeout(CONTROL_SECONDS)
+        identifier = self._bind()
+        self._control.connect(_abstract(self._base, "ctl"))
+        asked = _CONNECT.pack(identifier, 0, isSM, node.encode()[:31])
+        try:
+            told = self._ask(ControlType.CONNECT, asked)
+        except DeviceUnavailable:
+            raise DeviceUnavailable(f"ibsim has no node {node!r}, or no place for one client more") from None
+        self._slot = int.from_bytes(told[:4], "little")
+        self._socket.connect(_abstract(self._base, f"out{self._slot}"))
+        self._socket.setblocking(False)
+        for which in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            self._socket.setsockopt(socket.SOL_SOCKET, which, _ROOM)
+
+    def _bind(self) -> int:
+        """Take names that nobody has: ibsim ends when it finds no data socket by ours."""
+        identifier = _SMALLEST_IDENTIFIER + os.getpid()
+        while True:
+            try:
+                self._control.bind(_abstract(self._base, f"ctl{identifier}"))
+                self._socket.bind(_abstract(self._base, f"in{identifier}"))
+                return identifier
+            except OSError:
+                if identifier > 1 << 30:
+                    raise
+                identifier += _SMALLEST_IDENTIFIER
+
+    def _ask(self, kind: ControlType, content: bytes = b"") -> bytes:
+        """
+        One question on the control socket.
+
+        @raise DeviceUnavailable: the answer is no.
+        """
+        asked = Control(
+            magic=_MAGIC, slot=self._slot, type=kind, length=len(content), content=content.ljust(64, b"\0")
+        )
+        self._control.send(asked.encode())
+        told = Control.decode(self._control.recv(80))
+        if told.type is ControlType.ERROR:
+            raise DeviceUnavailable(f"ibsim refuses {kind.name}")
+        return told.content
+
+    def _lost(self, error: OSError) -> None:
+        receiver = self._receiver
+        self.close()
+        _log.info("ibsim is gone: {error}", error=error)
+        if receiver is not None:
+            receiver.portLost(f"ibsim is gone: {error}")
