@@ -48,7 +48,8 @@ class MigrationContract(TwoEnds):
 
     def path(self, end: End, peer: End, number: int) -> AddressVector:
         """From one port to the peer's of the same number."""
-        return AddressVector(peer.device.gids(number)[0], port=number)
+        port = peer.device.portAttributes(number)
+        return AddressVector(peer.device.gids(number)[0], port=number, dmac=port.mac)
 
     def migrating(self, say: QPAttributes = QUICK, armed: bool = True) -> tuple[End, End]:
         """Two connected ends, whose second path is loaded, and armed if so said."""
