@@ -222,6 +222,11 @@ class SoftCompletionQueue:
             self.armed = _UNARMED
             self.channel._raise(self)
 
+    @property
+    def isClosed(self) -> bool:
+        """Nothing more will be found here."""
+        return self._closed
+
     def join(self, member: Member) -> None:
         """A queue pair completes here from now on."""
         if self._closed:

@@ -191,8 +191,8 @@ class SoftDevice:
     def createCompletionQueue(self, depth: int, channel: ICompletionChannel) -> ICompletionQueue:
         """A queue for C{depth} completions."""
         self._checkOpen()
-        if not isinstance(channel, SoftCompletionChannel):
-            raise InvalidRequest(f"{channel!r} is no channel of a software device")
+        if not isinstance(channel, SoftCompletionChannel) or channel not in self._channels:
+            raise InvalidRequest(f"{channel!r} is no open channel of this device")
         checkRange("the depth", depth, 1, self.limits.maxCompletionQueueDepth)
         checkRoom(self._completionQueues, self.limits.maxCompletionQueues, "completion queues")
         queue = SoftCompletionQueue(depth, channel, self.notify, self._completionQueues.pop)
@@ -240,6 +240,8 @@ class SoftDevice:
             if route is not None:
                 _log.debug("{queuePair!r} takes {route}", queuePair=queuePair, route=route.name)
                 return route
+        if attributes.alternateAddress is not None:
+            raise InvalidRequest(f"no route of {self!r} has an alternate path: that is RoCE v2's")
         raise DeviceUnavailable(f"no route of {self!r} leads to {attributes.address}")
 
     def admit(self, asked: QPAttributes, current: QPAttributes) -> None:
@@ -260,6 +262,9 @@ class SoftDevice:
         for index in (asked.pkeyIndex, asked.alternatePKeyIndex):
             if index is not None and not 0 <= index < len(PKEYS):
                 raise InvalidRequest(f"the port has no P_Key {index}")
+        for name in ("maxRDAtomic", "maxDestRDAtomic"):
+            if getattr(asked, name) is not None:
+                checkRange(name, getattr(asked, name), 0, getattr(self.limits, name))
         if asked.pathMTU is not None and asked.pathMTU > self._port(port or 1).activeMTU:
             raise InvalidRequest(f"{asked.pathMTU!r} is more than the port's active MTU")
 
@@ -287,8 +292,9 @@ class SoftDevice:
         """One of that domain, which has looked at C{shared}."""
         if kind not in (QPKind.RC, QPKind.UD):
             raise InvalidRequest(f"queue pairs are RC or UD here, not {kind!r}")
-        if not isinstance(send, SoftCompletionQueue) or not isinstance(receive, SoftCompletionQueue):
-            raise InvalidRequest("these are not completion queues of a software device")
+        for queue in (send, receive):
+            if queue not in self._completionQueues:
+                raise InvalidRequest(f"{queue!r} is no open completion queue of this device")
         if shared is not None:
             capacity = replace(capacity, maxReceive=0, maxReceiveSegments=0)
         checkCapacity(capacity, self.limits)
@@ -296,7 +302,16 @@ class SoftDevice:
         number = QPN(0)
         while number < 2 or number in self._queuePairs:  # 0 and 1 are for management (IBA 3.5.3)
             number = QPN(randbelow(0xFFFFFF))
-        queuePair = SoftQueuePair(self, domain, kind, number, send, receive, capacity, shared)
+        queuePair = SoftQueuePair(
+            self,
+            domain,
+            kind,
+            number,
+            cast(SoftCompletionQueue, send),
+            cast(SoftCompletionQueue, receive),
+            capacity,
+            shared,
+        )
         self._queuePairs[number] = queuePair
         return queuePair
 

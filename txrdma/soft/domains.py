@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 class SoftAddressHandle:
     """The way to a port, for datagrams."""
 
-    def __init__(self, address: AddressVector, closed: Callable[[SoftAddressHandle], None]) -> None:
+    def __init__(
+        self, domain: Domain, address: AddressVector, closed: Callable[[SoftAddressHandle], None]
+    ) -> None:
+        self.domain = domain
         self.address = address
         self._tellClosed = closed
 
@@ -73,7 +76,7 @@ class SoftProtectionDomain(Domain):
         handles, limits = self.device.addressHandles, self.device.limits
         checkRoom(handles, limits.maxAddressHandles, "address handles")
         self.device.admit(QPAttributes(address=address), QPAttributes())
-        handle = SoftAddressHandle(address, lambda handle: handles.pop(handle, None))
+        handle = SoftAddressHandle(self, address, lambda handle: handles.pop(handle, None))
         handles[handle] = None
         return handle
 
@@ -122,6 +125,9 @@ class SoftProtectionDomain(Domain):
         for queue in tuple(self.device.sharedReceiveQueues):
             if queue.domain is self:
                 queue.close()
+        for handle in tuple(self.device.addressHandles):
+            if handle.domain is self:
+                handle.close()
         for region in self.device.keys.regionsOf(self):
             region.close()
         self.device.domains.pop(self, None)

@@ -124,6 +124,7 @@ class SoftQueuePair:
         self._closed = False
         self._maxSegments = capacity.maxSendSegments
         self._maxInline = capacity.maxInline
+        self._checkQueues()
         send.join(self)
         receive.join(self)
         if shared is not None:
@@ -229,6 +230,8 @@ class SoftQueuePair:
                 raise InvalidRequest(f"{request.operation!r} can't be done by datagrams")
             if request.address is None:
                 raise InvalidRequest(f"datagram {request.identifier} has no address")
+            if request.address.address.port != self.attributes.port:
+                raise InvalidRequest(f"the way of datagram {request.identifier} begins at another port")
 
     # States.
 
@@ -246,17 +249,15 @@ class SoftQueuePair:
         checkMigration(attributes, before)
         if attributes.alternateAddress is not None and self.route == "shared-memory":
             raise InvalidRequest("shared memory has no alternate path")
+        if current is _RESET and target is _INIT:
+            self._checkQueues()
         if target is _RESET:
             self._reset()
             return
         if target is _ERR:
             self.failed()
             return
-        given = {name: getattr(attributes, name) for name in attributes.given()}
-        command = given.get("migrationState") is MigrationState.MIGRATED
-        if command or (target is _RTR and self.kind is QPKind.RC):
-            given["migrationState"] = before.migrationState or MigrationState.MIGRATED
-        self.attributes = replace(before, **{**given, "state": target, "currentState": target})
+        self.attributes = self._changed(attributes, target)
         if target is _RTR and current is _INIT:
             try:
                 self._route = self._host.connect(self)
@@ -267,7 +268,7 @@ class SoftQueuePair:
         self.state = target
         if self._route is not None:
             self._route.attributesChanged()
-            if command:
+            if attributes.migrationState is MigrationState.MIGRATED:
                 self._route.migrate()
         if target is _SQD:
             self._tellDrained()
@@ -289,6 +290,25 @@ class SoftQueuePair:
         if self.shared is not None:
             self.shared.leave(self)
         self._host.forget(self)
+
+    def _changed(self, asked: QPAttributes, target: QPState) -> QPAttributes:
+        """The attributes, with what is asked for."""
+        changes = {name: getattr(asked, name) for name in asked.given()}
+        changes.update(state=target, currentState=target)
+        if asked.alternateAddress is not None:  # and nothing is left of the one before
+            changes.update(
+                alternatePKeyIndex=asked.alternatePKeyIndex, alternateTimeout=asked.alternateTimeout
+            )
+        if asked.migrationState is MigrationState.MIGRATED:
+            del changes["migrationState"]  # the route will tell when it is so
+        elif target is _RTR and self.kind is QPKind.RC:
+            changes["migrationState"] = MigrationState.MIGRATED
+        return replace(self.attributes, **changes)
+
+    def _checkQueues(self) -> None:
+        for queue in (self.sendQueue, self.receiveQueue, self.shared):
+            if queue is not None and queue.isClosed:
+                raise InvalidRequest(f"{queue!r} is closed")
 
     def _attach(self, route: Route) -> None:
         if route.polled:
@@ -358,6 +378,8 @@ class SoftQueuePair:
     def migrationChanged(self, state: MigrationState) -> None:
         """The route has got to ARMED, or to MIGRATED: then the alternate path has become the path."""
         attributes = self.attributes
+        if self.state is _RESET or self.state is _ERR:
+            return
         if state is not MigrationState.MIGRATED or attributes.alternateAddress is None:
             self.attributes = replace(attributes, migrationState=state)
             return

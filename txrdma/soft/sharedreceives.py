@@ -122,6 +122,11 @@ class SoftSharedReceiveQueue:
 
     # For queue pairs.
 
+    @property
+    def isClosed(self) -> bool:
+        """Nothing more will be posted here."""
+        return self._closed
+
     def join(self, taker: Taker) -> None:
         """It takes from here."""
         self._checkOpen()
