@@ -1,0 +1,3 @@
+"""
+Tests of management datagrams.
+"""
