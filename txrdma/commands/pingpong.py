@@ -9,16 +9,17 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, ExitStack
 from enum import Enum
 from typing import cast, Final, TextIO, TypeVar
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.endpoints import clientFromString, HostnameEndpoint, ProcessEndpoint, serverFromString
 from twisted.internet.error import ConnectError
 from twisted.internet.interfaces import (
     IListeningPort,
+    IProtocolFactory,
     IReactorCore,
     IReactorProcess,
     IStreamClientEndpoint,
@@ -29,8 +30,10 @@ from twisted.python import usage
 from txrdma.commands.options import IReactor, TellingOptions
 from txrdma.error import DeviceUnavailable
 from txrdma.interfaces import IVerbsDevice
+from txrdma.pingpong.compatible import Game, OneGame, playFirst
+from txrdma.pingpong.compatible import PORT as COMPATIBLE_PORT
 from txrdma.pingpong.measurement import Measurement
-from txrdma.pingpong.plan import DEEPEST, LARGEST, Measure, Transfer
+from txrdma.pingpong.plan import DEEPEST, LARGEST, Measure, Test, Transfer
 from txrdma.pingpong.report import asDict, CSVReport, sizeFrom, sizesFrom
 from txrdma.pingpong.run import ALL_SIZES, Running, Series
 from txrdma.pingpong.session import Client, connect, Limits, PORT, Server, Side
@@ -39,6 +42,9 @@ from txrdma.verbs.devices import openDevice
 
 INTERRUPTED: Final = 130
 """The exit status after Ctrl-C of who measures: 128 and SIGINT, as shells have it."""
+
+_COMPATIBLE_SIZES: Final = {Transfer.SEND: 4096, Transfer.UD: 2048}
+_COMPATIBLE_MTU: Final = 1024
 
 _E = TypeVar("_E", bound=Enum)
 
@@ -137,6 +143,13 @@ class CommandOptions(TellingOptions):
             raise usage.UsageError(f"{self['host']} is the server, so there is no --local and no --listen")
         if self["local"] and (self["listen"] or self["compatible"]):
             raise usage.UsageError("--local needs neither --listen nor --compatible")
+        if self["compatible"] and (
+            self["all"]
+            or len(self["size"] or (0,)) > 1
+            or self["measure"]
+            or self["test"] not in (None, (Transfer.SEND,), (Transfer.UD,))
+        ):
+            raise usage.UsageError("--compatible is for one --size, and for --test send or ud")
 
     @property
     def isServer(self) -> bool:
@@ -156,6 +169,14 @@ class CommandOptions(TellingOptions):
             mtu=self["mtu"],
             inline=self["inline"],
             check=bool(self["check"]),
+        )
+
+    def game(self) -> Test:
+        """What is played with others' programs, with their defaults."""
+        (transfer,) = self["test"] or (Transfer.SEND,)
+        (size,) = self["size"] or (_COMPATIBLE_SIZES[transfer],)
+        return Test(
+            transfer, size=size, iterations=self["iterations"] or 1000, warmup=0, check=bool(self["check"])
         )
 
     def side(self, reactor: IPingPongReactor) -> Side:
@@ -187,11 +208,13 @@ def deviceAt(address: object) -> str:
 async def carryOut(reactor: IPingPongReactor, options: CommandOptions) -> None:
     """C{txrdma pingpong}."""
     async with _Interruption(reactor) as interruption:
-        if options.isServer:
+        if options["compatible"]:
+            await play(reactor, options, interruption)
+        elif options.isServer:
             await serve(reactor, options, interruption)
         else:
             await measure(reactor, options, interruption)
-    if interruption.has and not options.isServer:
+    if interruption.has and (options["compatible"] or not options.isServer):
         raise SystemExit(INTERRUPTED)
 
 
@@ -242,21 +265,47 @@ async def serve(reactor: IPingPongReactor, options: CommandOptions, interruption
     server = Server(
         options.side(reactor), Limits(options["max-size"]), lambda client: tell(f"{client} measures"), idle
     )
-    where = options["listen"] or str(PORT)
-    description = f"tcp:{where}" if where.isdigit() else where
-    endpoint = serverFromString(reactor, description)
-    port: IListeningPort = await endpoint.listen(server)
-    if description != "stdio:":
-        tell(f"waiting at {port.getHost()}")
     interruption.then = end
-    await over
-    if description != "stdio:":
-        await _settled(port.stopListening())
+    async with _listening(reactor, options, server, PORT):
+        await over
 
 
-async def _settled(result: object) -> None:
-    if isinstance(result, Deferred):
-        await result
+@asynccontextmanager
+async def _listening(
+    reactor: IPingPongReactor, options: CommandOptions, factory: IProtocolFactory, usualPort: int
+) -> AsyncIterator[None]:
+    """Clients get what the factory builds."""
+    where = options["listen"] or str(usualPort)
+    description = f"tcp:{where}" if where.isdigit() else where
+    port: IListeningPort = await serverFromString(reactor, description).listen(factory)
+    if description == "stdio:":
+        yield  # it has no port, and nobody reads what we have to say
+        return
+    try:
+        tell(f"waiting at {port.getHost()}")
+        yield
+    finally:
+        await maybeDeferred(port.stopListening)
+
+
+async def play(reactor: IPingPongReactor, options: CommandOptions, interruption: _Interruption) -> None:
+    """One game with C{ibv_rc_pingpong} or C{ibv_ud_pingpong}."""
+    side, test = options.side(reactor), options.game()
+    mtu = options["mtu"] or (0 if test.transfer is Transfer.UD else _COMPATIBLE_MTU)
+    factory = OneGame(side, test, mtu, lambda game: playing(game))
+
+    def playing(game: Game) -> None:
+        interruption.then = game.interrupt
+
+    if options["host"]:
+        measurement = await playFirst(
+            endpointFor(reactor, options, COMPATIBLE_PORT), side, test, mtu, playing
+        )
+    else:
+        interruption.then = factory.done.cancel
+        async with _listening(reactor, options, factory, COMPATIBLE_PORT):
+            measurement = await factory.done
+    _report([measurement], options)
 
 
 def tell(line: str) -> None:
@@ -264,13 +313,15 @@ def tell(line: str) -> None:
     print(f"txrdma pingpong: {line}", file=sys.stderr, flush=True)
 
 
-def endpointFor(reactor: IPingPongReactor, options: CommandOptions) -> IStreamClientEndpoint:
+def endpointFor(
+    reactor: IPingPongReactor, options: CommandOptions, usualPort: int = PORT
+) -> IStreamClientEndpoint:
     """The way to the server."""
     host = options["host"]
     if options["local"]:
         return _ownServer(reactor, options)
     if ":" not in host or host.count(":") > 1 and _isAddress(host):
-        return HostnameEndpoint(reactor, host.encode("idna"), PORT)
+        return HostnameEndpoint(reactor, host, usualPort)
     return cast(IStreamClientEndpoint, clientFromString(reactor, host))
 
 
@@ -298,17 +349,11 @@ async def measure(reactor: IPingPongReactor, options: CommandOptions, interrupti
     """All tests, one after the other; what was measured is shown in any case."""
     measurements: list[Measurement] = []
     with ExitStack() as closing:
-        report = None
-        if options["csv"]:
-            out: TextIO = sys.stdout
-            if options["csv"] != "-":
-                out = closing.enter_context(open(options["csv"], "w", newline=""))
-            report = CSVReport(out)
+        tellOne = _teller(options, closing)
 
         def measured(measurement: Measurement) -> None:
             measurements.append(measurement)
-            if report is not None:
-                report.add(measurement)
+            tellOne(measurement)
 
         try:
             client = await _connected(reactor, options)
@@ -317,14 +362,33 @@ async def measure(reactor: IPingPongReactor, options: CommandOptions, interrupti
             interruption.then = running.interrupt
             if interruption.has:
                 return
-            progress = LoopingCall(_showProgress, running)
             if sys.stderr.isatty():
+                progress = LoopingCall(_showProgress, running)
                 progress.start(0.2, now=False)
                 closing.callback(_clearProgress)
                 closing.callback(progress.stop)
             await running.run()
         finally:
             _tellAll(measurements, options)
+
+
+def _teller(options: CommandOptions, closing: ExitStack) -> Callable[[Measurement], None]:
+    """What is done with each measurement at once: a row of CSV, where that is wanted."""
+    if not options["csv"]:
+        return lambda measurement: None
+    out: TextIO = sys.stdout
+    if options["csv"] != "-":
+        out = closing.enter_context(open(options["csv"], "w", newline=""))
+    return CSVReport(out).add
+
+
+def _report(measurements: Sequence[Measurement], options: CommandOptions) -> None:
+    """All that there is to tell."""
+    with ExitStack() as closing:
+        tellOne = _teller(options, closing)
+        for measurement in measurements:
+            tellOne(measurement)
+    _tellAll(measurements, options)
 
 
 async def _connected(reactor: IPingPongReactor, options: CommandOptions) -> Client:

@@ -1,0 +1,309 @@
+"""
+The exchange of C{ibv_rc_pingpong} and C{ibv_ud_pingpong}, as rdma-core has them in its examples.
+
+Over TCP each side says where it is, in one line of hexadecimal numbers that ends with a zero byte: LID, queue
+pair number, first PSN, GID. The client says it first, hears the server's, and says C{done}. Then one message
+goes back and forth: each side sends the next when its last one has left and an answer has come. Both know
+size, MTU and number of messages by their command lines. One buffer is sent from and received into, so that
+what has come is sent back; it is filled with 0x7b, and for C{-c} every page begins with a zero.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorTime, IStreamClientEndpoint
+from twisted.internet.protocol import connectionDone, Factory, Protocol
+from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
+
+from txrdma.error import InvalidRequest, RDMAError, WireError
+from txrdma.iba.types import GID, LID, MTU, QPN
+from txrdma.iba.verbs import Completion, Operation, QPKind, SendRequest
+from txrdma.pingpong.activity import Activity, STALL_SECONDS
+from txrdma.pingpong.conversation import ANSWER_SECONDS, PeerLost
+from txrdma.pingpong.link import Link, QKEY, Whereabouts
+from txrdma.pingpong.measurement import Measurement
+from txrdma.pingpong.plan import LinkSettings, Test, Transfer
+from txrdma.pingpong.session import Side
+
+PORT: Final = 18515
+_DONE: Final = b"done\0"
+_LINE: Final = re.compile(rb"([0-9a-f]{4}):([0-9a-f]{6}):([0-9a-f]{6}):([0-9a-f]{32})\0", re.IGNORECASE)
+LINE_BYTES: Final = 52
+_FILLING: Final = 0x7B
+_PAGE: Final = 4096
+_LINGER_SECONDS: Final = 0.5
+
+
+def encodeWhereabouts(here: Whereabouts) -> bytes:
+    """The line that tells where we are."""
+    return f"{here.lid:04x}:{here.qpn:06x}:{here.psn:06x}:{here.gid.toBytes().hex()}\0".encode()
+
+
+def decodeWhereabouts(line: bytes) -> Whereabouts:
+    """
+    Where the peer is.
+
+    @raise WireError: this is no such line.
+    """
+    found = _LINE.fullmatch(line)
+    if found is None:
+        shown = line[:60].decode("ascii", "replace").rstrip("\0")
+        raise WireError("address line", 0, f"the other end says {shown!r}")
+    lid, qpn, psn = (int(part, 16) for part in found.groups()[:3])
+    gid = GID(bytes.fromhex(found[4].decode()))
+    return Whereabouts(gid, LID(lid), QPN(qpn), psn, MTU.MTU_4096.bytes)
+
+
+class _Exchange(Protocol):
+    """
+    The words before the game.
+
+    @ivar opened: fires when there is a transport.
+    """
+
+    def __init__(self, reactor: IReactorTime) -> None:
+        self.opened: Deferred[_Exchange] = Deferred()
+        self._reactor = reactor
+        self._held = b""
+        self._needed = 0
+        self._waiting: Deferred[bytes] | None = None
+        self._isLost = False
+
+    def connectionMade(self) -> None:
+        """There is a transport."""
+        self.opened.callback(self)
+
+    def say(self, line: bytes) -> None:
+        """As it is."""
+        assert self.transport is not None  # it was opened
+        self.transport.write(line)
+
+    def hear(self, length: int) -> Deferred[bytes]:
+        """The next bytes, so many."""
+        waiting: Deferred[bytes] = Deferred(self._forget)
+        self._waiting, self._needed = waiting, length
+        waiting.addTimeout(ANSWER_SECONDS, self._reactor, self._late)
+        self._look()
+        return waiting
+
+    def leave(self) -> None:
+        """Nothing more is said; both close their connection before the game."""
+        if self.transport is not None:
+            self.transport.loseConnection()
+
+    def dataReceived(self, data: bytes) -> None:
+        """Some of it."""
+        self._held += data
+        if len(self._held) > LINE_BYTES + len(_DONE):
+            self.leave()  # nobody says so much
+        self._look()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """The peer has hung up."""
+        self._isLost = True
+        self._look()
+
+    def _look(self) -> None:
+        waiting = self._waiting
+        if waiting is None:
+            return
+        if len(self._held) >= self._needed:
+            self._waiting = None
+            taken, self._held = self._held[: self._needed], self._held[self._needed :]
+            waiting.callback(taken)
+        elif self._isLost:
+            self._waiting = None
+            waiting.errback(PeerLost("the other end has gone"))
+
+    def _forget(self, waiting: Deferred[bytes]) -> None:
+        self._waiting = None
+
+    def _late(self, result: object, seconds: float) -> Failure:
+        return Failure(PeerLost(f"the other end has said nothing for {seconds:g} seconds"))
+
+
+class Game(Activity):
+    """One message, back and forth."""
+
+    def __init__(self, link: Link, test: Test, isFirst: bool, stallSeconds: float = STALL_SECONDS) -> None:
+        """
+        @param isFirst: we send the first one, as clients do.
+        """
+        super().__init__(link, test, stallSeconds)
+        self._isFirst = isFirst
+        self._begin = link.layout.slotAt(0)
+        self._right = _filling(test.size, zeros=isFirst and test.check)
+        self._alternative = _filling(test.size, zeros=True)
+        link.memory.view[self._begin : self._begin + test.size] = self._right
+        self._request = SendRequest(0, Operation.SEND, (link.segment(self._begin, test.size),))
+        if test.transfer is Transfer.UD:
+            assert link.peer is not None  # it is connected
+            self._request.address = link.way
+            self._request.remoteQPN, self._request.remoteQKey = link.peer.qpn, QKEY
+        self._isSending = False
+        self._isWaiting = True
+        self._posted = self._first = -1
+
+    def begin(self) -> None:
+        """The first one, or wait for it."""
+        self.watch()
+        if self._isFirst:
+            self._send()
+
+    def end(self) -> None:
+        """Leave it: there is no way to tell the peer."""
+        self.finish()
+
+    def arrived(self, batch: Sequence[Completion]) -> None:
+        """The peer's, into the buffer that it is sent back from."""
+        now = self.link.now()
+        for completion in batch:
+            self.received += 1
+            self._isWaiting = False
+            if self._posted >= 0:
+                self.measurement.samples.add((now - self._posted) // 2)
+                self.measurement.messages += 1
+                self.measurement.nanoseconds = now - self._first
+            length = completion.length - self.link.layout.headroom
+            if length != self.test.size or (self.test.check and not self._isRight()):
+                self.measurement.wrong += 1
+        self._proceed()
+
+    def departed(self, batch: Sequence[Completion]) -> None:
+        """Ours has left."""
+        self.messages += len(batch)
+        self._isSending = False
+        self._proceed()
+
+    def _proceed(self) -> None:
+        if self._isSending or self._isWaiting or self.isFinished:
+            return
+        if self.messages < self.test.iterations:
+            self._send()
+        elif self.received >= self.test.iterations:
+            self.finish()
+
+    def _send(self) -> None:
+        self._isSending = True
+        self._isWaiting = self.received < self.test.iterations
+        self._posted = self.link.now()
+        if self._first < 0:
+            self._first = self._posted
+        self.link.queuePair.postSend((self._request,))
+
+    def _isRight(self) -> bool:
+        found = bytes(self.link.memory.view[self._begin : self._begin + self.test.size])
+        if self.received == 1 and not self._isFirst and found == self._alternative:
+            self._right = self._alternative  # the peer was started with -c
+        return found == self._right
+
+
+def _filling(size: int, zeros: bool) -> bytes:
+    filling = bytearray((_FILLING,)) * size
+    if zeros:
+        filling[::_PAGE] = bytes(len(range(0, size, _PAGE)))
+    return bytes(filling)
+
+
+async def playFirst(
+    endpoint: IStreamClientEndpoint,
+    side: Side,
+    test: Test,
+    mtu: int,
+    playing: Callable[[Game], None] = lambda game: None,
+) -> Measurement:
+    """
+    As the program does with a host: connect, and send first.
+
+    @param playing: called with the game when it is about to begin.
+    @raise RDMAError: it could not be played to its end.
+    """
+    exchange = await endpoint.connect(Factory.forProtocol(lambda: _Exchange(side.reactor)))
+    assert isinstance(exchange, _Exchange)
+    return await _play(exchange, side, test, mtu, playing, isFirst=True)
+
+
+class OneGame(Factory):
+    """
+    As the program does without a host: wait for somebody, and answer.
+
+    @ivar done: fires with what came of the first connection.
+    """
+
+    noisy = False
+
+    def __init__(
+        self, side: Side, test: Test, mtu: int, playing: Callable[[Game], None] = lambda game: None
+    ) -> None:
+        self.done: Deferred[Measurement] = Deferred()
+        self._side = side
+        self._test = test
+        self._mtu = mtu
+        self._playing = playing
+        self._isTaken = False
+
+    def buildProtocol(self, addr: object) -> Protocol | None:
+        """The first is the one."""
+        if self._isTaken:
+            return None
+        self._isTaken = True
+        exchange = _Exchange(self._side.reactor)
+        exchange.opened.addCallback(self._opened)
+        return exchange
+
+    def _opened(self, exchange: _Exchange) -> None:
+        Deferred.fromCoroutine(
+            _play(exchange, self._side, self._test, self._mtu, self._playing, isFirst=False)
+        ).addBoth(self.done.callback)
+
+
+async def _play(
+    exchange: _Exchange,
+    side: Side,
+    test: Test,
+    mtu: int,
+    playing: Callable[[Game], None],
+    isFirst: bool,
+) -> Measurement:
+    """One game, from the first word on."""
+    assert exchange.transport is not None  # it was opened
+    device = side.open(exchange.transport.getHost())
+    link: Link | None = None
+    try:
+        kind = test.transfer.kind
+        link = side.link(device, LinkSettings(kind, test.size, mtu=mtu))
+        if kind is QPKind.UD and test.size > link.mtu:
+            raise InvalidRequest(f"a datagram has at most {link.mtu} bytes here, not {test.size}")
+        mine = encodeWhereabouts(link.here)
+        if isFirst:
+            exchange.say(mine)
+        _connect(link, await exchange.hear(LINE_BYTES))
+        game = Game(link, test, isFirst)
+        playing(game)
+        if isFirst:
+            exchange.say(_DONE)
+        else:
+            exchange.say(mine)
+            await exchange.hear(len(_DONE))
+        exchange.leave()
+        game.start()
+        measurement = await game.done
+        await deferLater(side.reactor, _LINGER_SECONDS)  # the peer may want its last answer again
+        return measurement
+    finally:
+        exchange.leave()
+        if link is not None:
+            link.close()
+        side.close(device)
+
+
+def _connect(link: Link, line: bytes) -> None:
+    there = decodeWhereabouts(line)
+    if there.gid.ip is None and there.lid == 0:
+        raise RDMAError("the other end has told no GID: start it with -g and the index of one")
+    link.connect(there)
