@@ -36,6 +36,7 @@ from txrdma.iba.verbs import (
 from txrdma.interfaces import IQueuePair
 from txrdma.soft._transitions import transition
 from txrdma.soft.completion import SoftCompletionChannel, SoftCompletionQueue
+from txrdma.soft.domains import SoftAddressHandle
 from txrdma.soft.memory import Domain, KeyTable
 from txrdma.soft.queuepair import SoftQueuePair
 
@@ -306,11 +307,64 @@ class QueuePairTests(SynchronousTestCase):
             SendRequest(2, Operation.SEND, inline=[b"x" * 5, b"x" * 6]),
             SendRequest(2, Operation.RDMA_READ, inline=[b"x"]),
             SendRequest(2, Operation.FETCH_AND_ADD, [piece]),
+            SendRequest(2, Operation.FETCH_AND_ADD),
+            SendRequest(2, Operation.FETCH_AND_ADD, [Segment(1, 8, LKey(1)), piece]),
             SendRequest(2, Operation.COMPARE_AND_SWAP, inline=[b"x"]),
+            SendRequest(2, Operation.COMPARE_AND_SWAP, inline=[b"x" * 8]),
         ):
             self.assertRaises(InvalidRequest, queuePair.postSend, [good, wrong])
         self.assertEqual(self.route().posted, [])
         queuePair.postSend([SendRequest(index, Operation.SEND, inline=[b"x" * 10]) for index in range(4)])
+
+    def test_atomics(self) -> None:
+        """Atomics have one place for what was there before, of eight bytes at least."""
+        queuePair, place = self.make(), Segment(1, 8, LKey(1))
+        requests = [
+            SendRequest(1, Operation.FETCH_AND_ADD, [place], remoteAddress=8, operand=1),
+            SendRequest(2, Operation.COMPARE_AND_SWAP, [place._replace(length=9)], remoteAddress=1),
+        ]
+        queuePair.postSend(requests)
+        self.assertEqual(self.route().posted, requests)
+        queuePair.modify(QPAttributes(state=SQD))
+        self.assertRaises(
+            InvalidRequest, queuePair.postSend, [SendRequest(3, Operation.FETCH_AND_ADD, [place] * 2)]
+        )
+        queuePair.postSend(requests)
+        queuePair.modify(QPAttributes(state=ERR))
+        flushed = [c.opcode for c in self.sends.poll(10)][-2:]
+        self.assertEqual(flushed, [CompletionOpcode.FETCH_AND_ADD, CompletionOpcode.COMPARE_AND_SWAP])
+
+    def test_noAtomicDatagrams(self) -> None:
+        """Datagrams do nothing to memory, and their way begins at the queue pair's port."""
+        queuePair, place = self.make(UD), Segment(1, 8, LKey(1))
+        here = SoftAddressHandle(Domain(), AddressVector(GID.fromIP("192.0.2.1")), lambda handle: None)
+        there = SoftAddressHandle(Domain(), replace(here.address, port=2), lambda handle: None)
+        for operation in set(Operation) - {Operation.SEND, Operation.SEND_WITH_IMMEDIATE}:
+            wrong = SendRequest(1, operation, [place], address=here)
+            self.assertRaises(InvalidRequest, queuePair.postSend, [wrong])
+        self.assertRaises(
+            InvalidRequest, queuePair.postSend, [SendRequest(1, Operation.SEND, [place], address=there)]
+        )
+        self.assertRaises(InvalidRequest, queuePair.postSend, [SendRequest(1, Operation.SEND, [place])])
+        queuePair.postSend([SendRequest(1, Operation.SEND, [place], address=here)])
+
+    def test_closedQueues(self) -> None:
+        """A queue pair does not start when a queue that it needs was closed meanwhile."""
+        queuePair = self.make(upTo=RESET)
+        self.receives.close()
+        self.assertRaises(InvalidRequest, queuePair.modify, required(RC, RESET, INIT))
+        self.assertRaises(InvalidRequest, self.make, upTo=RESET)
+        self.assertEqual(list(self.sends._members), [queuePair])
+        queuePair.close()
+
+    def test_told(self) -> None:
+        """What the route tells is told, and the queue pair goes on."""
+        queuePair = self.make(upTo=RTR)
+        queuePair.told(AsyncEventKind.COMMUNICATION_ESTABLISHED)
+        self.assertEqual(
+            self.host.events, [AsyncEvent(AsyncEventKind.COMMUNICATION_ESTABLISHED, queuePair=queuePair)]
+        )
+        queuePair.modify(required(RC, RTR, RTS))
 
     def test_drained(self) -> None:
         """SQ_DRAINED comes when the last request before SQD has retired; what is posted then is held."""

@@ -1,0 +1,265 @@
+"""
+The limits of the software device, and what it refuses for other reasons when things are made.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+from weakref import WeakSet
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
+from txrdma.iba.types import DEFAULT_PKEY, GID, MTU
+from txrdma.iba.verbs import (
+    Access,
+    AddressVector,
+    AtomicCapability,
+    Capacity,
+    DeviceLimits,
+    NodeType,
+    Operation,
+    QPAttributes,
+    QPKind,
+    QPState,
+    ReceiveRequest,
+    Segment,
+    SendRequest,
+)
+from txrdma.soft.device import SoftDevice
+from txrdma.soft.limits import LIMITS
+from txrdma.soft.memory import KeyTable
+from txrdma.soft.ports import SoftPort
+
+THERE = AddressVector(GID.fromIP("192.0.2.1"))
+INIT = QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1, access=Access.NONE)
+
+
+def little(**changes: int) -> DeviceLimits:
+    """Limits that a test reaches."""
+    return replace(LIMITS, **changes)
+
+
+class LimitTests(SynchronousTestCase):
+    """As many as the device says, and as large, but not one more; closing makes room."""
+
+    def setUp(self) -> None:
+        self.device = SoftDevice(Clock(), [SoftPort("127.0.0.1", 4791, [])])
+        self.addCleanup(self.device.close)
+        self.domain = self.device.createProtectionDomain()
+        self.channel = self.device.createChannel()
+        self.queue = self.device.createCompletionQueue(16, self.channel)
+
+    def queuePair(self, **capacity: int) -> Any:
+        """Anything with a close method will do for those who ask."""
+        wanted = replace(Capacity(), **capacity)
+        return self.domain.createQueuePair(QPKind.RC, self.queue, self.queue, wanted)
+
+    def test_counts(self) -> None:
+        """Two of each kind, when there may be two: a third is refused, until one of them is closed."""
+        self.domain.close()
+        self.queue.close()
+        makers: dict[str, Callable[[], Any]] = {
+            "maxProtectionDomains": self.device.createProtectionDomain,
+            "maxCompletionQueues": lambda: self.device.createCompletionQueue(1, self.channel),
+        }
+        self.counts(makers)
+        self.domain = self.device.createProtectionDomain()
+        self.queue = self.device.createCompletionQueue(1, self.channel)
+        self.device.keys = KeyTable(2)
+        self.counts(
+            {
+                "maxQueuePairs": self.queuePair,
+                "maxMemoryRegions": lambda: self.domain.allocateMemory(1, Access.NONE),
+                "maxAddressHandles": lambda: self.domain.createAddressHandle(THERE),
+                "maxSharedReceiveQueues": lambda: self.domain.createSharedReceiveQueue(1, 1),
+            }
+        )
+
+    def counts(self, makers: dict[str, Callable[[], Any]]) -> None:
+        for name, make in makers.items():
+            self.device.limits = little(**{name: 2})
+            one, other = make(), make()
+            self.assertRaises(ResourceExhausted, make)
+            one.close()
+            one.close()
+            third = make()
+            self.assertRaises(ResourceExhausted, make)
+            third.close()
+            other.close()
+            make().close()
+
+    def test_closedDomain(self) -> None:
+        """What belongs to a domain goes with it, and makes room."""
+        self.device.limits = little(maxAddressHandles=1, maxSharedReceiveQueues=1)
+        for _ in range(2):
+            domain = self.device.createProtectionDomain()
+            domain.createAddressHandle(THERE)
+            shared = domain.createSharedReceiveQueue(1, 1)
+            capacity = Capacity()
+            taker = domain.createQueuePair(QPKind.RC, self.queue, self.queue, capacity, shared)
+            domain.close()
+            self.assertRaises(InvalidRequest, taker.modify, INIT)
+            self.assertRaises(InvalidRequest, shared.postReceive, [ReceiveRequest(1)])
+            for attempt in (
+                lambda domain=domain: domain.createSharedReceiveQueue(1, 1),
+                lambda domain=domain: domain.createAddressHandle(THERE),
+            ):
+                self.assertRaises(InvalidRequest, attempt)
+
+    def test_sizes(self) -> None:
+        """What is too large, or too small, is wrong whatever else there is."""
+        self.device.limits = little(
+            maxQueuePairRequests=8,
+            maxSegments=4,
+            maxCompletionQueueDepth=16,
+            maxMemoryRegionLength=4096,
+            maxInline=64,
+            maxSharedReceiveQueueRequests=8,
+            maxSharedReceiveQueueSegments=4,
+        )
+        small = {
+            "maxSend": 8,
+            "maxReceive": 8,
+            "maxSendSegments": 4,
+            "maxReceiveSegments": 4,
+            "maxInline": 64,
+        }
+        for name, most in small.items():
+            made = self.queuePair(**{**small, name: most})
+            self.assertEqual(getattr(made.capacity, name), most)
+            for wrong in (most + 1, -1):
+                self.assertRaises(InvalidRequest, self.queuePair, **{**small, name: wrong})
+        refused: tuple[Callable[[], object], ...] = (
+            lambda: self.device.createCompletionQueue(17, self.channel),
+            lambda: self.device.createCompletionQueue(0, self.channel),
+            lambda: self.domain.allocateMemory(4097, Access.NONE),
+            lambda: self.domain.allocateMemory(0, Access.NONE),
+            lambda: self.domain.registerMemory(memoryview(bytearray(4097)), Access.NONE),
+            lambda: self.domain.registerMemory(memoryview(bytearray()), Access.NONE),
+            lambda: self.domain.createSharedReceiveQueue(9, 4),
+            lambda: self.domain.createSharedReceiveQueue(0, 4),
+            lambda: self.domain.createSharedReceiveQueue(8, 5),
+            lambda: self.domain.createSharedReceiveQueue(8, -1),
+        )
+        for attempt in refused:
+            self.assertRaises(InvalidRequest, attempt)
+        self.device.createCompletionQueue(16, self.channel)
+        self.domain.allocateMemory(4096, Access.NONE)
+        shared = self.domain.createSharedReceiveQueue(8, 4)
+        self.assertEqual((shared.maxReceive, shared.maxSegments), (8, 4))
+
+    def test_outstanding(self) -> None:
+        """Reads and atomics, ours and the peer's, are as many as the device says."""
+        self.device.limits = little(maxRDAtomic=2, maxDestRDAtomic=3)
+        none = QPAttributes()
+        self.device.admit(QPAttributes(maxRDAtomic=2, maxDestRDAtomic=3), none)
+        self.device.admit(QPAttributes(maxRDAtomic=0, maxDestRDAtomic=0), none)
+        for wrong in (QPAttributes(maxRDAtomic=3), QPAttributes(maxDestRDAtomic=4)):
+            self.assertRaises(InvalidRequest, self.device.admit, wrong, none)
+
+    def test_all(self) -> None:
+        """Every limit is positive."""
+        for field in fields(LIMITS):
+            self.assertGreater(getattr(LIMITS, field.name), 0, field.name)
+
+    def test_inline(self) -> None:
+        """A queue pair takes the inline bytes that it was made for."""
+        made = self.queuePair(maxInline=10)
+        self.assertEqual(made.capacity.maxInline, 10)
+
+    def test_shared(self) -> None:
+        """Who takes from a shared queue has no receives of its own, however many it asks for."""
+        shared = self.domain.createSharedReceiveQueue(4, 2)
+        wanted = Capacity(maxReceive=1 << 30, maxReceiveSegments=1 << 30)
+        made = self.domain.createQueuePair(QPKind.UD, self.queue, self.queue, wanted, shared)
+        self.assertEqual((made.capacity.maxReceive, made.capacity.maxReceiveSegments), (0, 0))
+        made.modify(replace(INIT, access=None, qkey=1))
+        self.assertRaises(InvalidRequest, made.postReceive, [ReceiveRequest(1)])
+        shared.postReceive([ReceiveRequest(1, [Segment(1, 1, self.memory())] * 2)])
+
+    def memory(self) -> Any:
+        return self.domain.allocateMemory(8, Access.LOCAL_WRITE).lkey
+
+    def test_strangers(self) -> None:
+        """What was made by another device, in another domain, or is closed, is refused."""
+        other = SoftDevice(Clock(), [SoftPort("127.0.0.1", 4791, [])])
+        self.addCleanup(other.close)
+        channel = other.createChannel()
+        foreign = other.createCompletionQueue(4, channel)
+        beside = self.device.createProtectionDomain().createSharedReceiveQueue(1, 1)
+        closed = self.device.createCompletionQueue(4, self.channel)
+        closed.close()
+        shut = self.device.createChannel()
+        shut.close()
+        gone = self.domain.createSharedReceiveQueue(1, 1)
+        gone.close()
+        self.assertRaises(InvalidRequest, self.device.createCompletionQueue, 4, channel)
+        self.assertRaises(InvalidRequest, self.device.createCompletionQueue, 4, shut)
+        make, own, capacity = self.domain.createQueuePair, self.queue, Capacity()
+        for send, receive, shared in (
+            (foreign, own, None),
+            (own, foreign, None),
+            (own, closed, None),
+            (closed, own, None),
+            (own, own, beside),
+            (own, own, gone),
+        ):
+            self.assertRaises(InvalidRequest, make, QPKind.RC, send, receive, capacity, shared)
+        self.assertRaises(InvalidRequest, make, QPKind.UC, own, own, capacity)
+
+    def test_access(self) -> None:
+        """What peers may write or do atomics to must be writable for ourselves."""
+        for access in (Access.REMOTE_WRITE, Access.REMOTE_ATOMIC, Access.REMOTE_ATOMIC | Access.REMOTE_READ):
+            for make in (
+                lambda access: self.domain.allocateMemory(8, access),
+                lambda access: self.domain.registerMemory(memoryview(bytearray(8)), access),
+            ):
+                self.assertRaises(InvalidRequest, make, access)
+                make(access | Access.LOCAL_WRITE).close()
+
+    def test_attributes(self) -> None:
+        """It is a channel adapter whose atomics exclude only each other, with a name of its own."""
+        known = self.device.attributes
+        self.assertEqual((known.nodeType, known.atomics), (NodeType.CHANNEL_ADAPTER, AtomicCapability.HCA))
+        self.assertEqual(known.nodeGUID, known.systemImageGUID)
+        other = SoftDevice(Clock(), [SoftPort("127.0.0.1", 4792, [])])
+        self.addCleanup(other.close)
+        self.assertNotEqual(known.nodeGUID, other.attributes.nodeGUID)
+        self.assertRegex(known.firmware, r"^(\d+\..*)?$")
+        self.assertEqual(self.device.pkeys(1), (DEFAULT_PKEY,))
+
+    def test_closedDevice(self) -> None:
+        """A closed device makes nothing."""
+        self.device.close()
+        for attempt in (self.device.createProtectionDomain, self.device.createChannel):
+            self.assertRaises(DeviceUnavailable, attempt)
+        self.assertRaises(DeviceUnavailable, self.device.createCompletionQueue, 1, self.channel)
+
+    def test_forgotten(self) -> None:
+        """Nothing keeps what was closed: the device does not grow with what it has made."""
+        alive: WeakSet[Any] = WeakSet()
+        shared = self.domain.createSharedReceiveQueue(4, 2)
+        for _ in range(3):
+            made = self.domain.createQueuePair(QPKind.RC, self.queue, self.queue, Capacity(), shared)
+            handle = self.domain.createAddressHandle(THERE)
+            alive.add(made)
+            alive.add(handle)
+            made.close()
+            handle.close()
+        del made, handle
+        gc.collect()
+        self.assertEqual(len(alive), 0)
+
+    def test_form(self) -> None:
+        """Too many segments, of a send or a receive, and too many bytes inline are refused when posted."""
+        made = self.queuePair(maxSendSegments=1, maxReceiveSegments=1, maxInline=4)
+        made.modify(INIT)
+        two = [Segment(1, 1, self.memory())] * 2
+        self.assertRaises(InvalidRequest, made.postReceive, [ReceiveRequest(1, two)])
+        self.assertRaises(InvalidRequest, made.postSend, [SendRequest(1, Operation.SEND)])
+        self.assertRaises(InvalidRequest, made.modify, QPAttributes(pathMTU=MTU.MTU_256))
