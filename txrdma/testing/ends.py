@@ -254,6 +254,10 @@ class TwoEnds(Base):
         self._ends.append(end)
         return end
 
+    def forget(self, end: End) -> None:
+        """Don't look at it any more: its device is closed."""
+        self._ends.remove(end)
+
     def connect(self, one: End, other: End, say: QPAttributes = PATIENT) -> None:
         """Bring both to RTS."""
         for end in (one, other):

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from txrdma.iba.verbs import Status
+
 
 @dataclass(frozen=True, slots=True)
 class Habits:
@@ -20,6 +22,13 @@ class Habits:
         11.6.3.1 has it.
     @ivar tellsRefusals: the responder that refuses a request raises C{QP_ACCESS_ERROR} or
         C{QP_REQUEST_ERROR} (IBA 11.6.3.2).
+    @ivar failuresAreSolicited: a completion queue that is armed for solicited completions wakes for failures,
+        too (IBA 11.4.2.2). rxe makes no difference between a flushed receive and an ordinary one.
+    @ivar shortReceive: what becomes of a message that is longer than its receive, at the sender's and at the
+        receiver's. IBA 9.7.5.2.6 and table 63: "invalid request" there, a length error here. rxe takes it for
+        a broken receive: see C{badReceive}.
+    @ivar badReceive: the same when the receive's memory can't be written: an operational error there, and
+        here a protection error (IBA 10.10.3). rxe says LOC_QP_OP_ERR.
     @ivar misalignedIsPosted: an atomic to an address that is not divisible by 8 can be posted, and the
         responder refuses it (IBA 9.4.5: NAK "invalid request"). Otherwise the poster's library refuses it.
     @ivar longDatagramFails: a datagram that is longer than a packet ends in an error. IBA C10-93.1.1 has it
@@ -31,6 +40,9 @@ class Habits:
 
     establishes: bool = True
     tellsRefusals: bool = True
+    failuresAreSolicited: bool = True
+    shortReceive: tuple[Status, Status] = (Status.REM_INV_REQ_ERR, Status.LOC_LEN_ERR)
+    badReceive: tuple[Status, Status] = (Status.REM_OP_ERR, Status.LOC_PROT_ERR)
     misalignedIsPosted: bool = True
     longDatagramFails: bool = True
     hasSQE: bool = True
@@ -43,6 +55,9 @@ OURS: Final = Habits()
 RXE: Final = Habits(
     establishes=False,
     tellsRefusals=False,
+    failuresAreSolicited=False,
+    shortReceive=(Status.REM_OP_ERR, Status.LOC_QP_OP_ERR),
+    badReceive=(Status.REM_OP_ERR, Status.LOC_QP_OP_ERR),
     misalignedIsPosted=False,
     longDatagramFails=False,
     hasSQE=False,

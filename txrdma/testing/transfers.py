@@ -190,7 +190,8 @@ class SendContract(TwoEnds):
         self.assertEqual(alice.queuePair.route, "")
         self.connect(alice, bob)
         self.assertIn(alice.queuePair.route, ("shared-memory", "rocev2", "verbs"))
-        self.assertEqual(alice.queuePair.route, bob.queuePair.route)
+        if self.habits[0] == self.habits[1]:
+            self.assertEqual(alice.queuePair.route, bob.queuePair.route)
 
 
 class RDMAContract(TwoEnds):
