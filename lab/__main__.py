@@ -32,9 +32,14 @@ def options() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--rxe", action="store_true", help="with rxe0 on v0 (10.77.0.1) and rxe1 on v1 (10.77.0.2)")
-    add("--mtu", type=int, default=1500, help="of the wire between them; 4200 gives an RDMA MTU of 4096")
+    add(
+        "--mtu",
+        type=int,
+        default=1500,
+        help="of the wire between them, and of TAP devices; 4200 gives an RDMA MTU of 4096",
+    )
     add("--tap", action="append", default=[], metavar="NAME=ADDRESS/LENGTH",
-        help="join a TAP device of this machine; it is eth0 inside, with that address")  # fmt: skip
+        help="join a TAP device of this machine; it is eth0 inside, with that address, and rxe2")  # fmt: skip
     add("--out", type=Path, metavar="FOLDER", help="where files that the command leaves in $LAB_OUT go")
     add("--env", action="append", default=[], metavar="NAME=VALUE", help="more of the environment")
     add("--memory", type=int, default=1024, metavar="MIB")

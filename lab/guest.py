@@ -40,8 +40,8 @@ class Wish:
     What a guest shall be.
 
     @ivar rxe: with L{network.pair}.
-    @ivar mtu: of that pair.
-    @ivar taps: TAP devices of the host, which are eth0, eth1... inside, with the guest's address on each.
+    @ivar mtu: of that pair, and of the TAP devices.
+    @ivar taps: TAP devices of the host, and the guest's address on each: see L{network.joined}.
     @ivar out: the folder that is C{$LAB_OUT} inside.
     @ivar memory: MiB.
     @ivar isShell: the command has our terminal.
@@ -90,7 +90,7 @@ class Guest:
         command += self._streams([each.fileno() for each in theirs])
         for number, name in enumerate(wish.taps):
             command += ["-netdev", f"tap,id=net{number},ifname={name},script=no,downscript=no"]
-            command += ["-device", f"virtio-net-pci,netdev=net{number}"]
+            command += ["-device", f"virtio-net-pci,netdev=net{number},host_mtu={wish.mtu}"]
         if wish.isShell:
             command += ["-chardev", "stdio,id=shell,signal=off", "-device", "virtconsole,chardev=shell"]
         with open(self._job / "qemu", "wb") as complaints:

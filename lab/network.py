@@ -41,5 +41,9 @@ def pair(mtu: int) -> list[str]:
 
 
 def joined(index: int, address: str) -> list[str]:
-    """The guest's end of a TAP device, with that address (and length of prefix)."""
-    return [f"ip link set eth{index} up", f"ip addr add {address} dev eth{index}"]
+    """The guest's end of a TAP device, with that address (and length of prefix): eth0 and rxe2, and so on."""
+    return [
+        f"ip link set eth{index} up",
+        f"ip addr add {address} dev eth{index}",
+        f"rdma link add rxe{index + 2} type rxe netdev eth{index}",
+    ]

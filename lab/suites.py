@@ -21,15 +21,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from lab import environment, needs, table
+from lab import environment, joined, kernel, needs, table
 from lab.guest import Guest, OUT_OF_TIME, Wish
 from lab.needs import Unavailable
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 RUNNER = ("-m", "txrdma.test.kernel.results")
+AGENT = ("-m", "txrdma.test.kernel.agent")
 FOLDER = CHECKOUT / "build" / "kernel"
 PAGE = CHECKOUT / "docs" / "interoperability.md"
 SUITES = ["txrdma.test.kernel"]
+KERNEL = os.environ.get("LAB_KERNEL", "backports")
 CONSOLE_LINES = 40
 LIMIT_SECONDS = 900
 
@@ -50,6 +52,9 @@ class Run:
         needs.ensure()
         self.python = environment.choose(CHECKOUT)
         self._occupy()
+        cache = kernel.cacheFolder()
+        cache.mkdir(parents=True, exist_ok=True)
+        self.kernel = kernel.obtain(cache, KERNEL).version
         path = environment.pyverbsOnly(self.folder / "path")
         self.environment = {"PYTHONPATH": str(path), "PYTHONUNBUFFERED": "1"}
 
@@ -80,42 +85,60 @@ class Run:
         return listed
 
     def module(self, module: dict[str, Any], box: dict[str, Any]) -> None:
-        """Run the tests of a module in a guest."""
+        """Run the tests of a module in a guest, or beside one."""
         title = module["module"].rpartition(".")[2]
         if len(module["boxes"]) > 1:
             title += f"-mtu{box['mtu']}"
         folder = self.folder / title
         folder.mkdir()
         print(f"kernel: {title}", flush=True)
-        wish = Wish(
-            [str(self.python), *RUNNER, "run", "/run/lab/out", *module["tests"]],
+        begun = time.monotonic()
+        timeout = max(min(box["timeout"], self.end - begun), 1)
+        run = self._beside if box["tap"] else self._inside
+        status = run(folder, box, module["tests"], timeout)
+        end = f"stopped after {timeout:.0f} s" if status == OUT_OF_TIME else f"status {status}"
+        found = self._found(folder)
+        lost = [name for name in module["tests"] if name not in found]
+        if lost:
+            console = folder / "console"
+            lines = console.read_text().splitlines() if console.exists() else []
+            print(f"kernel: {title} did not come to its end: {end}", *lines[-CONSOLE_LINES:], sep="\n")
+        for name in lost:
+            reason = f"did not come to its end: {end}"
+            found[name] = {"id": name, "outcome": "failed", "reason": reason, "seconds": 0, "facts": {}}
+        for name, result in found.items():
+            witness = module["witnesses"].get(name.rpartition(".")[0])
+            self.results.append({**result, "module": module["module"], "mtu": box["mtu"], "witness": witness})
+        print(f"kernel: {title} took {time.monotonic() - begun:.0f} s", flush=True)
+
+    def _inside(self, folder: Path, box: dict[str, Any], tests: list[str], timeout: float) -> int:
+        runner = [str(self.python), *RUNNER, "run", "/run/lab/out", *tests]
+        with Guest(self._wish(folder, box, runner)) as guest:
+            status = guest.wait(timeout)
+            (folder / "console").write_text(guest.console)
+        return status
+
+    def _beside(self, folder: Path, box: dict[str, Any], tests: list[str], timeout: float) -> int:
+        """The tests run on this machine, and the guest has the other end of a TAP device; or they skip."""
+        runner = [str(self.python), *RUNNER, "run", str(folder), *tests]
+        agent = [str(self.python), *AGENT, joined.THERE, str(joined.AGENT_PORT), f"pyverbs:{joined.DEVICE}"]
+        try:
+            return joined.run(self._wish(folder, box, agent), runner, timeout)
+        except Unavailable as error:
+            settings = {**os.environ, **self.environment, "LAB_NO_PEER": str(error)}
+            return subprocess.run(runner, cwd=CHECKOUT, env=settings, stdin=subprocess.DEVNULL).returncode
+
+    def _wish(self, folder: Path, box: dict[str, Any], command: list[str]) -> Wish:
+        return Wish(
+            command,
             rxe=box["rxe"],
             mtu=box["mtu"],
             memory=box["memory"],
             out=folder,
             environment=self.environment,
             folder=CHECKOUT,
-            kernel=os.environ.get("LAB_KERNEL", "backports"),
+            kernel=KERNEL,
         )
-        begun = time.monotonic()
-        timeout = max(min(box["timeout"], self.end - begun), 1)
-        with Guest(wish) as guest:
-            self.kernel = guest.kernel.version
-            status = guest.wait(timeout)
-            (folder / "console").write_text(guest.console)
-        end = f"stopped after {timeout:.0f} s" if status == OUT_OF_TIME else f"status {status}"
-        found = self._found(folder)
-        for name in module["tests"]:
-            result = found.get(name)
-            if result is None:
-                lines = (folder / "console").read_text().splitlines()[-CONSOLE_LINES:]
-                print(f"kernel: {name} did not come to its end: {end}", *lines, sep="\n")
-                result = {"id": name, "outcome": "failed", "reason": f"did not come to its end: {end}"}
-                result |= {"seconds": 0, "facts": {}}
-            result |= {"module": module["module"], "mtu": box["mtu"]}
-            result["witness"] = module["witnesses"].get(name.rpartition(".")[0])
-            self.results.append(result)
-        print(f"kernel: {title} took {time.monotonic() - begun:.0f} s", flush=True)
 
     def _found(self, folder: Path) -> dict[str, Result]:
         path = folder / "results.jsonl"

@@ -13,9 +13,9 @@ import shutil
 import subprocess
 import sys
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
@@ -24,7 +24,7 @@ import txrdma
 CHECKOUT = Path(txrdma.__file__).parent.parent
 
 try:
-    from lab import environment, initramfs, needs, network, suites, table
+    from lab import environment, initramfs, joined, kernel, needs, network, suites, table
     from lab.guest import OUT_OF_TIME, startScript, Wish
 except ImportError:
     skip = "not a checkout, or not run in it"
@@ -123,13 +123,15 @@ class ResultsTests(SynchronousTestCase):
         self.assertEqual(module["witnesses"], {"given.test_many.ManyTests": witness})
 
 
+TAP_TESTS = ("WeBeginTests.test_read", "TheyBeginTests.test_send")
+
+
 class _FakeGuest:
     """A guest that ends after the first of its tests."""
 
     status = 0
 
     def __init__(self, wish: Wish) -> None:
-        self.kernel = mock.Mock(version="6.66")
         self.console = "it said this"
         assert wish.out is not None
         tests = wish.command[wish.command.index("/run/lab/out") + 1 :]
@@ -154,9 +156,10 @@ class SuitesTests(SynchronousTestCase):
         self.patch(needs, "ensure", lambda: None)
         self.patch(environment, "choose", lambda _: Path(sys.executable))
         self.patch(suites, "Guest", _FakeGuest)
+        self.patch(kernel, "obtain", lambda *_: kernel.Kernel("6.66", Path()))
         witness = {"ours": "software device", "theirs": "rxe", "what": "SEND"}
-        box = {"rxe": True, "mtu": 4200, "memory": 512, "timeout": 5}
-        self.plan = {
+        box = {"rxe": True, "tap": False, "mtu": 4200, "memory": 512, "timeout": 5}
+        self.plan: dict[str, Any] = {
             "module": "m.test_some",
             "boxes": [box],
             "tests": ["m.test_some.Some.test_a", "m.test_some.Some.test_b"],
@@ -194,6 +197,21 @@ class SuitesTests(SynchronousTestCase):
         text = (self.folder / "table.md").read_text()
         line = "| software device | rxe | SEND | `test_some`, MTU 4200 | 1 | 0 | 0 | loss % 5 |"
         self.assertIn(line, text.splitlines())
+
+    def test_noTap(self) -> None:
+        """Tests beside the guest skip where there are no TAP devices, and say why."""
+
+        def namespace() -> list[str]:
+            raise needs.Unavailable("no /dev/net/tun")
+
+        self.patch(joined, "namespace", namespace)
+        quiet = partial(subprocess.run, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.patch(suites.subprocess, "run", quiet)
+        self.plan["boxes"][0]["tap"] = True
+        self.plan["tests"] = [f"txrdma.test.kernel.test_tap.{name}" for name in TAP_TESTS]
+        self.assertEqual(self.run_()[1][-1], "kernel: 0 passed, 0 failed, 2 skipped")
+        kept = json.loads((self.folder / "results.json").read_text())
+        self.assertEqual([each["reason"] for each in kept["tests"]], ["no /dev/net/tun"] * 2)
 
     def test_unavailable(self) -> None:
         """Where there can't be a guest the last line says why, and that is no failure."""

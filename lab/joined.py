@@ -1,0 +1,108 @@
+"""
+One command on this machine and one in a guest, joined by a TAP device in a network namespace of their own.
+
+The machine's network does not change, and an ordinary user can do it where user namespaces are to be had.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from lab.guest import FAILED, Guest, OUT_OF_TIME, Wish
+from lab.needs import find, output, Unavailable
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+TAP, HERE, THERE = "lab0", "10.80.0.1", "10.80.0.2"
+"""The TAP device, our address on it, the guest's."""
+
+AGENT_PORT = 4700
+DEVICE = "rxe2"
+GRACE_SECONDS = 20
+
+
+def namespace() -> list[str]:
+    """
+    What runs a command in a network of its own.
+
+    @raise Unavailable: there are no network namespaces or no TAP devices for us.
+    """
+    words = [find("unshare"), "--net", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+    output(*words, "ip", "tuntap", "add", TAP, "mode", "tap")
+    return words
+
+
+def run(wish: Wish, here: Sequence[str], timeout: float) -> int:
+    """
+    Run C{here} on this machine while the wished guest runs; the exit status is that of the former.
+
+    @raise Unavailable: see L{namespace}.
+    """
+    told = {
+        "here": list(here),
+        "there": list(wish.command),
+        "mtu": wish.mtu,
+        "memory": wish.memory,
+        "kernel": wish.kernel,
+        "out": str(wish.out),
+        "environment": dict(wish.environment),
+        "timeout": timeout,
+    }
+    words = [*namespace(), sys.executable, "-m", "lab.joined", json.dumps(told)]
+    with subprocess.Popen(words, cwd=CHECKOUT, stdin=subprocess.DEVNULL) as process:
+        try:
+            return process.wait(timeout + GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            return OUT_OF_TIME
+        finally:
+            process.terminate()
+
+
+def main(arguments: list[str]) -> int:
+    """What is run in the namespace."""
+    [text] = arguments
+    told = json.loads(text)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    for line in (
+        "ip link set lo up",
+        f"ip tuntap add {TAP} mode tap",
+        f"ip link set {TAP} mtu {told['mtu']} up",
+        f"ip addr add {HERE}/24 dev {TAP}",
+    ):
+        output(*line.split())
+    out = Path(told["out"])
+    wish = Wish(
+        told["there"],
+        mtu=told["mtu"],
+        taps={TAP: f"{THERE}/24"},
+        out=out,
+        environment=told["environment"],
+        folder=CHECKOUT,
+        memory=told["memory"],
+        kernel=told["kernel"],
+    )
+    settings = {**os.environ, **told["environment"], "LAB_OUT": str(out)}
+    settings |= {"LAB_HERE": HERE, "LAB_PEER": f"{THERE}:{AGENT_PORT}"}
+    with Guest(wish) as guest:
+        process = subprocess.Popen(told["here"], cwd=CHECKOUT, env=settings, stdin=subprocess.DEVNULL)
+        try:
+            return process.wait(told["timeout"])
+        except subprocess.TimeoutExpired:
+            return OUT_OF_TIME
+        finally:
+            process.kill()
+            process.wait()
+            (out / "console").write_text(guest.console)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except Unavailable as error:
+        print(f"lab: {error}", file=sys.stderr)
+        sys.exit(FAILED)
