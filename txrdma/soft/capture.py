@@ -8,22 +8,25 @@ Only devices that record anything have these lanes; their peers tell them of wha
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from txrdma.error import ProtectionError
-from txrdma.iba.headers import AETH, BTH, ImmDt, NAKCode, Opcode, RETH
+from txrdma.iba.headers import AETH, AtomicAckETH, AtomicETH, BTH, ImmDt, NAKCode, Opcode, RETH
 from txrdma.iba.pcap import RoCECapture
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.types import DEFAULT_PKEY, MACAddress, MTU, QPN, RKey
 from txrdma.iba.verbs import AsyncEventKind, Operation, SendRequest, Status
 from txrdma.soft._box import (
+    ASKED_BYTES,
     CONTINUED,
     KIND,
     Kind,
     MORE,
     REMOTE_READ,
     REMOTE_WRITE,
+    RESULT_COUNT,
+    RESULTS,
     SOLICITED,
     Surroundings,
     TOLD_BYTES,
@@ -75,6 +78,11 @@ _OPCODES: Final = {
     Operation.RDMA_WRITE: _WRITE,
     Operation.RDMA_WRITE_WITH_IMMEDIATE: _WRITE_WITH_IMMEDIATE,
 }
+_ATOMIC: Final = {
+    Operation.COMPARE_AND_SWAP: Opcode.RC_COMPARE_SWAP,
+    Operation.FETCH_AND_ADD: Opcode.RC_FETCH_ADD,
+}
+_NO_RESULTS: Final[Iterator[int]] = iter(())
 _NAKS: Final = {
     Status.REM_INV_REQ_ERR: NAKCode.INVALID_REQUEST,
     Status.REM_ACCESS_ERR: NAKCode.REMOTE_ACCESS_ERROR,
@@ -87,6 +95,7 @@ class Message(NamedTuple):
     One request, by whichever side.
 
     @ivar data: what is sent or written, or for a read what the answer brings.
+    @ivar numbers: what an atomic adds or swaps in, and what it compares with.
     """
 
     operation: Operation
@@ -95,6 +104,7 @@ class Message(NamedTuple):
     rkey: RKey = RKey(0)
     immediate: int = 0
     solicited: bool = False
+    numbers: tuple[int, int] = (0, 0)
 
 
 class Direction:
@@ -114,7 +124,7 @@ class Direction:
         self._size = mtu.bytes
         self._write = write
         self._msn = 0
-        self._unanswered: deque[int] = deque()
+        self._unanswered: deque[tuple[int, bool]] = deque()  # and whether it is an atomic
 
     def request(self, message: Message, allowed: bool = True) -> bool:
         """
@@ -125,7 +135,7 @@ class Direction:
         """
         first = self._psn
         data = message.data
-        count = max(1, -(-len(data) // self._size))
+        count = 1 if message.operation in _ATOMIC else max(1, -(-len(data) // self._size))
         self._psn += count
         reth = RETH(address=message.address, rkey=message.rkey, length=len(data))
         if message.operation is Operation.RDMA_READ:
@@ -133,7 +143,13 @@ class Direction:
             if allowed:
                 self._respond(first, data)
                 return False
-            self._unanswered.append(first)
+            self._unanswered.append((first, False))
+            return True
+        if message.operation in _ATOMIC:
+            swap, compare = (number & _ADDRESS for number in message.numbers)
+            eth = AtomicETH(address=message.address, rkey=message.rkey, swap=swap, compare=compare)
+            self._packet(True, _ATOMIC[message.operation], first, (eth,), b"", True)
+            self._unanswered.append((first, True))
             return True
         immediate = ImmDt(immediate=message.immediate)
         for index, opcode, part in self._parts(_OPCODES[message.operation], data):
@@ -144,7 +160,7 @@ class Direction:
                 extensions += (immediate,)
             last = index == count - 1
             self._packet(True, opcode, first + index, extensions, part, last, last and message.solicited)
-        self._unanswered.append(first + count - 1)
+        self._unanswered.append((first + count - 1, False))
         return True
 
     def _respond(self, first: int, data: bytes) -> None:
@@ -155,19 +171,33 @@ class Direction:
             middle = opcode is Opcode.RC_RDMA_READ_RESPONSE_MIDDLE
             self._packet(False, opcode, first + index, () if middle else (aeth,), part)
 
-    def acknowledge(self, count: int) -> None:
-        """So many more requests are carried out."""
-        if count:
-            for _ in range(count):
-                psn = self._unanswered.popleft()
-            self._msn += count
-            self._packet(False, Opcode.RC_ACKNOWLEDGE, psn, (AETH.ack(self._msn & _PSN),), b"")
+    def acknowledge(self, count: int, results: Iterator[int] = _NO_RESULTS) -> None:
+        """
+        So many more requests are carried out.
+
+        @param results: of the atomics among them.
+        """
+        silent: int | None = None
+        for _ in range(count):
+            psn, isAtomic = self._unanswered.popleft()
+            self._msn += 1
+            silent = None if isAtomic else psn
+            if isAtomic:
+                answer = AtomicAckETH(original=next(results))
+                self._packet(False, Opcode.RC_ATOMIC_ACKNOWLEDGE, psn, (self._ack, answer), b"")
+        if silent is not None:
+            self._packet(False, Opcode.RC_ACKNOWLEDGE, silent, (self._ack,), b"")
+
+    @property
+    def _ack(self) -> AETH:
+        return AETH.ack(self._msn & _PSN)
 
     def refuse(self, code: NAKCode) -> None:
         """The oldest request is refused."""
         if self._unanswered:
+            psn, _ = self._unanswered.popleft()
             aeth = AETH.nak(self._msn & _PSN, code)
-            self._packet(False, Opcode.RC_ACKNOWLEDGE, self._unanswered.popleft(), (aeth,), b"")
+            self._packet(False, Opcode.RC_ACKNOWLEDGE, psn, (aeth,), b"")
 
     def _parts(self, opcodes: tuple[Opcode, ...], data: bytes) -> list[tuple[int, Opcode, bytes]]:
         only, first, middle, last = opcodes
@@ -232,7 +262,16 @@ class Recorder:
 class RecordedLane(Lane):
     """A lane whose traffic is recorded."""
 
-    __slots__ = ("_arrived", "_notesTaken", "_ours", "_parts", "_positions", "_recorder", "_theirs")
+    __slots__ = (
+        "_answered",
+        "_arrived",
+        "_notesTaken",
+        "_ours",
+        "_parts",
+        "_positions",
+        "_recorder",
+        "_theirs",
+    )
 
     def __init__(
         self,
@@ -247,6 +286,7 @@ class RecordedLane(Lane):
         self._theirs: Direction | None = None
         self._positions: deque[int] = deque()  # of our requests that are not answered
         self._parts: list[bytes] = []
+        self._answered = 0  # atomics of ours
         self._arrived = 0
         self._notesTaken = 0
         super().__init__(owner, surroundings, box, shared)
@@ -291,7 +331,7 @@ class RecordedLane(Lane):
     def _carryOut(self, request: SendRequest) -> bool:
         if not super()._carryOut(request):
             return False
-        refused = self._failing and self._outstanding[-1][4] is Status.REM_ACCESS_ERR
+        refused = self._failing and self._outstanding[-1][4] in _NAKS
         if self._failing and not refused:
             return True  # it was never sent
         message = Message(
@@ -301,6 +341,7 @@ class RecordedLane(Lane):
             request.rkey,
             request.immediate,
             request.solicited,
+            (request.operand, request.compare),
         )
         if self._asking().request(message, not refused):
             self._positions.append(self._produced)
@@ -311,8 +352,14 @@ class RecordedLane(Lane):
         while self._positions and self._positions[0] <= self._acknowledged:
             self._positions.popleft()
             count += 1
-        self._asking().acknowledge(count)
+        self._asking().acknowledge(count, self._results())
         return super()._retire()
+
+    def _results(self) -> Iterator[int]:
+        """Of our atomics, as they are answered."""
+        while True:
+            self._answered += 1
+            yield self._inWords[RESULTS + (self._answered - 1) % RESULT_COUNT]
 
     def _fail(self, status: Status, event: AsyncEventKind | None) -> None:
         code = _NAKS.get(status)
@@ -349,6 +396,30 @@ class RecordedLane(Lane):
         if self._recorder.both and not control & MORE:
             self._arrived += 1
         return True
+
+    def _execute(self, control: int, operation: int, asked: memoryview) -> bool:
+        isRecorded = self._recorder.both and len(asked) == ASKED_BYTES and operation in _ATOMIC
+        if isRecorded:
+            address, rkey, *numbers = (
+                int.from_bytes(asked[at : at + 8], "little") for at in range(0, ASKED_BYTES, 8)
+            )
+            what = Operation(operation), b"", address, RKey(rkey & _KEY)
+            self._answering().request(Message(*what, numbers=(numbers[0], numbers[1])))
+            self._answering().acknowledge(self._arrived)
+            self._arrived = 0
+        if not super()._execute(control, operation, asked):
+            return False
+        if isRecorded:
+            result = self._outWords[RESULTS + (self._executed - 1) % RESULT_COUNT]
+            self._answering().acknowledge(1, iter((result,)))
+        return True
+
+    def _refuse(self, status: Status) -> None:
+        if self._recorder.both:
+            self._answering().acknowledge(self._arrived)
+            self._arrived = 0
+            self._answering().refuse(_NAKS[status])
+        super()._refuse(status)
 
     def _noted(self, operation: int, told: memoryview) -> bool:
         if operation not in (Operation.RDMA_WRITE, Operation.RDMA_READ) or len(told) != TOLD_BYTES:

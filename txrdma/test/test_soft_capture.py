@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -14,7 +15,16 @@ from typing import Any, NamedTuple
 from twisted.internet.epollreactor import EPollReactor
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from txrdma.iba.headers import AETH, AETHKind, ImmDt, NAKCode, Opcode, RETH
+from txrdma.iba.headers import (
+    AETH,
+    AETHKind,
+    AtomicAckETH,
+    AtomicETH,
+    ImmDt,
+    NAKCode,
+    Opcode,
+    RETH,
+)
 from txrdma.iba.pcap import Datagram, PcapReader
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.types import QPN, RKey
@@ -28,6 +38,7 @@ ANSWERS = {
     Opcode.RC_RDMA_READ_RESPONSE_MIDDLE,
     Opcode.RC_RDMA_READ_RESPONSE_LAST,
     Opcode.RC_RDMA_READ_RESPONSE_ONLY,
+    Opcode.RC_ATOMIC_ACKNOWLEDGE,
 }
 
 
@@ -40,6 +51,7 @@ class Asked(NamedTuple):
     offset: int | None
     length: int | None
     immediate: int | None
+    numbers: tuple[int, int] | None
     payload: bytes
 
 
@@ -95,6 +107,23 @@ class Recorded(SynchronousTestCase):
                 remoteAddress=there.region.address + 100,
                 rkey=there.region.rkey,
             ),
+            lambda here, there: here.post(
+                1,
+                Operation.FETCH_AND_ADD,
+                [here.segment(30000, 8)],
+                remoteAddress=there.region.address + 8184,
+                rkey=there.region.rkey,
+                operand=-3,
+            ),
+            lambda here, there: here.post(
+                1,
+                Operation.COMPARE_AND_SWAP,
+                [here.segment(30008, 8)],
+                remoteAddress=there.region.address + 8184,
+                rkey=there.region.rkey,
+                operand=4,
+                compare=5,
+            ),
             lambda here, there: here.post(1, Operation.SEND, inline=[b"that was all"]),
         ]
         for here, there in ((one, other), (other, one)):
@@ -131,6 +160,7 @@ class Recorded(SynchronousTestCase):
                 continue
             there, side = (other, "one") if packet.bth.destination == other.qp.number else (one, "other")
             reth, immediate = packet.get(RETH), packet.get(ImmDt)
+            atomic = packet.get(AtomicETH)
             found[side].append(
                 Asked(
                     packet.bth.opcode,
@@ -139,6 +169,7 @@ class Recorded(SynchronousTestCase):
                     None if reth is None else reth.address - there.region.address,
                     None if reth is None else reth.length,
                     None if immediate is None else immediate.immediate,
+                    None if atomic is None else (atomic.swap, atomic.compare),
                     packet.payload,
                 )
             )
@@ -162,8 +193,18 @@ class CaptureTests(Recorded):
                 packets = self.read(name)
                 found[route, side] = self.asked(packets, one, other)
                 self.assertEqual(self.acknowledgedAll(packets, one, other), [True, True])
+                for end in (one, other):
+                    results = [
+                        each.get(AtomicAckETH)
+                        for each in self.answers(packets, end.qp.number)
+                        if each.bth.opcode is Opcode.RC_ATOMIC_ACKNOWLEDGE
+                    ]
+                    before = int.from_bytes(bytes(index % 251 for index in range(8184, 8192)), sys.byteorder)
+                    self.assertEqual(
+                        results, [AtomicAckETH(original=before), AtomicAckETH(original=before - 3)]
+                    )
         expected = found["rocev2", "one"]
-        self.assertEqual([len(each) for each in expected.values()], [15, 15])
+        self.assertEqual([len(each) for each in expected.values()], [17, 17])
         for key, requests in found.items():
             self.assertEqual(requests, expected, key)
 
@@ -217,7 +258,7 @@ class CaptureTests(Recorded):
         other.join(one)
         self.assertEqual(set(self.talk(one, other)), {Status.SUCCESS})
         found = self.asked(self.read(name), one, other)
-        self.assertEqual([len(each) for each in found.values()], [15, 15])
+        self.assertEqual([len(each) for each in found.values()], [17, 17])
 
     def test_tshark(self) -> None:
         """Tshark dissects every packet, and complains of none."""
