@@ -15,6 +15,7 @@ import sys
 from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
@@ -206,7 +207,7 @@ class SuitesTests(SynchronousTestCase):
 
         self.patch(joined, "namespace", namespace)
         quiet = partial(subprocess.run, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.patch(suites.subprocess, "run", quiet)
+        self.patch(suites, "subprocess", SimpleNamespace(run=quiet, DEVNULL=subprocess.DEVNULL))
         self.plan["boxes"][0]["tap"] = True
         self.plan["tests"] = [f"txrdma.test.kernel.test_tap.{name}" for name in TAP_TESTS]
         self.assertEqual(self.run_()[1][-1], "kernel: 0 passed, 0 failed, 2 skipped")
