@@ -297,25 +297,25 @@ class PortSLRcvBECN(Attribute):
 
 
 @attribute(0x0034, "PerformanceGet", "PerformanceSet")
-@wire(12)
+@wire(8)
 class PortXmitConCtrl(Attribute):
     """How long congestion held packets (IBA annex A10.6.4)."""
 
     reserved: int = bits(8)
     portSelect: int = bits(8)
     counterSelect: int = key(16)
-    portXmitTimeCong: int = bits(64)
+    portXmitTimeCong: int = bits(32)
 
 
 @attribute(0x0035, "PerformanceGet", "PerformanceSet")
-@wire(68)
+@wire(64)
 class PortVLXmitTimeCong(Attribute):
     """The same by virtual lane; there are 15 for data (IBA annex A10.6.5)."""
 
     reserved: int = bits(8)
     portSelect: int = bits(8)
     counterSelect: int = key(16)
-    portVLXmitTimeCong: tuple[int, ...] = array(16, bits(32))
+    portVLXmitTimeCong: tuple[int, ...] = array(15, bits(32))
 
 
 @attribute(0x0036, "PerformanceGet", "PerformanceSet")
