@@ -84,7 +84,7 @@ def _meanings(text: str) -> Iterable[Callable[[EndPort], bool]]:
     if guid is not None:
         yield lambda port: port.guid == guid
         yield lambda port: port.device.nodeGUID == guid and port == _best(port.device)
-    yield lambda port: text in (port.netdev, *(entry.netdev for entry in port.gidTable()))
+    yield lambda port: any(entry.netdev == text for entry in port.gidTable()) or port.netdev == text
 
 
 def _having(has: Callable[[EndPort], bool], ports: list[EndPort]) -> list[EndPort]:

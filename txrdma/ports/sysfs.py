@@ -8,6 +8,7 @@ None, zero or empty; a device that is gone is L{DeviceUnavailable}.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,7 +22,9 @@ from txrdma.iba.verbs import GIDEntry, GIDType, LinkLayer, NodeType, PhysicalSta
 SYS: Final = Path("/sys")
 
 _NO_GID: Final = GID(bytes(16))
+_NO_GID_TEXT: Final = ":".join(["0000"] * 8)
 _NO_ENTRY: Final = GIDEntry(_NO_GID, GIDType.INFINIBAND)
+_PAGE: Final = 4096
 _RATE: Final = re.compile(r"([0-9.]+) Gb/sec(?: \((\d+)X ?(\w*)\))?")
 _ROCE_OVERHEAD: Final = 96
 """What kernels leave for headers when they choose the payload of RoCE packets by the interface's MTU."""
@@ -79,17 +82,27 @@ class EndPortAttributes:
     pkeys: tuple[PKey, ...]
 
 
+def contents(path: str) -> bytes:
+    """A whole attribute: one is never longer than a page. GID tables have a thousand, so no file objects."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, _PAGE)
+    finally:
+        os.close(descriptor)
+
+
 class _Folder:
     """A folder of attributes, of which any may be missing, and all of which may vanish."""
 
     def __init__(self, path: Path, root: Path) -> None:
         self._path = path
+        self._place = str(path)
         self._root = root
 
     def _read(self, name: str) -> str:
         """What stands there; nothing where nothing can be read."""
         try:
-            return (self._path / name).read_bytes().decode("utf-8", "replace").strip("\0\n ")
+            return contents(f"{self._place}/{name}").decode("utf-8", "replace").strip("\0\n ")
         except OSError:
             self._checkThere()
             return ""
@@ -406,7 +419,8 @@ class EndPort(_Folder):
     def _gids(self) -> Iterator[GID]:
         """The whole table, empty places included."""
         for index in range(self.gidTableLength):
-            yield self._parsed(f"gids/{index}", GID.fromString, _NO_GID)
+            text = self._read(f"gids/{index}")
+            yield _NO_GID if text == _NO_GID_TEXT else _gid(text)
 
     def _gidType(self, index: int, linkLayer: LinkLayer) -> GIDType:
         if self._read(f"gid_attrs/types/{index}") == GIDType.ROCE_V2.value:
@@ -479,6 +493,13 @@ def _member(kind: Callable[[int], _T], number: int, otherwise: _T) -> _T:
         return kind(number)
     except ValueError:
         return otherwise
+
+
+def _gid(text: str) -> GID:
+    try:
+        return GID.fromString(text)
+    except ValueError:
+        return _NO_GID
 
 
 def _numberIn(path: Path) -> int:

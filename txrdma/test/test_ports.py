@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -14,6 +13,7 @@ from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GID, GUID, MACAddress, MTU
 from txrdma.iba.verbs import GIDEntry, GIDType, LinkLayer, NodeType, PhysicalState, PortState
 from txrdma.ports import devices, getEndPort, Rate, RDMADevice
+from txrdma.ports import sysfs as sysfsModule
 from txrdma.test.sysfs import INFINIBAND, MLX5, ROCE, SIW, SysFS
 
 PORT_GID = "fe80:0000:0000:0000:b859:9f03:0012:3456"
@@ -239,16 +239,16 @@ class DeviceTests(TreeTestCase):
         [device] = devices(sysfs.root)
         port = device.port(1)
         reads = 0
-        original = Path.read_bytes
+        original = sysfsModule.contents
 
-        def readBytes(path: Path) -> bytes:
+        def contents(path: str) -> bytes:
             nonlocal reads
             if reads == limit:
                 shutil.rmtree(sysfs.root / "class" / "infiniband" / "mlx5_0", ignore_errors=True)
             reads += 1
             return original(path)
 
-        patch = self.patch(Path, "read_bytes", readBytes)
+        patch = self.patch(sysfsModule, "contents", contents)
         try:
             port.attributes()
         finally:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import cast
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -14,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GID
 from txrdma.iba.verbs import GIDEntry, GIDType, PortState
+from txrdma.ports import sysfs as sysfsModule
 from txrdma.ports.following import (
     Change,
     DeviceAdded,
@@ -153,14 +153,14 @@ class FollowingTests(SynchronousTestCase):
     def test_vanishing(self) -> None:
         """A device that goes away while it is looked at is told as gone by the next look."""
         self.follow()
-        original = Path.read_bytes
+        original = sysfsModule.contents
 
-        def readBytes(path: Path) -> bytes:
-            if path.name == "lid":
+        def contents(path: str) -> bytes:
+            if path.endswith("/lid"):
                 self.sysfs.remove("class/infiniband/mlx5_0")
             return original(path)
 
-        patch = self.patch(Path, "read_bytes", readBytes)
+        patch = self.patch(sysfsModule, "contents", contents)
         self.network.tell()
         patch.restore()
         self.assertEqual(self.taken(), [])
