@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
+from typing import NamedTuple, TYPE_CHECKING
 
 from zope.interface import implementer
 
@@ -15,7 +16,20 @@ from twisted.plugin import IPlugin
 
 from txrdma.interfaces import IVerbsDevice, IVerbsDeviceStringParser
 
+if TYPE_CHECKING:
+    from txrdma.iba.types import MTU
+
 _KEYS = ("address", "port", "route", "pcap", "mtu")
+
+
+class SoftDeviceOptions(NamedTuple):
+    """What a device string asks for."""
+
+    addresses: tuple[str, ...]
+    port: int | None
+    route: str
+    pcap: str | None
+    mtu: MTU | None
 
 
 @implementer(IPlugin, IVerbsDeviceStringParser)
@@ -33,8 +47,16 @@ class SoftDeviceStringParser:
 
     def parseDevice(self, reactor: object, *args: str, **kwargs: str) -> IVerbsDevice:
         """Open it."""
-        from txrdma.iba.types import MTU
         from txrdma.soft.device import openSoftDevice
+
+        wanted = self.canonical(*args, **kwargs)
+        return openSoftDevice(
+            reactor, wanted.addresses, port=wanted.port, route=wanted.route, pcap=wanted.pcap, mtu=wanted.mtu
+        )
+
+    def canonical(self, *args: str, **kwargs: str) -> SoftDeviceOptions:
+        """What is asked for: equal for strings that mean the same."""
+        from txrdma.iba.types import MTU
         from txrdma.soft.opening import ROUTES
 
         if len(args) > 1:
@@ -54,13 +76,12 @@ class SoftDeviceStringParser:
         pcap = kwargs.get("pcap")
         if pcap == "":
             raise ValueError("soft: pcap= names no file")
-        return openSoftDevice(
-            reactor,
+        return SoftDeviceOptions(
             _addresses(args[0] if args else kwargs.get("address", "127.0.0.1")),
-            port=_port(kwargs.get("port")),
-            route=route,
-            pcap=pcap,
-            mtu=None if mtu is None else payloads[mtu],
+            _port(kwargs.get("port")),
+            route,
+            pcap,
+            None if mtu is None else payloads[mtu],
         )
 
     def available(self) -> Sequence[str]:

@@ -24,6 +24,7 @@ from txrdma.soft._netdev import activeMTU, laneCount, pathMTU, softMAC, udpPort
 from txrdma.soft._rendezvous import rendezvousName
 from txrdma.soft.device import openSoftDevice, SoftDevice
 from txrdma.soft.ports import SoftPort
+from txrdma.soft.roce import RoCEPort
 from txrdma.soft.strings import SoftDeviceStringParser
 
 
@@ -172,6 +173,24 @@ class OpeningTests(SynchronousTestCase):
         self.assertEqual(device.portAttributes(1).activeMTU, MTU.MTU_512)
         self.assertEqual(self.open(address="127.0.0.6").address, "127.0.0.6")
 
+    def test_severalPorts(self) -> None:
+        """Each address of a string is a port, with a GUID in common, and its own GID, MAC and UDP port."""
+        device = self.open("127.0.0.7,127.0.0.8", route="rocev2")
+        self.assertEqual((device.name, device.portCount), ("soft:127.0.0.7,127.0.0.8", 2))
+        self.assertEqual([device.gids(port)[0].ip for port in (1, 2)], ["127.0.0.7", "127.0.0.8"])
+        macs = [device.portAttributes(port).mac for port in (1, 2)]
+        self.assertEqual(macs, [softMAC(port.address, port.udpPort) for port in device.ports])
+        first, second = (port.routes[-1] for port in device.ports)
+        assert isinstance(first, RoCEPort) and isinstance(second, RoCEPort)
+        self.assertEqual(first.siblings, {1: first, 2: second})
+        self.assertIs(second.siblings, first.siblings)
+
+    def test_onePortFails(self) -> None:
+        """When one of several ports can't be had, nothing stays open."""
+        before = len(os.listdir("/dev/fd"))
+        self.assertRaises(DeviceUnavailable, self.open, "127.0.0.7,192.0.2.213")
+        self.assertEqual((len(os.listdir("/dev/fd")), self.reactor.getReaders()), (before, []))
+
     def test_ipv6(self) -> None:
         """The address may be an IPv6 one; the name is as it is written in a string."""
         try:
@@ -198,6 +217,8 @@ class OpeningTests(SynchronousTestCase):
         for args, kwargs, named in (
             (["nowhere"], {}, "address=nowhere"),
             (["0.0.0.0"], {}, "address=0.0.0.0"),
+            (["127.0.0.1,"], {}, "address= "),
+            (["127.0.0.1,127.0.0.1"], {}, "address=127.0.0.1,127.0.0.1"),
             (["127.0.0.1", "surplus"], {}, "surplus"),
             (["127.0.0.1"], {"address": "127.0.0.2"}, "address=127.0.0.2"),
             ([], {"port": "http"}, "port=http"),

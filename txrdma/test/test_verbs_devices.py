@@ -94,6 +94,11 @@ class StringTests(SynchronousTestCase):
         device = self.parser.opened[0]
         self.assertTrue(verifyObject(IVerbsDevice, one))
         self.assertEqual((one.gids(1), one.portAttributes(1)), (device.gids(1), device.portAttributes(1)))
+        self.assertEqual((one.gidTable(1), one.pkeys(1)), (device.gidTable(1), device.pkeys(1)))
+        self.assertEqual(
+            (one.name, one.portCount, one.attributes, one.limits),
+            (device.name, device.portCount, device.attributes, device.limits),
+        )
         one.close()
         one.close()
         self.assertRaises(DeviceUnavailable, one.createChannel)
@@ -125,6 +130,13 @@ class StringTests(SynchronousTestCase):
         one.close()
         other.close()
 
+    def test_sharedWhoseKeysAreTheSame(self) -> None:
+        """The order of keys does not matter, unless the parser says more than that."""
+        one, other = (sharedDevice(self.reactor, f"test:a:{keys}") for keys in ("x=1:y=2", "y=2:x=1"))
+        self.assertEqual(len(self.parser.opened), 1)
+        one.close()
+        other.close()
+
     def test_sharedUnavailable(self) -> None:
         """A device that could not be opened is tried again the next time."""
         for _ in range(2):
@@ -141,3 +153,24 @@ class PluginTests(SynchronousTestCase):
         self.addCleanup(device.close)
         self.assertIsInstance(device, SoftDevice)
         self.assertIn("soft", availableDevices())
+
+    def test_sameMeaning(self) -> None:
+        """Strings of the same meaning share one device; others do not."""
+        reactor = MemoryReactorClock()
+        shares = [
+            sharedDevice(reactor, name)
+            for name in (
+                "soft",
+                "soft:127.0.0.1",
+                "soft:address=127.0.0.1:route=auto",
+                "soft:127.0.0.1:mtu=512",
+                "soft:127.0.0.1,127.0.0.2",
+            )
+        ]
+        devices = [repr(share) for share in shares]
+        self.assertEqual((len(set(devices)), len(set(devices[:3]))), (3, 1))
+        self.assertEqual([share.portCount for share in shares], [1, 1, 1, 1, 2])
+        self.assertRaises(ValueError, sharedDevice, reactor, "soft:127.0.0.1:mtu=1")
+        for share in shares:
+            share.close()
+        self.assertEqual(reactor.getReaders(), [])

@@ -8,7 +8,7 @@ backslash before a colon, an equals sign or a backslash that is meant itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 from zope.interface import implementer
 
@@ -25,6 +25,8 @@ from txrdma.interfaces import (
     IVerbsDeviceStringParser,
 )
 
+_Key = tuple[object, str, Hashable]
+
 
 def openDevice(reactor: object, description: str) -> IVerbsDevice:
     """
@@ -33,25 +35,27 @@ def openDevice(reactor: object, description: str) -> IVerbsDevice:
     @raise ValueError: there is no sense in the string.
     @raise txrdma.error.DeviceUnavailable: there is, but the device is not to be had.
     """
-    args, kwargs = _parse(description)
-    prefix, *args = args
-    for parser in _parsers():
-        if parser.prefix == prefix:
-            return parser.parseDevice(reactor, *args, **kwargs)
-    raise ValueError(f"device {description!r}: there is no kind {prefix!r}, only {', '.join(deviceKinds())}")
+    parser, args, kwargs = _understood(description)
+    return parser.parseDevice(reactor, *args, **kwargs)
 
 
 def sharedDevice(reactor: object, description: str) -> IVerbsDevice:
     """
     The one device of this process for this string: opened by the first who asks, closed by the last.
 
+    Strings that mean the same are one, where their parser knows it: it has a method C{canonical} then, with
+    the parameters of C{parseDevice}, that answers something to compare.
+
     @return: the asker's own share of it, to be closed as any device.
     @raise ValueError: as L{openDevice}'s; C{DeviceUnavailable}, too.
     """
-    key = (reactor, description)
+    parser, args, kwargs = _understood(description)
+    canonical = getattr(parser, "canonical", None)
+    wanted: Hashable = (*args, *sorted(kwargs.items())) if canonical is None else canonical(*args, **kwargs)
+    key = (reactor, parser.prefix, wanted)
     holding = _held.get(key)
     if holding is None:
-        holding = _held[key] = _Holding(openDevice(reactor, description), key)
+        holding = _held[key] = _Holding(parser.parseDevice(reactor, *args, **kwargs), key)
     return _Share(holding)
 
 
@@ -68,13 +72,13 @@ def deviceKinds() -> list[str]:
 class _Holding:
     """A shared device, and how many hold it."""
 
-    def __init__(self, device: IVerbsDevice, key: tuple[object, str]) -> None:
+    def __init__(self, device: IVerbsDevice, key: _Key) -> None:
         self.device = device
         self.key = key
         self.holders = 0
 
 
-_held: dict[tuple[object, str], _Holding] = {}
+_held: dict[_Key, _Holding] = {}
 
 
 @implementer(IVerbsDevice)
@@ -139,6 +143,20 @@ class _Share:
 
 def _parsers() -> Iterator[IVerbsDeviceStringParser]:
     return iter(getPlugins(IVerbsDeviceStringParser))
+
+
+def _understood(description: str) -> tuple[IVerbsDeviceStringParser, list[str], dict[str, str]]:
+    """
+    Who is meant, and what is for him.
+
+    @raise ValueError: there is no sense in the string.
+    """
+    args, kwargs = _parse(description)
+    prefix, *args = args
+    for parser in _parsers():
+        if parser.prefix == prefix:
+            return parser, args, kwargs
+    raise ValueError(f"device {description!r}: there is no kind {prefix!r}, only {', '.join(deviceKinds())}")
 
 
 def _parse(description: str) -> tuple[list[str], dict[str, str]]:
