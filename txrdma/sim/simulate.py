@@ -15,7 +15,8 @@ from typing import TypeVar
 
 from twisted.python.usage import Options, UsageError
 
-from txrdma.sim.scenario import Outcome, simulate, Violation
+from txrdma.sim.outcome import Outcome, Violation
+from txrdma.sim.scenario import simulate
 
 _MOST_SHOWN = 10
 _Outcome = TypeVar("_Outcome")
@@ -85,7 +86,7 @@ def run(first: int, count: int, quiet: bool = False) -> int:
     """
     started = time.monotonic()
     failed = 0
-    completed = packets = dropped = 0
+    completed = atomics = packets = dropped = migrations = 0
     ends: Counter[str] = Counter()
     outcome: Outcome | None
     for outcome in attempts(simulate, range(first, first + count), "txrdma.sim.simulate", quiet):
@@ -93,13 +94,15 @@ def run(first: int, count: int, quiet: bool = False) -> int:
             failed += 1
             continue
         completed += outcome.completed
+        atomics += outcome.atomics
         packets += outcome.packets
         dropped += outcome.dropped
+        migrations += outcome.migrations
         ends.update(status.name for status in outcome.failures)
     took = time.monotonic() - started
     print(
-        f"{count} simulations in {took:.1f} s: {completed} operations completed, {packets} packets, "
-        f"{dropped} of them lost; {failed} failed"
+        f"{count} simulations in {took:.1f} s: {completed} operations completed, {atomics} of them atomic; "
+        f"{packets} packets, {dropped} of them lost; {migrations} migrations; {failed} failed"
     )
     print("connections that had to end: " + (", ".join(f"{n} {name}" for name, n in ends.items()) or "none"))
     return failed

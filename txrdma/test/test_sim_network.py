@@ -14,9 +14,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.headers import Opcode
 from txrdma.iba.roce import RoCEPacket
+from txrdma.iba.verbs import Operation, SendRequest
 from txrdma.sim import simulate as command
+from txrdma.sim.clock import SimulatedClock
+from txrdma.sim.crowd import Atomic, History
 from txrdma.sim.network import Faults, SimulatedNetwork
-from txrdma.sim.scenario import Outcome, simulate, Violation
+from txrdma.sim.outcome import Outcome, Violation
+from txrdma.sim.scenario import simulate
 from txrdma.soft.udp import RawAddress
 
 SEEDS = int(os.environ.get("TXRDMA_SEEDS", "3000"))
@@ -165,7 +169,7 @@ class SeedTests(SynchronousTestCase):
 
     def play(self, part: int) -> None:
         each = -(-SEEDS // PARTS)
-        completed = failed = 0
+        completed = failed = atomics = migrations = 0
         for seed in range(part * each, (part + 1) * each):
             try:
                 outcome = simulate(seed)
@@ -175,7 +179,11 @@ class SeedTests(SynchronousTestCase):
                 ) from error
             completed += outcome.completed
             failed += len(outcome.failures)
+            atomics += outcome.atomics
+            migrations += outcome.migrations
         self.assertGreater(completed, each)
+        self.assertGreater(atomics, each)
+        self.assertGreater(migrations, each / 10)
         self.assertGreater(failed, 0)
 
     def test_part0(self) -> None:
@@ -198,6 +206,66 @@ class SeedTests(SynchronousTestCase):
         """A seed repeats all that it did."""
         for seed in range(20):
             self.assertEqual(simulate(seed), simulate(seed))
+
+
+class HistoryTests(SynchronousTestCase):
+    """Whether results of atomic operations can be told as one history."""
+
+    def add(self, number: int, original: int | None) -> Atomic:
+        return Atomic(SendRequest(0, Operation.FETCH_AND_ADD, operand=number), 0, original)
+
+    def swap(self, compare: int, number: int, original: int | None) -> Atomic:
+        return Atomic(
+            SendRequest(0, Operation.COMPARE_AND_SWAP, compare=compare, operand=number), 0, original
+        )
+
+    def test_known(self) -> None:
+        """Operations of two clients, one after the other."""
+        history = History(
+            10, [[self.add(1, 10), self.swap(50, 60, 11)], [self.swap(11, 20, 11), self.add(5, 20)]]
+        )
+        self.assertTrue(history.explains(25))
+        self.assertFalse(history.explains(26))
+
+    def test_twice(self) -> None:
+        """One that was carried out twice is found out."""
+        self.assertFalse(History(10, [[self.add(1, 10)], [self.add(5, 12)]]).explains(17))
+        self.assertFalse(History(10, [[self.add(1, 10)]]).explains(12))
+
+    def test_lost(self) -> None:
+        """Two that found the same, which both have changed, are found out; so is one that did nothing."""
+        self.assertFalse(History(10, [[self.add(1, 10)], [self.add(5, 10)]]).explains(15))
+        self.assertFalse(History(10, [[self.add(1, 10)]]).explains(10))
+
+    def test_order(self) -> None:
+        """Each client's operations come in its order."""
+        self.assertFalse(History(10, [[self.add(1, 15), self.add(5, 10)]]).explains(16))
+        self.assertFalse(History(10, [[self.swap(0, 9, 15), self.add(5, 10)]]).explains(15))
+
+    def test_open(self) -> None:
+        """Those that are not known to be done may have been, in order, each once."""
+        operations = [[self.add(1, None), self.add(2, None)], [self.add(5, 11)]]
+        self.assertTrue(History(10, operations).explains(16))
+        self.assertTrue(History(10, operations).explains(18))
+        self.assertFalse(History(10, operations).explains(17))
+        self.assertFalse(History(10, [[self.add(1, None)]]).explains(12))
+        self.assertTrue(History(10, [[self.swap(7, 8, None), self.add(1, None)]]).explains(11))
+
+
+class ClockTests(SynchronousTestCase):
+    """The clock of simulations."""
+
+    def test_order(self) -> None:
+        """Calls come in the order of their times, and those of one time as they were asked for."""
+        clock, called = SimulatedClock(), list[str]()
+        for delay, name in ((2, "c"), (1, "a"), (2, "d"), (1, "b"), (0.5, "never"), (3, "moved")):
+            call = clock.callLater(delay, called.append, name)
+            if name == "never":
+                call.cancel()
+        call.reset(0)
+        clock.advance(5)
+        self.assertEqual(called, ["moved", "a", "b", "c", "d"])
+        self.assertEqual(clock.calls, [])
 
 
 class CommandTests(SynchronousTestCase):

@@ -1,0 +1,36 @@
+"""
+A clock for simulations: Twisted's, but for thousands of calls that wait.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.base import DelayedCall
+from twisted.internet.task import Clock
+
+
+class SimulatedClock(Clock):
+    """
+    A C{Clock} that puts each call where it belongs, instead of sorting all of them.
+
+    With a hundred datagrams on their way that is most of a simulation's time.
+    """
+
+    def callLater(
+        self, delay: float, callable: Callable[..., Any], *args: object, **kw: object
+    ) -> DelayedCall:
+        """See C{IReactorTime}."""
+        call = DelayedCall(
+            self.seconds() + delay, callable, args, kw, self.calls.remove, self._moved, self.seconds
+        )
+        insort(self.calls, call, key=DelayedCall.getTime)
+        return call
+
+    def _moved(self, call: DelayedCall) -> None:
+        self.calls.sort(key=DelayedCall.getTime)
+
+    def _sortCalls(self) -> None:
+        """They are in order."""
