@@ -72,7 +72,7 @@ class History:
 
     def explains(self, last: int) -> bool:
         """
-        Whether an order of all operations leads from the first number to this one, with the results there were.
+        Whether an order of all operations leads from the first number to this one, with these results.
 
         Numbers are random and long, so each is there once at most: what comes next is nearly always known.
         """
