@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import array
 import fcntl
-import gc
 import json
 import os
 import signal
@@ -14,19 +13,18 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twisted.internet.epollreactor import EPollReactor
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID, QPN, RKey
 from txrdma.iba.verbs import Access as VerbsAccess
-from txrdma.iba.verbs import AsyncEventKind, Completion, CompletionOpcode, Operation, QPState, Status
+from txrdma.iba.verbs import AsyncEventKind, Operation, QPState, Status
 from txrdma.soft._rendezvous import (
     Access,
     Answer,
@@ -44,98 +42,14 @@ from txrdma.soft._rendezvous import (
     VERSION,
     Want,
 )
-from txrdma.soft.device import openSoftDevice, SoftDevice
-from txrdma.test.neighbour import connect, describe, RECEIVES
+from txrdma.test.neighbour import RECEIVES
+from txrdma.test.neighbours import descriptors, mappings, NeighbourCase, RealCase
 from txrdma.test.pairs import ALL, End
 from txrdma.wire import Layout
 
 
-def descriptors() -> int:
-    """How many this process has open."""
-    return len(os.listdir("/proc/self/fd"))
-
-
-def mappings() -> int:
-    """How many of ours this process has mapped."""
-    with open("/proc/self/maps") as maps:
-        return sum("memfd:txrdma" in line for line in maps)
-
-
-class RealTests(SynchronousTestCase):
-    """A reactor of the test's own, real sockets."""
-
-    def setUp(self) -> None:
-        gc.collect()  # what earlier tests left open must not close in the middle of ours
-        gc.disable()
-        self.addCleanup(gc.enable)
-        self.reactor = EPollReactor()
-
-    def open(self) -> SoftDevice:
-        device = openSoftDevice(self.reactor, port=0, route="shared-memory")
-        self.addCleanup(device.close)
-        return device
-
-    def until(self, condition: Callable[[], Any], seconds: float = 20.0) -> None:
-        """Turn the reactor until then."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            self.assertLess(time.monotonic(), deadline, f"{condition} does not hold")
-            self.reactor.iterate(0.001)
-
-    def take(self, end: End, number: int) -> list[Completion]:
-        """So many completions."""
-        found: list[Completion] = []
-
-        def enough() -> bool:
-            found.extend(end.queue.poll(number - len(found)))
-            return len(found) == number
-
-        self.until(enough)
-        return found
-
-    def pair(self) -> tuple[End, End]:
-        """Two ends, in this process, that are connected."""
-        one, other = End(self.open()), End(self.open())
-        one.join(other)
-        other.join(one)
-        return one, other
-
-
-class NeighbourTests(RealTests):
+class NeighbourTests(NeighbourCase):
     """Another process."""
-
-    def neighbour(self, end: End) -> subprocess.Popen[str]:
-        """One that is connected to this end."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "txrdma.test.neighbour"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        self.addCleanup(self.end, process)
-        assert process.stdin is not None and process.stdout is not None
-        self.told = process.stdout.readline()
-        process.stdin.write(describe(end) + "\n")
-        process.stdin.flush()
-        self.assertEqual(process.stdout.readline(), "ready\n")
-        connect(end, self.told)
-        self.assertEqual(end.qp.route, "shared-memory")
-        return process
-
-    def end(self, process: subprocess.Popen[str]) -> None:
-        process.kill()
-        if process.stdout is not None and not process.stdout.closed:
-            process.communicate()
-
-    def exchange(self, end: End) -> None:
-        """A message goes there and comes back."""
-        end.post(500, Operation.SEND, inline=[b"there and back"])
-        found = self.take(end, 2)
-        self.assertEqual({completion.status for completion in found}, {Status.SUCCESS})
-        back = next(c for c in found if c.opcode is CompletionOpcode.RECEIVE)
-        start = back.identifier * 64
-        self.assertEqual(bytes(end.region.view[start : start + back.length]), b"there and back")
 
     def test_echo(self) -> None:
         """Messages cross between processes that sleep in between."""
@@ -207,7 +121,7 @@ class NeighbourTests(RealTests):
         self.assertEqual(end.region.view[5000:5010], b"0123456789")
 
 
-class RegionTests(RealTests):
+class RegionTests(RealCase):
     """Memory that is mapped by peers."""
 
     def test_givenBack(self) -> None:
@@ -246,7 +160,7 @@ class RegionTests(RealTests):
         self.assertEqual([c.status for c in self.take(one, 1)], [Status.REM_ACCESS_ERR])
 
 
-class StrangerTests(RealTests):
+class StrangerTests(RealCase):
     """Who comes to the rendezvous and does not keep to the rules."""
 
     def setUp(self) -> None:
