@@ -236,13 +236,13 @@ class PortVLXmitWaitCounters(Attribute):
 
 
 @attribute(0x001F, "PerformanceGet", "PerformanceSet")
-@wire(136)
+@wire(140)
 class PortExtendedSpeedsCounters(Attribute):
     """Errors that a lane of FDR, EDR and beyond can have (IBA 16.1.4.13)."""
 
     reserved: int = bits(8)
     portSelect: int = bits(8)
-    reserved2: int = bits(16)
+    reserved2: int = bits(48)
     counterSelect: int = key(64)
     syncHeaderErrorCounter: int = bits(16)
     unknownBlockCounter: int = bits(16)
