@@ -181,7 +181,7 @@ class ProtectionContract(TwoEnds):
         alice.send(inline=[b"behind"], identifier=2)
         self.runUntilCompleted(alice, sends=2)
         self.assertEqual([c.identifier for c in alice.sent], [1, 2])
-        self.assertEqual([c.status for c in alice.sent], [Status.LOC_PROT_ERR, _FLUSHED])
+        self.assertEqual([c.status for c in alice.sent], [self.habits[0].localFailure, _FLUSHED])
         self.assertEqual(alice.queuePair.state, QPState.ERR)
         self.runFor(0.01)
         bob.look()

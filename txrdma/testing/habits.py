@@ -35,7 +35,12 @@ class Habits:
         vanish without one, which helps nobody to find the mistake; we tell.
     @ivar hasSQE: a datagram that fails leaves its queue pair in SQE, where it still receives, and can be
         brought back to RTS (IBA 10.3.1.6). Otherwise it goes to ERR.
-    @ivar drains: SQD is to be had, and C{SQ_DRAINED} with it (IBA 10.3.1.5).
+    @ivar drainsWhatIsPosted: what was posted before SQD is carried out in it. IBA 10.3.1.5 says so only of
+        requests that had begun; rxe keeps those that had not.
+    @ivar resumesFromSQD: what was posted in SQD goes out with the transition to RTS (IBA 10.3.1.5). rxe
+        leaves it until something else is posted.
+    @ivar localFailure: how a send ends whose own memory is not as its segments say. IBA 10.10.3: a local
+        protection error. rxe flushes it with those behind it, so that nobody learns the reason.
     """
 
     establishes: bool = True
@@ -46,7 +51,9 @@ class Habits:
     misalignedIsPosted: bool = True
     longDatagramFails: bool = True
     hasSQE: bool = True
-    drains: bool = True
+    drainsWhatIsPosted: bool = True
+    resumesFromSQD: bool = True
+    localFailure: Status = Status.LOC_PROT_ERR
 
 
 OURS: Final = Habits()
@@ -61,5 +68,8 @@ RXE: Final = Habits(
     misalignedIsPosted=False,
     longDatagramFails=False,
     hasSQE=False,
+    drainsWhatIsPosted=False,
+    resumesFromSQD=False,
+    localFailure=Status.WR_FLUSH_ERR,
 )
 """The Linux kernel's software RoCE (6.12) with libibverbs' provider for it."""

@@ -181,6 +181,8 @@ class StateContract(TwoEnds):
         alice, bob = self.pair()
         bob.receive(bob.segment())
         alice.send(alice.fill(b"first"))
+        if not self.habits[0].drainsWhatIsPosted:
+            self.runUntilCompleted(alice, sends=1)
         alice.queuePair.modify(QPAttributes(state=QPState.SQD))
         self.runLooking(lambda: bool(alice.events), alice, bob)
         self.assertEqual(alice.events[0].kind, AsyncEventKind.SQ_DRAINED)
@@ -194,8 +196,12 @@ class StateContract(TwoEnds):
         buffer[:], request.identifier = b"spoilt", 3
         self.quiet(alice, bob)
         alice.queuePair.modify(QPAttributes(state=QPState.RTS))
-        self.runUntilCompleted(bob, receives=2)
-        self.runUntilCompleted(alice, sends=2)
+        if not self.habits[0].resumesFromSQD:
+            bob.receive(bob.segment(1000))
+            alice.send(inline=[b"go on"], identifier=4)
+            self.runUntilCompleted(alice, sends=3)
+        self.runUntilCompleted(bob, receives=2 if self.habits[0].resumesFromSQD else 3)
+        self.runUntilCompleted(alice, sends=len(bob.received))
         self.assertEqual(alice.sent[1].identifier, 2)
         self.assertEqual(bytes(bob.memory.view[:6]), b"second")
 

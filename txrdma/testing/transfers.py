@@ -9,13 +9,17 @@ from __future__ import annotations
 from itertools import pairwise
 from random import Random
 
+from txrdma.iba.types import LKey
 from txrdma.iba.verbs import (
     Access,
     Capacity,
     Completion,
     CompletionOpcode,
     Operation,
+    QPAttributes,
     QPKind,
+    QPState,
+    Segment,
     SendRequest,
     Status,
 )
@@ -422,15 +426,43 @@ class DatagramContract(TwoEnds):
         self.assertEqual(bytes(alice.memory.view[1040:1046]), b"answer")
 
     def test_datagramTooLong(self) -> None:
-        """What does not fit into one packet fails, and ends sending, but not receiving."""
+        """What does not fit into one packet is not sent: it fails, and ends sending, but not receiving."""
         alice, bob = self.datagrams()
+        bob.receive(bob.segment(0, 8000))
         alice.receive(alice.segment(50_000, 200))
         self.datagram(alice, bob, bytes(4097))
         self.runUntilCompleted(alice, sends=1)
-        self.assertEqual(alice.sent[0].status, Status.LOC_LEN_ERR)
+        failed = self.habits[0].longDatagramFails
+        self.assertEqual(alice.sent[0].status, Status.LOC_LEN_ERR if failed else Status.SUCCESS)
         self.datagram(bob, alice, b"still there?")
         self.runUntilCompleted(alice, sends=1, receives=1)
         self.assertEqual(alice.received[0].status, Status.SUCCESS)
+        self.assertEqual(bob.received, [])
+
+    def test_datagramFails(self) -> None:
+        """A datagram from memory that is not ours ends sending, until a transition to RTS."""
+        alice, bob = self.datagrams()
+        handle = alice.domain.createAddressHandle(alice.wayTo(bob))
+        self.addCleanup(handle.close)
+        wrong = Segment(alice.memory.address, 10, LKey(alice.memory.lkey ^ 0x5A5A5A5A))
+        request = SendRequest(1, Operation.SEND, [wrong], address=handle)
+        request.remoteQPN, request.remoteQKey = bob.queuePair.number, QKEY
+        alice.queuePair.postSend([request])
+        self.runUntilCompleted(alice, sends=1)
+        self.assertEqual(alice.sent[0].status, self.habits[0].localFailure)
+        if not self.habits[0].hasSQE:
+            self.assertEqual(alice.queuePair.state, QPState.ERR)
+            return
+        self.assertEqual(alice.queuePair.state, QPState.SQE)
+        self.datagram(alice, bob, b"flushed")
+        self.runUntilCompleted(alice, sends=2)
+        self.assertEqual(alice.sent[1].status, Status.WR_FLUSH_ERR)
+        alice.queuePair.modify(QPAttributes(state=QPState.RTS))
+        bob.receive(bob.segment(0, 140))
+        self.datagram(alice, bob, b"again")
+        self.runUntilCompleted(bob, receives=1)
+        self.runUntilCompleted(alice, sends=3)
+        self.assertEqual(bytes(bob.memory.view[40:46]), b"again\0")
 
     def test_datagramReceiveTooShort(self) -> None:
         """A datagram that is longer than the receive is dropped or ends that receive in an error."""
