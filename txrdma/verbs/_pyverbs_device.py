@@ -26,13 +26,14 @@ from txrdma.iba.verbs import (
     DeviceLimits,
     GIDEntry,
     PortAttributes,
+    QPAttributes,
 )
 from txrdma.interfaces import ICompletionChannel, ICompletionQueue, IProtectionDomain, IVerbsDevice
 from txrdma.verbs._pyverbs import loadPyverbs, Pyverbs, translated
 from txrdma.verbs._pyverbs_domain import PyverbsProtectionDomain
 from txrdma.verbs._pyverbs_events import EventReader, Removals, takeEvents, Told
 from txrdma.verbs._pyverbs_facts import deviceAttributes, deviceLimits, gidTable, pkeyTable, portAttributes
-from txrdma.verbs._pyverbs_ledger import Ledger, openContext
+from txrdma.verbs._pyverbs_ledger import closeEach, Ledger, openContext
 from txrdma.verbs._pyverbs_queuepair import PyverbsQueuePair
 from txrdma.verbs._pyverbs_queues import PyverbsCompletionChannel, PyverbsCompletionQueue
 
@@ -70,6 +71,8 @@ class PyverbsDevice:
         try:
             self._context, descriptor = openContext(verbs, name)
             known = self._context.query_device()
+            ports = range(1, known.phys_port_cnt + 1)
+            self._pkeys: int = max(self._context.query_port(port).pkey_tbl_len for port in ports)
         except verbs.Error as error:
             if self._context is not None:
                 self.ledger.closeContext(self._context)
@@ -169,13 +172,29 @@ class PyverbsDevice:
         if self._closed:
             return
         self._closed = True
-        for children in (self._domains, self._completionQueues, self._channels):
-            for child in tuple(children):
-                child.close()  # type: ignore[attr-defined]  # of three classes: they have no more in common
+        closeEach(*self._domains, *self._completionQueues, *self._channels)
         self._release(DeviceUnavailable(f"the device {self.name} is closed"))
         self._listeners.clear()
 
     # For what was made from it.
+
+    def ownQueue(self, queue: ICompletionQueue) -> PyverbsCompletionQueue:
+        """The same, if it is ours: the kernel would take its number for that of another one."""
+        if not isinstance(queue, PyverbsCompletionQueue) or queue not in self._completionQueues:
+            raise InvalidRequest(f"{queue!r} is no completion queue of this device, or closed")
+        return queue
+
+    def admit(self, attributes: QPAttributes) -> None:
+        """Look whether the device has what is named: rxe takes more P_Keys and reads than there are."""
+        for index in (attributes.pkeyIndex, attributes.alternatePKeyIndex):
+            if index is not None and index >= self._pkeys:
+                raise InvalidRequest(f"the ports have no P_Key {index}")
+        for name, value, most in (
+            ("maxRDAtomic", attributes.maxRDAtomic, self._known.max_qp_init_rd_atom),
+            ("maxDestRDAtomic", attributes.maxDestRDAtomic, self._known.max_qp_rd_atom),
+        ):
+            if value is not None and value > most:
+                raise InvalidRequest(f"{name} is {value}, more than {most}")
 
     def keep(self, queuePair: PyverbsQueuePair) -> None:
         """A queue pair is there."""

@@ -15,7 +15,7 @@ from zope.interface import implementer
 
 from txrdma.error import InvalidRequest, RDMAError, ResourceExhausted
 from txrdma.iba.types import LKey, RKey
-from txrdma.iba.verbs import Access, AddressVector, Capacity, DeviceLimits, QPKind
+from txrdma.iba.verbs import Access, AddressVector, Capacity, QPAttributes, QPKind
 from txrdma.interfaces import (
     IAddressHandle,
     ICompletionQueue,
@@ -26,7 +26,7 @@ from txrdma.interfaces import (
 )
 from txrdma.verbs._pyverbs import Pyverbs, translated
 from txrdma.verbs._pyverbs_attributes import addressToPyverbs
-from txrdma.verbs._pyverbs_ledger import keep, Ledger
+from txrdma.verbs._pyverbs_ledger import closeEach, keep, Ledger
 from txrdma.verbs._pyverbs_queuepair import PyverbsQueuePair
 from txrdma.verbs._pyverbs_queues import PyverbsCompletionQueue
 from txrdma.verbs._pyverbs_shared import PyverbsSharedReceiveQueue
@@ -40,7 +40,20 @@ class Device(Protocol):
 
     verbs: Pyverbs
     ledger: Ledger
-    limits: DeviceLimits
+
+    def ownQueue(self, queue: ICompletionQueue) -> PyverbsCompletionQueue:
+        """
+        The same.
+
+        @raise InvalidRequest: it is another device's, or closed.
+        """
+
+    def admit(self, attributes: QPAttributes) -> None:
+        """
+        Look whether the device has what is named, as far as kernels may not.
+
+        @raise InvalidRequest: it has not.
+        """
 
     def keep(self, queuePair: PyverbsQueuePair) -> None:
         """It is there from now on."""
@@ -222,13 +235,11 @@ class PyverbsProtectionDomain:
         verbs = self._verbs
         if kind not in (QPKind.RC, QPKind.UD):
             raise InvalidRequest(f"queue pairs are RC or UD here, not {kind!r}")
-        if not isinstance(send, PyverbsCompletionQueue) or not isinstance(receive, PyverbsCompletionQueue):
-            raise InvalidRequest("these are not completion queues of this device")
-        if shared is not None and not isinstance(shared, PyverbsSharedReceiveQueue):
-            raise InvalidRequest("this is not a shared receive queue of this device")
-        for what in (send, receive, shared):
-            if what is not None and what.raw is None:
-                raise InvalidRequest(f"{what!r} is closed")
+        send, receive = self._own.ownQueue(send), self._own.ownQueue(receive)
+        if shared is not None and not (
+            isinstance(shared, PyverbsSharedReceiveQueue) and shared in self._shared
+        ):
+            raise InvalidRequest(f"{shared!r} is no shared receive queue of this domain, or closed")
         try:
             wanted = verbs.QPInitAttr(
                 qp_type=int(kind),
@@ -262,9 +273,7 @@ class PyverbsProtectionDomain:
         """Let go of it, of its queue pairs first, then of its memory."""
         if self._wrong is _CLOSED:
             return
-        for children in (self._queuePairs, self._shared, self._handles, self._regions):
-            for child in tuple(children):
-                child.close()  # type: ignore[attr-defined]  # of four classes: they have no more in common
+        closeEach(*self._queuePairs, *self._shared, *self._handles, *self._regions)
         self.lost(_CLOSED)
         self._wrong = _CLOSED
         self._own.domainClosed(self)
@@ -276,6 +285,14 @@ class PyverbsProtectionDomain:
         if not isinstance(address, PyverbsAddressHandle) or address not in self._handles:
             raise InvalidRequest(f"{address!r} is no address handle of this domain, or closed")
         return address.raw
+
+    def admit(self, attributes: QPAttributes) -> None:
+        """
+        Look whether the device has what is named.
+
+        @raise InvalidRequest: it has not.
+        """
+        self._own.admit(attributes)
 
     def sharedReceiveQueues(self) -> tuple[PyverbsSharedReceiveQueue, ...]:
         """Those of the domain."""

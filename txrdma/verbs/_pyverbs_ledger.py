@@ -52,6 +52,15 @@ class Ledger:
             self.close(context)
 
 
+def closeEach(*things: Any) -> None:
+    """Close one after the other; the failure of one is no reason to leave the others open."""
+    for thing in things:
+        try:
+            thing.close()
+        except Exception:
+            _log.failure("while {thing!r} was closed", thing=thing)
+
+
 def keep(thing: object) -> None:
     """Keep it to the very end: nothing will collect it."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))

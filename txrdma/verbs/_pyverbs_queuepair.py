@@ -68,6 +68,13 @@ class Domain(Protocol):
     def handleOf(self, address: IAddressHandle) -> Any:
         """The address handle of pyverbs."""
 
+    def admit(self, attributes: QPAttributes) -> None:
+        """
+        Look whether the device has what is named.
+
+        @raise InvalidRequest: it has not.
+        """
+
     def forget(self, queuePair: PyverbsQueuePair) -> None:
         """It is closed."""
 
@@ -131,9 +138,11 @@ class PyverbsQueuePair:
 
     def modify(self, attributes: QPAttributes) -> None:
         """Change state or attributes."""
+        raw = self._checkRaw()
         said, mask = toPyverbs(self._verbs, attributes)
+        self._domain.admit(attributes)
         try:
-            self._checkRaw().modify(said, mask)
+            raw.modify(said, mask)
         except self._verbs.Error as error:
             raise translated(error, f"{self!r} refuses {', '.join(sorted(attributes.given()))}") from error
         self._said |= attributes.given()
@@ -306,6 +315,8 @@ class PyverbsQueuePair:
     def _toError(self) -> None:
         """Tell the device, though it may know: it looks then for what was posted meanwhile."""
         self._state = QPState.ERR
+        if self._raw is None:
+            return  # it is being destroyed
         said, mask = toPyverbs(self._verbs, QPAttributes(state=QPState.ERR))
         try:
             self._raw.modify(said, mask)

@@ -14,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.interfaces import IVerbsDevice
 from txrdma.test.kernel import Box, OUTSIDE, Witness
 from txrdma.testing.contracts import VerbsDeviceContract
+from txrdma.testing.habits import RXE
 from txrdma.verbs.devices import openDevice
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class PyverbsContractTests(InTheKernel, VerbsDeviceContract, ReactorBuilder):
 
     skip = OUTSIDE
     witness = Witness("pyverbs", "rxe", "the whole contract of verbs devices")
+    habits = (RXE, RXE)
 
 
 globals().update(
