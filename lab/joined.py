@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.guest import FAILED, Guest, OUT_OF_TIME, Wish
+from lab.guest import FAILED, Guest, OUT_OF_TIME, TURN_SECONDS, Wish
 from lab.needs import find, output, Unavailable
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -56,7 +56,7 @@ def run(wish: Wish, here: Sequence[str], timeout: float) -> int:
     words = [*namespace(), sys.executable, "-m", "lab.joined", json.dumps(told)]
     with subprocess.Popen(words, cwd=CHECKOUT, stdin=subprocess.DEVNULL) as process:
         try:
-            return process.wait(timeout + GRACE_SECONDS)
+            return process.wait(TURN_SECONDS + timeout + GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             return OUT_OF_TIME
         finally:
