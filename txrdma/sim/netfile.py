@@ -1,0 +1,229 @@
+"""
+Net files: fabrics as text, in the form that ibsim reads and ibnetdiscover writes.
+
+A file says of each node its kind, how many ports it has and an identifier, and of each port that has a link
+where that leads::
+
+    Switch  36 "leaf0"      # "first leaf" base port 0 lid 3 lmc 0
+    [1]     "h00"[1]        w=3 s=7 e=7
+    Hca     1 "h00"
+    [1]     "leaf0"[1]
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from txrdma.iba.types import GUID
+from txrdma.iba.verbs import NodeType
+
+_KINDS: Final = {
+    "switch": NodeType.SWITCH,
+    "hca": NodeType.CHANNEL_ADAPTER,
+    "ca": NodeType.CHANNEL_ADAPTER,
+    "rt": NodeType.ROUTER,
+}
+_NAMES: Final = {NodeType.SWITCH: "Switch", NodeType.CHANNEL_ADAPTER: "Hca", NodeType.ROUTER: "Rt"}
+_MOST_PORTS: Final = 254
+_LANES: Final = {"1": 1, "4": 2, "8": 4, "12": 8}
+
+_NODE: Final = re.compile(r'(switch|hca|ca|rt)\s+(\d+)\s+"([^"#@]+)"(.*)', re.IGNORECASE)
+_PORT: Final = re.compile(
+    r'\[(\d+)\](?:\([0-9a-fA-F]+\))?\s+"([^"]+)"(?:\[(\d+)\])?(?:\([0-9a-fA-F]+\))?(.*)'
+)
+_SETTING: Final = re.compile(r"(\w+)\s*=\s*(0x[0-9a-fA-F]+|\d+)")
+_QUOTED: Final = re.compile(r'"([^"]*)"')
+_OPTION: Final = re.compile(r"\b([wse])=(\d+)")
+_LID: Final = re.compile(r"\blid (\d+)(?:.*?\blmc (\d+))?")
+_GUIDS: Final = {
+    NodeType.SWITCH: "switchguid",
+    NodeType.CHANNEL_ADAPTER: "caguid",
+    NodeType.ROUTER: "rtguid",
+}
+
+
+class NetFileError(ValueError):
+    """A line that has no meaning."""
+
+    def __init__(self, name: str, line: int, reason: str) -> None:
+        super().__init__(f"{name}, line {line}: {reason}")
+
+
+@dataclass(slots=True)
+class NetLink:
+    """Where a port leads to. The masks are what the port has enabled; 0 is what the file says for all."""
+
+    peer: str
+    peerPort: int
+    width: int = 0
+    speed: int = 0
+    extendedSpeed: int = 0
+
+
+@dataclass(slots=True)
+class NetNode:
+    """A node, as the file has it; C{guid} and C{lid} only where it says them."""
+
+    kind: NodeType
+    ports: int
+    identifier: str
+    description: str
+    links: dict[int, NetLink] = field(default_factory=dict)
+    guid: GUID | None = None
+    systemImageGUID: GUID | None = None
+    vendorID: int = 0
+    deviceID: int = 0
+    lid: int = 0
+    lmc: int = 0
+
+
+@dataclass(slots=True)
+class Net:
+    """A fabric, as a file has it."""
+
+    nodes: dict[str, NetNode] = field(default_factory=dict)
+    width: int = 0
+    speed: int = 0
+    extendedSpeed: int = 0
+
+    def add(self, kind: NodeType, ports: int, identifier: str) -> NetNode:
+        """One node more."""
+        node = self.nodes[identifier] = NetNode(kind, ports, identifier, identifier)
+        return node
+
+    def link(self, one: str, onePort: int, other: str, otherPort: int) -> None:
+        """Join two ports."""
+        self.nodes[one].links[onePort] = NetLink(other, otherPort)
+        self.nodes[other].links[otherPort] = NetLink(one, onePort)
+
+    def text(self) -> str:
+        """As a file."""
+        settings = (("width", self.width), ("speed", self.speed), ("extspeed", self.extendedSpeed))
+        lines = [f"{name}={value}" for name, value in settings if value]
+        for node in self.nodes.values():
+            lines += ["", *_nodeLines(node)]
+        return "\n".join(lines) + "\n"
+
+
+def _nodeLines(node: NetNode) -> Iterator[str]:
+    if node.guid is not None:
+        yield f"{_GUIDS[node.kind]}=0x{int(node.guid):x}"
+    said = f'\t# "{node.description}"' if node.description != node.identifier else ""
+    if node.lid:
+        said = (said or "\t#") + f" lid {node.lid} lmc {node.lmc}"
+    yield f'{_NAMES[node.kind]}\t{node.ports} "{node.identifier}"{said}'
+    for number, link in sorted(node.links.items()):
+        options = "".join(
+            f" {letter}={value}"
+            for letter, value in (("w", link.width), ("s", link.speed), ("e", link.extendedSpeed))
+            if value
+        )
+        yield f'[{number}]\t"{link.peer}"[{link.peerPort}]{options}'
+
+
+def parseNet(text: str, name: str = "net file") -> Net:
+    """
+    Read a net file.
+
+    @raise NetFileError: a line has no meaning, or links contradict each other.
+    """
+    return _Parser(name).parse(text.splitlines())
+
+
+class _Parser:
+    """Reads the lines of a file."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._net = Net()
+        self._node: NetNode | None = None
+        self._said: dict[str, int] = {}
+        self._where: dict[tuple[str, int], int] = {}
+
+    def parse(self, lines: Iterable[str]) -> Net:
+        for number, line in enumerate(lines, 1):
+            stripped = line.strip()
+            if not stripped:
+                self._node = None
+            elif not stripped.startswith("#"):
+                self._line(stripped, number)
+        self._check()
+        return self._net
+
+    def _line(self, line: str, number: int) -> None:
+        if (match := _NODE.fullmatch(line)) is not None:
+            self._header(number, *match.groups())
+        elif (match := _PORT.fullmatch(line)) is not None:
+            self._link(number, *match.groups())
+        elif (match := _SETTING.match(line)) is not None:
+            self._setting(match[1].lower(), int(match[2], 0))
+        elif line.split()[0] not in ("module", "include", "do"):
+            raise NetFileError(self._name, number, f"{line!r} has no meaning")
+        else:
+            raise NetFileError(self._name, number, f"{line.split()[0]!r} is ibsim's own, and not done here")
+
+    def _header(self, number: int, kind: str, ports: str, identifier: str, rest: str) -> None:
+        if not 1 <= int(ports) <= _MOST_PORTS:
+            raise NetFileError(self._name, number, f"a node has from 1 to {_MOST_PORTS} ports, not {ports}")
+        if identifier in self._net.nodes:
+            raise NetFileError(self._name, number, f"there is a node {identifier!r} already")
+        node = self._node = self._net.add(_KINDS[kind.lower()], int(ports), identifier)
+        if (quoted := _QUOTED.search(rest)) is not None:
+            node.description = quoted[1]
+        if (lid := _LID.search(rest)) is not None:
+            node.lid, node.lmc = int(lid[1]), int(lid[2] or 0)
+        said, self._said = self._said, {}
+        for key in _GUIDS.values():
+            if key in said:
+                node.guid = GUID.fromInt(said[key])
+        if "sysimgguid" in said:
+            node.systemImageGUID = GUID.fromInt(said["sysimgguid"])
+        node.vendorID, node.deviceID = said.get("vendid", 0), said.get("devid", 0)
+
+    def _link(self, number: int, port: str, peer: str, peerPort: str | None, rest: str) -> None:
+        node = self._node
+        if node is None:
+            raise NetFileError(self._name, number, "a link before any node")
+        if not 0 < int(port) <= node.ports:
+            raise NetFileError(self._name, number, f"{node.identifier!r} has no port {port}")
+        link = NetLink(peer, int(peerPort or 1))
+        for letter, value in _OPTION.findall(rest.partition("#")[0]):
+            if letter == "w":
+                link.width = _LANES.get(value, int(value))
+            elif letter == "s":
+                link.speed = int(value)
+            else:
+                link.extendedSpeed = int(value)
+        node.links[int(port)] = link
+        self._where[node.identifier, int(port)] = number
+
+    def _setting(self, key: str, value: int) -> None:
+        if key == "width":
+            self._net.width = value
+        elif key == "speed":
+            self._net.speed = value
+        elif key == "extspeed":
+            self._net.extendedSpeed = value
+        else:
+            self._said[key] = value
+
+    def _check(self) -> None:
+        """Both ends of a link say the same; an end that says nothing is told by the other."""
+        nodes = self._net.nodes
+        for (identifier, port), line in self._where.items():
+            link = nodes[identifier].links[port]
+            peer = nodes.get(link.peer)
+            if peer is None:
+                raise NetFileError(self._name, line, f"there is no node {link.peer!r}")
+            if not 0 < link.peerPort <= peer.ports:
+                raise NetFileError(self._name, line, f"{link.peer!r} has no port {link.peerPort}")
+            back = peer.links.setdefault(link.peerPort, NetLink(identifier, port))
+            if (back.peer, back.peerPort) != (identifier, port):
+                raise NetFileError(
+                    self._name,
+                    line,
+                    f"port {link.peerPort} of {link.peer!r} leads to {back.peer!r}[{back.peerPort}]",
+                )
