@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TYPE_CHECKING
+from typing import Any, cast, TYPE_CHECKING
 
 from twisted.internet.task import Clock
 from twisted.internet.test.reactormixins import ReactorBuilder
@@ -36,11 +36,15 @@ REACTORS = ("_Select", "_EPoll", "_Asyncio")
 class Commanded(_Case):
     """Ports of software devices, which go down and up by command."""
 
-    devices: tuple[SoftDevice, SoftDevice]
+    devices: tuple[IVerbsDevice, IVerbsDevice]
 
     def setPort(self, which: int, isUp: bool) -> None:
         """By command."""
-        self.devices[which].setPortEnabled(1, isUp)
+        self.commandPort(which, 1, isUp)
+
+    def commandPort(self, which: int, number: int, isUp: bool) -> None:
+        """Any port."""
+        cast(SoftDevice, self.devices[which]).setPortEnabled(number, isUp)
 
 
 class SimulatedTime(_Case):
@@ -130,7 +134,7 @@ class SimulatedContractTests(
         self.assertEqual(bob.statuses()[1], [Status.WR_FLUSH_ERR] * 2)
 
 
-class SimulatedMigrationTests(SimulatedTime, MigrationContract, SynchronousTestCase):
+class SimulatedMigrationTests(SimulatedTime, Commanded, MigrationContract, SynchronousTestCase):
     """Alternate paths over a simulated network."""
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
@@ -157,11 +161,11 @@ class SimulatedPortsMigrationTests(SimulatedMigrationTests):
 
     def breakPath(self, number: int) -> None:
         """By command."""
-        self.devices[1].setPortEnabled(number, False)  # type: ignore[attr-defined]  # a software device
+        self.commandPort(1, number, False)
 
     def mendPath(self, number: int) -> None:
         """By command."""
-        self.devices[1].setPortEnabled(number, True)  # type: ignore[attr-defined]  # as above
+        self.commandPort(1, number, True)
 
 
 class RealTime(Commanded):
@@ -212,11 +216,11 @@ class RoCEMigrationTests(RealTime, MigrationContract, ReactorBuilder):
 
     def breakPath(self, number: int) -> None:
         """A port goes down, by command."""
-        self.devices[1].setPortEnabled(number, False)
+        self.commandPort(1, number, False)
 
     def mendPath(self, number: int) -> None:
         """And up."""
-        self.devices[1].setPortEnabled(number, True)
+        self.commandPort(1, number, True)
 
 
 class IPv6ContractTests(RealTime, PortContract, VerbsDeviceContract, ReactorBuilder):

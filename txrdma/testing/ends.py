@@ -24,7 +24,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import IMemoryRegion, ISharedReceiveQueue, IVerbsDevice
+from txrdma.interfaces import IMemoryRegion, IProtectionDomain, ISharedReceiveQueue, IVerbsDevice
 from txrdma.testing.habits import Habits, OURS
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class End:
         self.device = device
         self.access = access
         self._ownsDomain = beside is None
-        self.domain = device.createProtectionDomain() if beside is None else beside.domain
+        self.domain: IProtectionDomain = device.createProtectionDomain() if beside is None else beside.domain
         self.channel = device.createChannel()
         self.sends = device.createCompletionQueue(depth, self.channel)
         self.receives = device.createCompletionQueue(depth, self.channel)

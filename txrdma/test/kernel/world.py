@@ -14,7 +14,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final, TYPE_CHECKING
 
@@ -164,6 +164,19 @@ class World:
         (netem,) = (each for each in shown if each["kind"] == "netem")
         return Trouble(netem["packets"], netem["drops"])
 
+    def rxeCounter(self, name: str) -> int:
+        """One of the counters that rxe keeps of its port."""
+        with open(f"/sys/class/infiniband/{RXE}/ports/1/hw_counters/{name}") as file:
+            return int(file.read())
+
+    def wrongChecksums(self, isFar: bool) -> int:
+        """How often Linux has found a wrong UDP or IP checksum at that end."""
+        with self.far() if isFar else nullcontext(), open("/proc/thread-self/net/snmp") as file:
+            lines = [line.split() for line in file]
+        known = {(names[0], name): int(value) for names, values in zip(lines[::2], lines[1::2], strict=True)
+                 for name, value in zip(names[1:], values[1:], strict=True)}  # fmt: skip
+        return known["Udp:", "InCsumErrors"] + known["Ip:", "InHdrErrors"]
+
     @staticmethod
     def _place(isFar: bool) -> tuple[Sequence[str], str]:
         return (("-n", NAMESPACE), LINK_THERE) if isFar else ((), LINK_HERE)
@@ -172,11 +185,16 @@ class World:
 _present: World | None = None
 
 
+def _endOfAll() -> None:
+    if _present is not None:
+        _present.end()
+
+
 def worldOf(mtu: int) -> World:
     """The world with such a wire; one at a time, which ends with the process or when another is needed."""
     global _present
     if _present is None:
-        atexit.register(lambda: _present is not None and _present.end())
+        atexit.register(_endOfAll)
     if _present is None or _present.mtu != mtu:
         if _present is not None:
             _present.end()
