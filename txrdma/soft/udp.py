@@ -213,7 +213,7 @@ class UDPCarrier:
                 self._reactor.addWriter(self)
             return False
         except OSError as error:
-            self._lost(error, len(data) > segment)
+            self._lost(error, data, segment, destination)
         return True
 
     def close(self) -> None:
@@ -227,15 +227,28 @@ class UDPCarrier:
         self._socket.close()
         self._socket = self._receiver = None
 
-    def _lost(self, error: OSError, segmented: bool) -> None:
+    def _lost(self, error: OSError, data: memoryview, segment: int, destination: RawAddress) -> None:
         """A network loses datagrams, and this is no different to those above; but say it, once."""
         self.dropped += 1
         number = error.errno or 0
-        if segmented and number in (errno.EIO, errno.EINVAL, errno.EOPNOTSUPP):
+        if (
+            len(data) > segment
+            and number in (errno.EIO, errno.EINVAL, errno.EOPNOTSUPP)
+            and self._goesAlone(data[:segment], destination)
+        ):
             self.segments = 1  # this interface can't
         elif number not in self._told:
             self._told.add(number)
             _log.warn("{carrier} can't send: {error}", carrier=self, error=error)
+
+    def _goesAlone(self, datagram: memoryview, destination: RawAddress) -> bool:
+        """Whether it was only the number of datagrams that the system refused, and not for now any of them."""
+        try:
+            if self._socket is not None:
+                self._socket.sendto(datagram, destination)
+        except OSError:
+            return False  # such as an address that is gone, or a smaller MTU
+        return True
 
     # IReadDescriptor, IWriteDescriptor
 

@@ -6,6 +6,7 @@ They need a real reactor.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from collections.abc import Callable, Generator
@@ -136,6 +137,34 @@ class CarrierTests(UDPCase):
         carrier = self.carrier()
         self.assertTrue(carrier.send(memoryview(bytes(65520)), 65520, ("127.0.0.1", 9)))
         self.assertEqual(carrier.dropped, 1)
+
+    def test_cannotSegment(self) -> None:
+        """Where the system takes no run of datagrams, but each of them, they go alone from then on."""
+        for alone, segments in ((None, 1), (errno.EINVAL, 64), (errno.EMSGSIZE, 64)):
+
+            class Refusing:
+                """A socket that takes no runs."""
+
+                def sendmsg(self, *args: object) -> None:
+                    raise OSError(errno.EINVAL, "no runs")
+
+                def sendto(self, *args: object, alone: int | None = alone) -> None:
+                    if alone is not None:
+                        raise OSError(alone, "nothing at all")
+
+                def fileno(self) -> int:
+                    return -1
+
+                def close(self) -> None:
+                    pass
+
+            carrier = self.carrier()
+            assert carrier._socket is not None
+            carrier._socket.close()
+            carrier._socket = Refusing()  # type: ignore[assignment]  # all of it that is used
+            carrier.segments = 64
+            self.assertTrue(carrier.send(memoryview(bytes(3000)), 1000, ("127.0.0.1", 9)))
+            self.assertEqual((carrier.segments, carrier.dropped), (segments, 1))
 
     def test_leavesTheReactor(self) -> None:
         """A closed carrier is out of the reactor, and its port free."""
