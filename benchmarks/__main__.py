@@ -11,6 +11,8 @@ from pathlib import Path
 
 from twisted.python import usage
 
+from benchmarks import box
+from benchmarks.ends import Orders
 from benchmarks.measuring import Case, Outcome, run
 from benchmarks.peers import peers
 from benchmarks.report import machine, markdown, show
@@ -20,7 +22,8 @@ PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 MIB = 1 << 20
 GIB = 1 << 30
 
-TCP = {"listen": "tcp:0:interface=127.0.0.1", "connect": "tcp:127.0.0.1:{port}"}
+ENDPOINTS = {"listen": "tcp:0:interface=127.0.0.1", "connect": "tcp:127.0.0.1:{port}"}
+TCP = ENDPOINTS
 SMC = {"listen": "smc:0:interface=127.0.0.1", "connect": "smc:127.0.0.1:{port}"}
 ROCE = {
     "listen": r"smc:0:interface=127.0.0.1:device=soft\:route=rocev2",
@@ -28,8 +31,85 @@ ROCE = {
 }
 
 
+VERBS = {"module": "benchmarks.verbsends", "device": "soft", "reactor": "txrdma", **ENDPOINTS}
+UDP = {"module": "benchmarks.peer_udp", "scenario": "udp"}
+
+
+def bulk(operation: str, size: int) -> Orders:
+    """Orders for bulk transfers over software RoCEv2."""
+    return {
+        **VERBS,
+        "device": "soft:route=rocev2",
+        "reactor": "epoll",
+        "operation": operation,
+        "write": size,
+        "depth": max(4, min(64, 4 * MIB // size)),
+    }
+
+
+def verbs(quick: bool) -> list[Case]:
+    """Queue pairs themselves."""
+    total = 64 * MIB if quick else 512 * MIB
+    found = [
+        Case(
+            f"bulk-{operation.lower().removeprefix('rdma_')}-{title.split()[0]}",
+            f"RC {operation} over software RoCEv2 (UDP), {title} messages; TCP by 64 KiB writes",
+            "bulk",
+            "MB/s",
+            ours=bulk(operation, size),
+            theirs={**TCP, "scenario": "throughput", "write": 64 << 10},
+            orders={"bytes": total},
+            atLeast=0.5,
+            mode="rocev2",
+            needs="isal",
+            isVerbs=True,
+        )
+        for operation in ("RDMA_WRITE", "SEND")
+        for size, title in ((64 << 10, "64 KiB"), (MIB, "1 MiB"))
+    ]
+    found.append(
+        Case(
+            "bulk-udp",
+            "RC RDMA_WRITE over software RoCEv2, 1 MiB messages; Twisted UDP by datagrams of 4 KiB",
+            "bulk",
+            "MB/s",
+            ours=bulk("RDMA_WRITE", MIB),
+            theirs=UDP,
+            orders={"bytes": total},
+            mode="rocev2",
+            isVerbs=True,
+        )
+    )
+    series = {"sizes": [64], "seconds": 0.3 if quick else 2.0, "depth": 256, "inline": 64}
+    for name, title, transfer, measure in (
+        ("send", "RC SEND, the sender's", "send", "bandwidth"),
+        ("both", "RC SEND both ways, those of sends and of receives", "send", "bidirectional"),
+        ("write", "RC RDMA WRITE", "write", "bandwidth"),
+    ):
+        found.append(
+            Case(
+                f"completions-{name}",
+                f"completions through the reactor: shared memory, {title}",
+                "series",
+                "/s",
+                ours=VERBS,
+                theirs=None,
+                orders={**series, "transfers": [transfer], "measures": [measure]},
+                leastOfOurs=300_000,
+                mode="shared-memory",
+                isVerbs=True,
+            )
+        )
+    return found
+
+
 def cases(quick: bool) -> list[Case]:
     """Everything that is measured. Quick runs have too few bytes and turns to be trusted."""
+    return streams(quick) + verbs(quick)
+
+
+def streams(quick: bool) -> list[Case]:
+    """Connections."""
     total = 256 * MIB if quick else 2 * GIB
     pings = 2_000 if quick else 20_000
     roce = total // 8
@@ -127,6 +207,7 @@ class Options(usage.Options):
         ["quick", "q", "Few bytes and few turns, no page written: to see that it works."],
         ["list", "l", "Tell the names."],
         ["no-peers", None, "Leave out what is not Twisted."],
+        ["no-box", None, "Boot no guest to compare with the kernel's rxe."],
     ]
     optParameters = [
         ["rounds", "r", None, "How often each is measured, in turns. Default: 7, with --quick 3.", int],
@@ -173,16 +254,23 @@ def main(arguments: list[str]) -> int:
         outcomes.append(run(case, options["rounds"]))
         show(outcomes[-1])
     others = [] if options["no-peers"] or options["only"] else peers(options["rounds"], options["quick"])
+    inBox, why = None, "it was left out"
+    if not options["no-box"] and not options["only"]:
+        inBox, why = box.measure(1, 0.2) if options["quick"] else box.measure(3, 0.5)
+    about = box.section(inBox, why)
+    if not options["only"]:
+        print("\n".join(about), flush=True)
     if options["json"]:
         results = {
             "machine": machine(),
             "cases": [outcome.asDict() for outcome in outcomes],
             "peers": [peer.asDict() for peer in others],
+            "box": inBox,
         }
         Path(options["json"]).write_text(json.dumps(results, indent=2) + "\n")
     if not options["quick"] and not options["only"]:
         page = Path(options["page"])
-        page.write_text(markdown(outcomes, others, options["rounds"]))
+        page.write_text(markdown(outcomes, others, options["rounds"], about))
         print(f"written: {page}")
     return 1 if any(outcome.failure for outcome in outcomes) else 0
 

@@ -25,9 +25,14 @@ class Case:
     """
     Something to measure, over two transports.
 
+    @ivar ours: the orders for our own transport, and C{theirs} for what it is compared with, if anything.
+        C{module} in them is what runs as the two ends, C{scenario} what they do there.
     @ivar atLeast: the reach of the ratio ours / theirs, where more is better; C{atMost}: where less is.
-    @ivar mostOfOurs: the reach of our own value, where there is nothing to compare with.
+    @ivar mostOfOurs: the reach of our own value, where there is nothing to compare with; C{leastOfOurs}:
+        where more is better.
     @ivar needs: a module without which it can't be measured.
+    @ivar mode: what ours must have been carried by: its beginning.
+    @ivar isVerbs: it is about verbs themselves, not about streams.
     """
 
     name: str
@@ -35,12 +40,15 @@ class Case:
     scenario: str
     unit: str
     ours: Orders
-    theirs: Orders
+    theirs: Orders | None
     orders: Orders
     atLeast: float | None = None
     atMost: float | None = None
     mostOfOurs: float | None = None
+    leastOfOurs: float | None = None
     needs: str | None = None
+    mode: str = "SMC-R"
+    isVerbs: bool = False
 
 
 @dataclass
@@ -54,20 +62,24 @@ class Outcome:
     failure: str = ""
 
     @property
-    def ratio(self) -> float:
+    def ratio(self) -> float | None:
         """Ours to theirs, medians both."""
+        if not self.ours or not self.theirs:
+            return None
         return median(self.ours) / median(self.theirs) if median(self.theirs) else float("inf")
 
     @property
     def reached(self) -> bool | None:
         """Whether it is as good as it should be; None where nothing was asked."""
-        case = self.case
-        if case.atLeast is not None:
-            return self.ratio >= case.atLeast
-        if case.atMost is not None:
-            return self.ratio <= case.atMost
-        if case.mostOfOurs is not None:
+        case, ratio = self.case, self.ratio
+        if case.atLeast is not None and ratio is not None:
+            return ratio >= case.atLeast
+        if case.atMost is not None and ratio is not None:
+            return ratio <= case.atMost
+        if case.mostOfOurs is not None and self.ours:
             return median(self.ours) <= case.mostOfOurs
+        if case.leastOfOurs is not None and self.ours:
+            return median(self.ours) >= case.leastOfOurs
         return None
 
     @property
@@ -80,6 +92,8 @@ class Outcome:
             return f"{case.atMost:g}x or less"
         if case.mostOfOurs is not None:
             return f"{case.mostOfOurs:g} {case.unit} or less"
+        if case.leastOfOurs is not None:
+            return f"{case.leastOfOurs:,.0f} {case.unit} or more"
         return "-"
 
     def asDict(self) -> dict[str, Any]:
@@ -91,9 +105,9 @@ class Outcome:
             "mode": self.mode,
             "ours": self.ours,
             "theirs": self.theirs,
-            "ratio": self.ratio if self.ours and self.theirs else None,
+            "ratio": self.ratio,
             "reach": self.reach,
-            "reached": self.reached if self.ours and self.theirs else None,
+            "reached": self.reached,
             "failure": self.failure,
         }
 
@@ -104,8 +118,14 @@ class MeasurementFailed(Exception):
 
 @contextmanager
 def end(module: str, role: str, orders: Orders) -> Iterator[subprocess.Popen[str]]:
-    """One of the two processes; it does not outlive the block."""
-    command = [sys.executable, "-m", module, role, json.dumps(orders)]
+    """
+    One of the two processes; it does not outlive the block.
+
+    With a C{namespace} in the orders it runs in that network namespace.
+    """
+    namespace = orders.get("namespace")
+    inside = ["ip", "netns", "exec", namespace] if namespace else []
+    command = [*inside, sys.executable, "-m", module, role, json.dumps(orders)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         yield process
@@ -127,13 +147,23 @@ def said(process: subprocess.Popen[str]) -> dict[str, Any]:
     return answer
 
 
-def measure(orders: Orders, module: str = "benchmarks.ends") -> tuple[dict[str, Any], dict[str, Any]]:
-    """One measurement, by two processes on two cores: what client and server said."""
+def measure(
+    orders: Orders,
+    module: str = "benchmarks.ends",
+    forServer: Orders | None = None,
+    forClient: Orders | None = None,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """
+    One measurement, by two processes on two cores: what client and server said.
+
+    @param forServer: more orders, for that process alone; C{forClient}, too.
+    """
     first, second = sorted(os.sched_getaffinity(0))[:2]
-    with end(module, "server", {**orders, "core": first}) as server:
+    with end(module, "server", {**orders, **(forServer or {}), "core": first}) as server:
         port = said(server)["port"]
         connect = orders.get("connect", "").format(port=port)
-        with end(module, "client", {**orders, "core": second, "connect": connect, "port": port}) as client:
+        where = {"core": second, "connect": connect, "port": port}
+        with end(module, "client", {**orders, **(forClient or {}), **where}) as client:
             result = said(client)
             assert server.stdin is not None
             server.stdin.close()
@@ -143,8 +173,10 @@ def measure(orders: Orders, module: str = "benchmarks.ends") -> tuple[dict[str, 
 
 def value(case: Case, client: dict[str, Any], server: dict[str, Any]) -> float:
     """The value of one measurement, in the unit of its case."""
-    if case.scenario == "throughput":
+    if case.scenario in ("throughput", "bulk"):
         return float(client["value"]) / 1e6
+    if case.scenario == "series":
+        return float(client["value"])
     if case.scenario == "roundTrip":
         return float(client["value"]) * 1e6
     if case.scenario == "requests":
@@ -163,13 +195,15 @@ def run(case: Case, rounds: int) -> Outcome:
     try:
         for _ in range(rounds):
             for transport, values in ((case.theirs, outcome.theirs), (case.ours, outcome.ours)):
-                orders = {**case.orders, **transport, "scenario": case.scenario}
-                client, server = measure(orders)
+                if transport is None:
+                    continue
+                orders = {"scenario": case.scenario, **case.orders, **transport}
+                client, server = measure(orders, orders.get("module", "benchmarks.ends"))
                 values.append(value(case, client, server))
                 if transport is case.ours:
                     outcome.mode = client["mode"]
-                    if not outcome.mode.startswith("SMC-R"):
-                        raise MeasurementFailed(f"this was {outcome.mode}, not SMC-R")
+                    if not outcome.mode.startswith(case.mode):
+                        raise MeasurementFailed(f"this was {outcome.mode}, not {case.mode}")
     except MeasurementFailed as error:
         outcome.failure = str(error)
     return outcome

@@ -67,15 +67,39 @@ def show(outcome: Outcome) -> None:
     if outcome.failure:
         print(f"{case.name}: FAILED: {outcome.failure}", flush=True)
         return
+    against = "" if outcome.ratio is None else f", Twisted {spread(outcome.theirs)}: {outcome.ratio:.3g}x"
     print(
-        f"{case.name}: {spread(outcome.ours)} {case.unit} by {outcome.mode}, TCP {spread(outcome.theirs)}: "
-        f"{outcome.ratio:.3g}x; reach {outcome.reach}: {verdict(outcome)}",
+        f"{case.name}: {spread(outcome.ours)} {case.unit} by {outcome.mode}{against}; "
+        f"reach {outcome.reach}: {verdict(outcome)}",
         flush=True,
     )
 
 
-def markdown(outcomes: Sequence[Outcome], others: Sequence[Peer], rounds: int) -> str:
-    """The page C{docs/benchmarks.md}."""
+def table(theirs: str, ours: str, outcomes: Sequence[Outcome]) -> list[str]:
+    """Of what was measured in the same way, against the same."""
+    lines = [f"| | unit | {theirs} | {ours} | ratio | reach | |", "|---|---|---|---|---|---|---|"]
+    for outcome in outcomes:
+        case = outcome.case
+        if outcome.failure:
+            lines.append(f"| {case.title} | {case.unit} | | | {outcome.failure} | {outcome.reach} | |")
+        else:
+            compared = spread(outcome.theirs) if outcome.theirs else ""
+            ratio = "" if outcome.ratio is None else f"{outcome.ratio:.3g}"
+            lines.append(
+                f"| {case.title} | {case.unit} | {compared} | {spread(outcome.ours)} "
+                f"| {ratio} | {outcome.reach} | {verdict(outcome)} |"
+            )
+    return lines
+
+
+def markdown(
+    outcomes: Sequence[Outcome], others: Sequence[Peer], rounds: int, box: Sequence[str] | None = None
+) -> str:
+    """
+    The page C{docs/benchmarks.md}.
+
+    @param box: what was measured elsewhere, as L{benchmarks.box} tells it.
+    """
     kind, target = (", compiled cores", "bench-compiled") if areCoresCompiled() else ("", "bench")
     lines = [
         f"# Benchmarks{kind}",
@@ -89,18 +113,21 @@ def markdown(outcomes: Sequence[Outcome], others: Sequence[Peer], rounds: int) -
             "with the least and the most in parentheses. What is written comes from a fresh source of 64 MiB."
         ),
         "",
-        "| | unit | Twisted TCP | SMC-R | ratio | reach | |",
-        "|---|---|---|---|---|---|---|",
+        *table("Twisted TCP", "SMC-R", [outcome for outcome in outcomes if not outcome.case.isVerbs]),
+        "",
+        "## Verbs",
+        "",
+        (
+            "The software device by its queue pairs, without SMC-R: two processes as above. Messages of bulk "
+            "transfers come from 64 MiB, too; up to 4 MiB are outstanding. Completions are counted in one of "
+            "the two processes, on its one core: those that its `CompletionReader` has taken on the reactor "
+            "and handed over, of 64-byte messages, posted again as they complete, 256 of them outstanding."
+        ),
+        "",
+        *table("Twisted", "software device", [outcome for outcome in outcomes if outcome.case.isVerbs]),
     ]
-    for outcome in outcomes:
-        case = outcome.case
-        if outcome.failure:
-            lines.append(f"| {case.title} | {case.unit} | | | {outcome.failure} | {outcome.reach} | |")
-        else:
-            lines.append(
-                f"| {case.title} | {case.unit} | {spread(outcome.theirs)} | {spread(outcome.ours)} "
-                f"| {outcome.ratio:.3g} | {outcome.reach} | {verdict(outcome)} |"
-            )
+    if box is not None:
+        lines += ["", *box]
     if others:
         lines += [
             "",

@@ -1,0 +1,155 @@
+"""
+What the client of a measurement on verbs does.
+
+A series is that of C{txrdma pingpong}. Bulk is more like a stream of L{benchmarks.scenarios}: what is sent
+comes from 64 MiB that no cache holds, while pingpong sends the same bytes over and over.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.internet.protocol import Factory
+
+from benchmarks.ends import cpuSeconds, Orders, SOURCE_BYTES
+from txrdma.iba.verbs import Completion, Operation, SendRequest
+from txrdma.pingpong.bootstrap import Connect, Connected, Hello, Open, Opened
+from txrdma.pingpong.conversation import Conversation
+from txrdma.pingpong.link import Link
+from txrdma.pingpong.measurement import Measurement
+from txrdma.pingpong.plan import LinkSettings, Measure, Transfer
+from txrdma.pingpong.report import asDict
+from txrdma.pingpong.run import Running, Series
+from txrdma.pingpong.session import connect, Side
+
+Result = dict[str, Any]
+"""As it goes into JSON."""
+
+
+async def series(endpoint: IStreamClientEndpoint, side: Side, orders: Orders) -> Result:
+    """
+    Tests of C{transfers}, C{measures} and C{sizes}, of C{seconds} each, C{depth} at a time.
+
+    C{cpu} of each is what the client's process has used for it, its beginning included.
+    """
+    ours = await connect(endpoint, side)
+    found: list[Result] = []
+    before = cpuSeconds()
+
+    def took(measurement: Measurement) -> None:
+        nonlocal before
+        now = cpuSeconds()
+        told = asDict(measurement)
+        told.pop("histogram", None)
+        found.append({**told, "cpu": now - before})
+        before = now
+
+    what = Series(
+        transfers=[Transfer(name) for name in orders["transfers"]],
+        measures=[Measure(name) for name in orders["measures"]],
+        sizes=orders["sizes"],
+        seconds=orders["seconds"],
+        warmup=orders.get("warmup", 100),
+        depth=orders.get("depth", 64),
+        inline=orders.get("inline", 0),
+    )
+    try:
+        await Running(ours, what, took).run()
+    finally:
+        ours.close()
+    return {"results": found, "value": found[0]["messageRate"], "mode": found[0]["route"]}
+
+
+class Bulk:
+    """Sends or writes so many bytes, message by message, as fast as they are taken: a link's taker."""
+
+    def __init__(self, link: Link, orders: Orders) -> None:
+        self._link = link
+        self._size = size = orders["write"]
+        self._left = self._outstanding = orders["bytes"] // size
+        self._depth = orders["depth"]
+        operation = Operation[orders["operation"]]
+        peer = link.peer
+        assert peer is not None  # it is connected
+        there = peer.address + link.layout.arriving
+        self._requests = [
+            SendRequest(
+                index,
+                operation,
+                [link.segment(index * size, size)],
+                remoteAddress=there + index * size,
+                rkey=peer.rkey,
+            )
+            for index in range(SOURCE_BYTES // size)
+        ]
+        self._next = 0
+        self.done: Deferred[None] = Deferred()
+
+    def start(self) -> None:
+        """Begin."""
+        self._post(self._depth)
+
+    def arrived(self, batch: Sequence[Completion]) -> None:
+        """The peer only listens."""
+
+    def departed(self, batch: Sequence[Completion]) -> None:
+        """So many are there."""
+        self._outstanding -= len(batch)
+        self._post(len(batch))
+        if not self._outstanding:
+            self.done.callback(None)
+
+    def failed(self, error: Exception) -> None:
+        """It can't go on."""
+        self.done.errback(error)
+
+    def _post(self, count: int) -> None:
+        count = min(count, self._left)
+        self._left -= count
+        requests, first = self._requests, self._next
+        end = first + count
+        self._next = end % len(requests)
+        batch = requests[first:end]
+        if end > len(requests):
+            batch += requests[: self._next]
+        if batch:
+            self._link.queuePair.postSend(batch)
+
+
+async def bulk(endpoint: IStreamClientEndpoint, side: Side, orders: Orders) -> Result:
+    """Bytes per second, of C{bytes} in messages of C{write} bytes, C{depth} at a time."""
+    conversation = await endpoint.connect(Factory.forProtocol(lambda: Conversation(side.reactor)))
+    assert isinstance(conversation, Conversation)
+    conversation.say(Hello())
+    await conversation.hear(Hello)
+    conversation.say(Open(LinkSettings(size=SOURCE_BYTES, depth=orders["depth"])))
+    opened = await conversation.hear(Opened)
+    device = side.open(None)
+    link = side.link(device, opened.settings)
+    try:
+        link.memory.view[:SOURCE_BYTES] = os.urandom(SOURCE_BYTES)
+        link.connect(opened.there)
+        conversation.say(Connect(link.here))
+        await conversation.hear(Connected)
+        link.taker = taker = Bulk(link, orders)
+        cpu, begun = cpuSeconds(), time.perf_counter()
+        taker.start()
+        await taker.done
+        seconds = time.perf_counter() - begun
+        return {
+            "value": orders["bytes"] / seconds,
+            "seconds": seconds,
+            "cpu": cpuSeconds() - cpu,
+            "mode": link.route,
+        }
+    finally:
+        link.close()
+        side.close(device)
+
+
+clients = {"series": series, "bulk": bulk}
