@@ -242,7 +242,7 @@ class UDPCarrier:
             _log.warn("{carrier} can't send: {error}", carrier=self, error=error)
 
     def _goesAlone(self, datagram: memoryview, destination: RawAddress) -> bool:
-        """Whether it was only the number of datagrams that the system refused, and not for now any of them."""
+        """Whether the system only refused so many at once, and not, for now, any of them."""
         try:
             if self._socket is not None:
                 self._socket.sendto(datagram, destination)
