@@ -4,11 +4,14 @@ RDMA devices and ports as the kernel has them: read, shown, and followed while t
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
 from typing import Any, cast, Final
 
 from twisted.internet import reactor as anyReactor
@@ -16,6 +19,9 @@ from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
+from txrdma.command import Options
+from txrdma.command import run as runCommand
+from txrdma.commands.options import IReactor as CommandReactor
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GID, MTU
 from txrdma.iba.verbs import GIDType, LinkLayer, PhysicalState, PortState
@@ -144,12 +150,21 @@ class ReadingTests(SynchronousTestCase):
             self.assertEqual(names[name](ours), theirs[name], name)
         return len(compared)
 
+    def told(self, *arguments: str) -> str:
+        """What C{txrdma devices} says; in this process, as the box takes long to start another one."""
+        options = Options()
+        options.parseOptions(["devices", *arguments])
+        out = io.StringIO()
+        with redirect_stdout(out):
+            self.successResultOf(runCommand(cast(CommandReactor, reactor), options))
+        return out.getvalue()
+
     def test_devinfo(self) -> None:
         """C{txrdma devices --json} says what C{ibv_devinfo -v} says, field by field."""
         compared = 0
         theirs = devinfo()
         self.assertEqual(set(theirs), {"rxe0", "rxe1"})
-        told = json.loads(run(sys.executable, "-m", "txrdma.command", "devices", "--json"))
+        told = json.loads(self.told("--json"))
         byName = {each["device"]: each for each in told}
         for name, device in theirs.items():
             ours = byName[f"pyverbs:{name}"]
@@ -160,6 +175,21 @@ class ReadingTests(SynchronousTestCase):
                 compared += self.compare(mine, port, OF_PORT)
         self.assertGreaterEqual(compared, 2 * (len(OF_DEVICE) + len(OF_PORT)))
         record("fields", compared)
+
+    def test_withoutPyverbs(self) -> None:
+        """Where there is no pyverbs the same is told, as far as sysfs knows it, and why that is all."""
+        command = [sys.executable, "-m", "txrdma.command", "devices", "--json", "rxe0"]
+        bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=200, env=bare)
+        [told] = json.loads(done.stdout)
+        self.assertIn("pyverbs", told["error"])
+        theirs = devinfo()["rxe0"]
+        self.assertEqual(told["attributes"]["nodeGUID"], theirs["node_guid"])
+        [mine], [port] = told["ports"], theirs["ports"]
+        unknown = {"max_mtu", "max_msg_sz", "bad_pkey_cntr", "qkey_viol_cntr"}
+        for name in sorted(OF_PORT.keys() - unknown):
+            self.assertEqual(OF_PORT[name](mine), port[name], name)
+        self.assertEqual({OF_PORT[name](mine) for name in unknown}, {None})
 
     def test_sysfs(self) -> None:
         """What needs no opening says the same: C{txrdma.ports} against C{ibv_devinfo}."""
@@ -217,7 +247,7 @@ class ReadingTests(SynchronousTestCase):
     def test_verbose(self) -> None:
         """What people see has every GID, address and limit."""
         [theirs] = [each for name, each in devinfo().items() if name == "rxe0"]
-        text = run(sys.executable, "-m", "txrdma.command", "devices", "--verbose", "rxe0")
+        text = self.told("--verbose", "rxe0")
         for words in (
             theirs["node_guid"],
             str(theirs["max_qp"]),
