@@ -3,7 +3,7 @@ The software device and rxe over a bad wire: netem loses, doubles, reorders and 
 
 Each kind of trouble, at 1 % and at 5 % of the packets of both directions, and in it 16 MiB each by SEND, RDMA
 WRITE and RDMA READ. Of each of these one is asked for by the software device at 1 % and by rxe at 5 %, or the
-other way round: the emulated machine is slow, and so each side still sends data, acknowledgements and requests
+other way round: the emulated machine is slow. Still each side sends data, acknowledgements and requests
 through each kind of trouble. The bytes have equal hashes, and what netem has done is counted: a test to whose
 packets nothing has happened fails.
 
