@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Final
 
 from txrdma.iba.headers import Opcode
-from txrdma.iba.verbs import CompletionOpcode, Operation, Segment, SendRequest, Status
+from txrdma.iba.verbs import CompletionOpcode, Segment, SendRequest, Status
 from txrdma.soft._packets import BTH_LENGTH, ICRC_LENGTH, Incoming, scatter, scatterRun
 
 LONGEST_MESSAGE: Final = 1 << 31
@@ -33,17 +33,20 @@ _32_BITS: Final = 0xFFFFFFFF
 _64_BITS: Final = 0xFFFFFFFFFFFFFFFF
 _IS_LITTLE: Final = sys.byteorder == "little"
 
-_READ: Final = Operation.RDMA_READ
+_KINDS: Final = (
+    (CompletionOpcode.RDMA_WRITE, WRITE_FIRST, False, False),
+    (CompletionOpcode.RDMA_WRITE, WRITE_FIRST, True, False),
+    (CompletionOpcode.SEND, SEND_FIRST, False, False),
+    (CompletionOpcode.SEND, SEND_FIRST, True, False),
+    (CompletionOpcode.RDMA_READ, READ_REQUEST, False, True),
+    (CompletionOpcode.COMPARE_AND_SWAP, COMPARE_SWAP, False, True),
+    (CompletionOpcode.FETCH_AND_ADD, FETCH_ADD, False, True),
+)
+"""
+By C{Operation}: its completion, its first packet, whether there are immediate data, whether it has an answer.
 
-_KINDS: Final = {
-    Operation.RDMA_WRITE: CompletionOpcode.RDMA_WRITE,
-    Operation.RDMA_WRITE_WITH_IMMEDIATE: CompletionOpcode.RDMA_WRITE,
-    Operation.SEND: CompletionOpcode.SEND,
-    Operation.SEND_WITH_IMMEDIATE: CompletionOpcode.SEND,
-    Operation.RDMA_READ: CompletionOpcode.RDMA_READ,
-    Operation.COMPARE_AND_SWAP: CompletionOpcode.COMPARE_AND_SWAP,
-    Operation.FETCH_AND_ADD: CompletionOpcode.FETCH_AND_ADD,
-}
+A tuple, because the hash of an enumeration's member costs as much as all else here.
+"""
 
 
 class Entry:
@@ -78,19 +81,16 @@ class Entry:
     )
 
     def __init__(self, request: SendRequest, first: int, mtu: int) -> None:
-        operation = request.operation
         self.identifier = request.identifier
-        self.kind = _KINDS[operation]
+        self.kind, self.opcode, withImmediate, self.answered = _KINDS[request.operation]
         self.signaled = request.signaled
         self.solicited = request.solicited
         self.fence = request.fence
         self.remoteAddress = request.remoteAddress & _64_BITS
         self.rkey = request.rkey & _32_BITS
-        self.answered = operation >= _READ
-        self.opcode = WRITE_FIRST if self.kind is CompletionOpcode.RDMA_WRITE else SEND_FIRST
         self.error: Status | None = None
         self.immediate: bytes | None = None
-        if operation is Operation.SEND_WITH_IMMEDIATE or operation is Operation.RDMA_WRITE_WITH_IMMEDIATE:
+        if withImmediate:
             self.immediate = _IMMEDIATE.pack(request.immediate & _32_BITS)
         self.inline: bytes | None = None
         self.segments: Sequence[Segment] = ()
@@ -101,19 +101,15 @@ class Entry:
         else:
             self.segments = tuple(request.segments)
             self.length = sum([segment.length for segment in self.segments])
-        if self.answered:
-            self._ask(request)
+        if self.opcode > READ_REQUEST:
+            self._operate(request)
         if not 0 <= self.length <= LONGEST_MESSAGE:
             self.error = Status.LOC_LEN_ERR
         self.first = first
         self.end = first + (1 if self.error else max(1, -(-self.length // mtu)))
 
-    def _ask(self, request: SendRequest) -> None:
-        """A READ, or an atomic operation."""
-        if request.operation is _READ:
-            self.opcode = READ_REQUEST
-            return
-        self.opcode = COMPARE_SWAP if request.operation is Operation.COMPARE_AND_SWAP else FETCH_ADD
+    def _operate(self, request: SendRequest) -> None:
+        """An atomic operation."""
         self.atomic = _ATOMIC.pack(
             self.remoteAddress, self.rkey, request.operand & _64_BITS, request.compare & _64_BITS
         )
