@@ -13,6 +13,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import cast, Final, Protocol
 
 from twisted.logger import Logger
@@ -50,11 +51,17 @@ class HostInterfaces:
     def __init__(self) -> None:
         self._network: HostNetwork | None = None
         self._socket: socket.socket | None = None
-        try:
-            self._network = HostNetwork.open()
-            self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-        except (DeviceUnavailable, OSError) as error:
-            _log.debug("{error}", error=error)
+        with ExitStack() as undo:
+            try:
+                network = HostNetwork.open()
+                undo.callback(network.close)
+                network.interfaces()  # it may be forbidden
+                self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+            except (DeviceUnavailable, OSError) as error:
+                _log.debug("{error}", error=error)
+            else:
+                self._network = network
+                undo.pop_all()
 
     @property
     def known(self) -> HostInterfaces | None:
@@ -97,7 +104,8 @@ class HostInterfaces:
 
     def close(self) -> None:
         """Twice is fine."""
-        if self._socket is not None:
-            self._socket.close()
+        asking, self._socket = self._socket, None
+        if asking is not None:
+            asking.close()
         if self._network is not None:
             self._network.close()

@@ -60,6 +60,10 @@ def openPort(
     @raise DeviceUnavailable: there is no such address, or the port is taken.
     """
     interface = None if interfaces is None else interfaces.interfaceOf(address)
+    if interface is None:
+        interfaces = (
+            None  # an address can be ours though no interface has it: then there is nothing to follow
+        )
     longest = activeMTU(None if interface is None else interface.mtu, ":" in address, mtu)
     # Somebody else may have our name for shared memory at a UDP port that is free (a process that is just
     # closing, or none of ours): then any other port will do.

@@ -4,6 +4,7 @@ Ports of the software device: what they tell of themselves, and what commands an
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from txrdma.iba.verbs import (
     QPAttributes,
 )
 from txrdma.ports.netlink import InterfaceAddress, NetworkInterface
+from txrdma.ports.network import HostNetwork
 from txrdma.soft._netdev import softMAC
 from txrdma.soft._route import Owner, Route
 from txrdma.soft.device import SoftDevice
@@ -377,6 +379,34 @@ class HostTests(SynchronousTestCase):
         self.assertIsNone(here.known)
         self.assertEqual(here.rate("eth0"), 0)
         self.assertRaises(DeviceUnavailable, here.interfaceOf, "127.0.0.1")
+
+    def test_forbidden(self) -> None:
+        """Where the system does not answer, nothing is known, and nothing stays open."""
+
+        def refuse(network: HostNetwork) -> None:
+            raise DeviceUnavailable("no answer")
+
+        self.patch(HostNetwork, "interfaces", refuse)
+        before = len(os.listdir("/dev/fd"))
+        self.assertIsNone(HostInterfaces().known)
+        self.assertEqual(len(os.listdir("/dev/fd")), before)
+
+    def test_ofNoInterface(self) -> None:
+        """An address that is ours by a route, though no interface has it, makes a port that is up."""
+        program = """
+import subprocess
+from twisted.internet.testing import MemoryReactorClock
+from txrdma.soft.device import openSoftDevice
+
+for command in ("link set lo up", "route add local 192.0.2.0/24 dev lo"):
+    subprocess.run(["ip", *command.split()], check=True)
+device = openSoftDevice(MemoryReactorClock(), "192.0.2.7")
+device.look()
+port = device.portAttributes(1)
+print(port.state.name, port.netdev, device.gids(1)[0])
+device.close()
+"""
+        self.assertEqual(self.alone(program), "ACTIVE  ::ffff:192.0.2.7\n")
 
     def test_followed(self) -> None:
         """Links and addresses that go and come are told, and are true; second addresses are found, too."""
