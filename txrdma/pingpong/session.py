@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
+from time import perf_counter_ns
 from typing import Final
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -62,10 +63,11 @@ class Side:
     port: int = 1
     gidIndex: int | None = None
     events: bool = False
+    now: Callable[[], int] = perf_counter_ns
 
     def link(self, device: IVerbsDevice, settings: LinkSettings) -> Link:
         """An end of a link."""
-        return Link(self.reactor, device, settings, self.port, self.gidIndex, self.events)
+        return Link(self.reactor, device, settings, self.port, self.gidIndex, self.events, self.now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,7 @@ class Client:
         """Measure; C{interrupt} ends it earlier."""
         talk, link = self._conversation, self._link
         assert link is not None  # opened before
+        checkFit(test, link.settings)
         self._activity = activity = asking(link, test)
         try:
             talk.say(Run(test))
@@ -185,9 +188,10 @@ class Client:
         if link is not None:
             link.close()
 
-    def _broken(self, error: Exception) -> None:
+    def _broken(self, error: Exception) -> Exception:
         if self._activity is not None:
             self._activity.failed(error)
+        return error
 
 
 def _joined(measurement: Measurement, activity: Activity, result: Result) -> Measurement:
@@ -266,6 +270,11 @@ class Server(Factory):
         self._serving: Deferred[None] | None = None
         self._conversation: Conversation | None = None
 
+    @property
+    def isServing(self) -> bool:
+        """Whether there is a client."""
+        return self._serving is not None
+
     def buildProtocol(self, addr: IAddress | None) -> Protocol:
         """Somebody wants something."""
         conversation = Conversation(self._side.reactor)
@@ -278,7 +287,7 @@ class Server(Factory):
             self._conversation.end(PeerLost("the server is stopped"))
 
     def _opened(self, conversation: Conversation) -> None:
-        if self._serving is not None:
+        if self.isServing:
             conversation.end(Refused("another client is measuring; try again later"))
             return
         self._conversation = conversation
@@ -312,6 +321,8 @@ class _Service:
         self._talk = conversation
         self._begun = begun
         self._link: Link | None = None
+        self._activity: Activity | None = None
+        conversation.broken.addCallback(self._broken)
 
     async def serve(self) -> None:
         """Until the client has gone."""
@@ -349,8 +360,8 @@ class _Service:
         talk, link = self._talk, self._link
         if link is None:
             raise WireError("pingpong message", 0, "a test before there is a link")
-        _checkFit(test, link.settings)
-        activity = answering(link, test)
+        checkFit(test, link.settings)
+        self._activity = activity = answering(link, test)
         activity.start()
         talk.say(Ready())
         try:
@@ -360,14 +371,25 @@ class _Service:
             seen = await activity.conclude(done.messages)
         finally:
             activity.stop()
+            self._activity = None
         talk.say(
             Result(
                 activity.received, activity.messages, seen.messages, seen.nanoseconds, seen.peak, seen.wrong
             )
         )
 
+    def _broken(self, error: Exception) -> Exception:
+        if self._activity is not None:
+            self._activity.failed(error)
+        return error
 
-def _checkFit(test: Test, settings: LinkSettings) -> None:
+
+def checkFit(test: Test, settings: LinkSettings) -> None:
+    """
+    Look whether a link is made for a test.
+
+    @raise InvalidRequest: it is not.
+    """
     if test.transfer.kind is not settings.kind or test.size > settings.size:
         raise InvalidRequest(f"the link is not made for {test.transfer.value} of {test.size} bytes")
     if (test.transfer is Transfer.ATOMIC and not settings.atomics) or (test.check and not settings.check):

@@ -4,15 +4,28 @@ What tests of pingpong need: two links in simulated time, or on a real reactor.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast, TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from typing import Any, cast, TYPE_CHECKING, TypeVar
 
-from twisted.internet.interfaces import IReadDescriptor
+from zope.interface import implementer
+
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import (
+    IProtocol,
+    IProtocolFactory,
+    IReadDescriptor,
+    IStreamClientEndpoint,
+)
+from twisted.internet.protocol import Factory
 from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+from twisted.test.iosim import connect, FakeTransport, IOPump
 
 from txrdma.interfaces import IVerbsDevice
 from txrdma.pingpong.link import Link
 from txrdma.pingpong.plan import LinkSettings
+from txrdma.pingpong.session import Side
 from txrdma.sim.network import Faults, SimulatedNetwork
 
 if TYPE_CHECKING:
@@ -22,6 +35,10 @@ if TYPE_CHECKING:
 else:
     Base = object
 
+ADDRESS = IPv4Address("TCP", "192.0.2.1", 18516)
+
+_T = TypeVar("_T")
+
 
 class ReadingClock(Clock):
     """A clock with readers: in simulated time a descriptor is looked at after everything that happens."""
@@ -29,6 +46,7 @@ class ReadingClock(Clock):
     def __init__(self) -> None:
         super().__init__()
         self.readers: list[IReadDescriptor] = []
+        self.pumps: list[IOPump] = []
 
     def addReader(self, reader: IReadDescriptor) -> None:
         """Look at it."""
@@ -41,6 +59,9 @@ class ReadingClock(Clock):
 
     def step(self) -> None:
         """On to the next thing that happens."""
+        said = [pump.pump() for pump in self.pumps]
+        if any(said):
+            return  # what is said takes no time
         following = min((call.getTime() for call in self.getDelayedCalls()), default=self.rightNow + 0.01)
         self.advance(max(0.0, following - self.rightNow))
         for reader in tuple(self.readers):
@@ -49,6 +70,25 @@ class ReadingClock(Clock):
     def nanoseconds(self) -> int:
         """As C{perf_counter_ns}."""
         return round(self.seconds() * 1e9)
+
+
+@implementer(IStreamClientEndpoint)
+class PumpedEndpoint:
+    """
+    Leads to a server in this process, by no network at all.
+
+    @ivar pumps: of the connections that were made; the clock makes bytes flow.
+    """
+
+    def __init__(self, clock: ReadingClock, server: Factory) -> None:
+        self.server = server
+        self.pumps = clock.pumps
+
+    def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
+        """As endpoints do."""
+        client, server = protocolFactory.buildProtocol(ADDRESS), self.server.buildProtocol(ADDRESS)
+        self.pumps.append(connect(server, FakeTransport(server, True), client, FakeTransport(client, False)))
+        return succeed(client)
 
 
 class SimulatedLinks(Base):
@@ -77,6 +117,26 @@ class SimulatedLinks(Base):
         one.connect(other.here)
         other.connect(one.here)
         return one, other
+
+    def side(self, host: int, **more: Any) -> Side:
+        """How one of the two makes its end; its device stays."""
+        return Side(
+            cast(Any, self.clock),
+            lambda address: self.devices[host],
+            lambda device: None,
+            now=self.clock.nanoseconds,
+            **more,
+        )
+
+    def successOf(self, coroutine: Coroutine[Any, Any, _T]) -> _T:
+        """What comes of it, when the simulated world goes on; fails as it fails."""
+        ended: list[object] = []
+        doing = Deferred.fromCoroutine(coroutine)
+        doing.addBoth(ended.append)
+        self.runUntil(lambda: bool(ended))
+        if isinstance(ended[0], Failure):
+            ended[0].raiseException()
+        return cast(_T, ended[0])
 
     def runUntil(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
         """Let the simulated world go on."""

@@ -1,0 +1,204 @@
+"""
+What two ends of pingpong say to each other: one line each, and nothing that a peer says is taken on trust.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import WireError
+from txrdma.iba.types import GID, LID, MACAddress, QPN, RKey
+from txrdma.iba.verbs import QPKind
+from txrdma.pingpong.bootstrap import (
+    Connect,
+    Connected,
+    decode,
+    Done,
+    encode,
+    Hello,
+    LineSplitter,
+    LONGEST,
+    Message,
+    Open,
+    Opened,
+    Ready,
+    Result,
+    Run,
+    Trouble,
+)
+from txrdma.pingpong.compatible import decodeWhereabouts, encodeWhereabouts, LINE_BYTES
+from txrdma.pingpong.link import Whereabouts
+from txrdma.pingpong.plan import DEEPEST, LARGEST, LinkSettings, Measure, Test, Transfer
+
+COUNTS = st.integers(0, 1 << 53)
+SETTINGS = st.builds(
+    LinkSettings,
+    kind=st.sampled_from([QPKind.RC, QPKind.UD]),
+    size=st.integers(0, LARGEST),
+    depth=st.integers(1, DEEPEST),
+    mtu=st.sampled_from([0, 256, 1024, 4096]),
+    inline=st.integers(0, LARGEST),
+    check=st.booleans(),
+    atomics=st.booleans(),
+)
+WHEREABOUTS = st.builds(
+    Whereabouts,
+    gid=st.binary(min_size=16, max_size=16).map(GID),
+    lid=st.integers(0, 0xFFFF).map(LID),
+    qpn=st.integers(0, 0xFFFFFF).map(QPN),
+    psn=st.integers(0, 0xFFFFFF),
+    mtu=st.sampled_from([256, 1024, 4096]),
+    mac=st.none() | st.binary(min_size=6, max_size=6).map(MACAddress),
+    reads=st.integers(0, 255),
+    address=st.integers(0, (1 << 64) - 1),
+    rkey=st.integers(0, 0xFFFFFFFF).map(RKey),
+)
+
+
+@st.composite
+def tests(draw: st.DrawFn) -> Test:
+    """Some test."""
+    transfer = draw(st.sampled_from(Transfer))
+    return Test(
+        transfer,
+        draw(st.sampled_from(Measure)),
+        8 if transfer is Transfer.ATOMIC else draw(st.integers(0, LARGEST)),
+        draw(st.integers(1, 1 << 53)),
+        draw(st.floats(0, 86400)),
+        draw(COUNTS),
+        draw(st.integers(1, DEEPEST)),
+        draw(st.integers(0, LARGEST)),
+        draw(st.booleans()),
+    )
+
+
+TEXTS = st.text(st.characters(codec="utf-8").filter(str.isprintable), max_size=200)
+MESSAGES: st.SearchStrategy[Message] = st.one_of(
+    st.builds(Hello, st.integers(1, 9), TEXTS),
+    st.builds(Open, SETTINGS),
+    st.builds(Opened, SETTINGS, WHEREABOUTS),
+    st.builds(Connect, WHEREABOUTS),
+    st.builds(Run, tests()),
+    st.builds(Done, COUNTS, st.booleans()),
+    st.builds(Result, COUNTS, COUNTS, COUNTS, COUNTS, st.floats(0, 1e18), COUNTS),
+    st.builds(Trouble, TEXTS),
+    st.sampled_from([Connected(), Ready()]),
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+class MessageTests(SynchronousTestCase):
+    """Messages and lines."""
+
+    @given(MESSAGES)
+    def test_roundTrip(self, message: Message) -> None:
+        """What is written is read as it was meant, from one line that is not too long."""
+        line = encode(message)
+        self.assertEqual(line.find(b"\n"), len(line) - 1)
+        self.assertLessEqual(len(line), LONGEST)
+        self.assertEqual(decode(line[:-1]), message)
+
+    @given(st.one_of(st.binary(max_size=300), JSON.map(lambda value: json.dumps(value).encode())))
+    def test_garbage(self, line: bytes) -> None:
+        """What is no message is a L{WireError}, whatever it is."""
+        self.assertRaises(WireError, decode, line)
+
+    @given(MESSAGES, st.data())
+    def test_spoilt(self, message: Message, data: st.DataObject) -> None:
+        """A message with something else in one place is refused, or still one within its limits."""
+        told = json.loads(encode(message))
+        place: Any = told
+        while True:
+            key = data.draw(st.sampled_from(sorted(place)))
+            if isinstance(place[key], dict) and data.draw(st.booleans()):
+                place = place[key]
+                continue
+            place[key] = data.draw(JSON)
+            break
+        try:
+            found = decode(json.dumps(told).encode())
+        except WireError:
+            return
+        self.assertEqual(decode(encode(found)[:-1]), found)
+
+    def test_deep(self) -> None:
+        """Nesting without end is refused, too."""
+        self.assertRaises(WireError, decode, b"[" * LONGEST)
+        self.assertRaises(WireError, decode, b'{"message":' * 1000)
+
+    def test_numbers(self) -> None:
+        """Numbers of other kinds, or beyond all measure, are refused."""
+        for value in ("-1", "1e400", "NaN", "true", '"7"', "1.5", "9" * 400, "9" * 5000, str(1 << 54)):
+            line = f'{{"message": "done", "messages": {value}}}'.encode()
+            self.assertRaises(WireError, decode, line)
+
+    def test_impossible(self) -> None:
+        """A test that never ends, or atomics of another length, can't be asked for."""
+        for change in ({"iterations": 0, "seconds": 0}, {"transfer": "atomic", "size": 64}):
+            told = {"message": "run", "test": {"transfer": "send", "size": 8, **change}}
+            self.assertRaises(WireError, decode, json.dumps(told).encode())
+
+    def test_later(self) -> None:
+        """What a later version says besides is passed over."""
+        self.assertEqual(decode(b'{"message": "ready", "colour": "blue"}'), Ready())
+
+    def test_troubleIsOneLine(self) -> None:
+        """Whatever went wrong is told in one line of printable characters."""
+        found = decode(encode(Trouble("two\nlines \x1b[31m" + "x" * 5000))[:-1])
+        assert isinstance(found, Trouble)
+        self.assertTrue(found.reason.startswith("two lines"))
+        self.assertTrue(found.reason.isprintable())
+
+    @given(st.lists(st.binary(max_size=40).filter(lambda line: b"\n" not in line)), st.data())
+    def test_splitter(self, lines: list[bytes], data: st.DataObject) -> None:
+        """However the bytes come, they are the same lines."""
+        left = b"".join(line + b"\n" for line in lines)
+        splitter, found = LineSplitter(), []
+        while left:
+            count = data.draw(st.integers(1, len(left)))
+            found += splitter.take(left[:count])
+            left = left[count:]
+        self.assertEqual(found, lines)
+
+    def test_tooLong(self) -> None:
+        """A line without end is refused when it is too long, and is not kept."""
+        splitter = LineSplitter(100)
+        splitter.take(b"x" * 100)
+        self.assertRaises(WireError, splitter.take, b"x")
+        self.assertRaises(WireError, LineSplitter(100).take, b"x" * 101 + b"\n")
+
+
+class CompatibleTests(SynchronousTestCase):
+    """The line of C{ibv_rc_pingpong}."""
+
+    @given(WHEREABOUTS)
+    def test_roundTrip(self, here: Whereabouts) -> None:
+        """What the line has room for comes back; it is always of one length."""
+        line = encodeWhereabouts(here)
+        self.assertEqual(len(line), LINE_BYTES)
+        there = decodeWhereabouts(line)
+        self.assertEqual(
+            (there.gid, there.lid, there.qpn, there.psn), (here.gid, here.lid, here.qpn, here.psn)
+        )
+
+    def test_theirs(self) -> None:
+        """A line as the program writes it is understood, and written so."""
+        line = b"0000:000011:8f3a21:00000000000000000000ffff0a4f0001\0"
+        there = decodeWhereabouts(line)
+        self.assertEqual((str(there.gid), there.qpn, there.psn), ("::ffff:10.79.0.1", 0x11, 0x8F3A21))
+        self.assertEqual(encodeWhereabouts(there), line)
+
+    @given(st.binary(max_size=80))
+    def test_garbage(self, line: bytes) -> None:
+        """Anything else is a L{WireError}."""
+        self.assertRaises(WireError, decodeWhereabouts, line)
