@@ -145,12 +145,10 @@ class PyverbsDevice:
     def createCompletionQueue(self, depth: int, channel: ICompletionChannel) -> ICompletionQueue:
         """A queue for at least C{depth} completions."""
         context = self._checkOpen()
-        if not isinstance(channel, PyverbsCompletionChannel):
-            raise InvalidRequest(f"{channel!r} is no channel of this device")
+        if not isinstance(channel, PyverbsCompletionChannel) or channel not in self._channels:
+            raise InvalidRequest(f"{channel!r} is no channel of this device, or closed")
         if not 1 <= depth <= self._known.max_cqe:
             raise InvalidRequest(f"the depth is from 1 to {self._known.max_cqe}, not {depth}")
-        if channel.fileno() == -1:
-            raise InvalidRequest("the completion channel is closed")
         queue = PyverbsCompletionQueue(
             self.verbs, context, depth, channel, self.ledger, self._completionQueues.pop
         )

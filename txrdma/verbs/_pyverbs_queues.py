@@ -16,12 +16,16 @@ from typing import Any, Final, Protocol
 
 from zope.interface import implementer
 
-from txrdma.error import InvalidRequest, ResourceExhausted
+from twisted.logger import Logger
+
+from txrdma.error import InvalidRequest, RDMAError, ResourceExhausted
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Completion, CompletionOpcode, QPKind, Status
 from txrdma.interfaces import ICompletionChannel, ICompletionQueue
 from txrdma.verbs._pyverbs import Pyverbs, translated
 from txrdma.verbs._pyverbs_ledger import Ledger, openChannel
+
+_log = Logger()
 
 _BATCH: Final = 64
 _HAS_GRH: Final = 1
@@ -222,7 +226,10 @@ class PyverbsCompletionQueue:
         if self.raw is None:
             return
         made, self._made = self._made, deque()
-        made.extend(self._take(1 << 30))
+        try:
+            made.extend(self._take(1 << 30))
+        except RDMAError as error:
+            _log.warn("{queue!r} is lost: {error}", queue=self, error=error)
         made.extend(self._made)  # what was made meanwhile is behind that
         self._made = made
 
@@ -246,11 +253,15 @@ class PyverbsCompletionQueue:
             member.overrun()
 
     def release(self) -> None:
-        """Give back what the device has of it; completions of our own making stay."""
-        raw, self.raw = self.raw, None
-        if raw is None:
+        """Give back what the device has of it; completions stay, and who sleeps for them is woken."""
+        if self.raw is None:
             return
+        self.drain()
+        raw, self.raw = self.raw, None
         self._channel.leave(self, self._descriptor)
+        if self._made and self._armed and not self.closed:
+            self._armed = False
+            self._channel.ring(self)
         self._ledger.close(raw)
         self._ledger.close(self._bell)
 
