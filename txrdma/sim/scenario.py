@@ -13,12 +13,10 @@ from txrdma.iba.verbs import Operation, Status
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.crowd import Crowd
 from txrdma.sim.network import SimulatedNetwork
-from txrdma.sim.outcome import check, Outcome, Violation
+from txrdma.sim.outcome import check, Outcome
 from txrdma.sim.pathchanges import PathChanges
 from txrdma.sim.sides import MESSAGES, SENDS, Side
 from txrdma.sim.weather import weather
-
-__all__ = ["Outcome", "Scenario", "Violation", "simulate"]
 
 _PATIENCE: Final = 600.0
 _MOST_PACKETS: Final = 50_000
@@ -62,7 +60,7 @@ class Scenario:
         """
         Play it.
 
-        @raise Violation: a promise was broken.
+        @raise txrdma.sim.outcome.Violation: a promise was broken.
         """
         spoil = self.random.random() < 0.2
         if self.random.random() < 0.1:
@@ -163,6 +161,6 @@ def simulate(seed: int) -> Outcome:
     """
     Play the simulation with this seed.
 
-    @raise Violation: a promise was broken.
+    @raise txrdma.sim.outcome.Violation: a promise was broken.
     """
     return (Crowd(seed) if seed % _CROWDS == _CROWDS - 1 else Scenario(seed)).run()

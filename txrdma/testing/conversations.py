@@ -26,7 +26,7 @@ from txrdma.error import WireError
 from txrdma.iba.types import MTU
 from txrdma.iba.verbs import Access, AsyncEvent, AsyncEventKind
 from txrdma.sim.network import Faults
-from txrdma.sim.scenario import check, Violation
+from txrdma.sim.outcome import check, Violation
 from txrdma.smc import groups as groupsModule
 from txrdma.smc import memory as buffersModule
 from txrdma.smc._closing import LINGER_TIMEOUT

@@ -18,7 +18,7 @@ from twisted.internet.interfaces import IHalfCloseableProtocol, IPullProducer, I
 from twisted.internet.protocol import connectionDone, Protocol
 from twisted.python.failure import Failure
 
-from txrdma.sim.scenario import Violation
+from txrdma.sim.outcome import Violation
 from txrdma.smc.clc import SMCR
 from txrdma.testing.hosts import Host
 

@@ -25,7 +25,7 @@ from twisted.internet.protocol import connectionDone, Protocol
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.sim.scenario import Violation
+from txrdma.sim.outcome import Violation
 from txrdma.smc.endpoints import Options
 from txrdma.smc.groups import closeLinkGroups, LinkGroups, linkGroups, useDevice
 from txrdma.smc.negotiation import ClientNegotiation, Outcomes, ServerNegotiation
