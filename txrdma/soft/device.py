@@ -265,8 +265,12 @@ class SoftDevice:
         for name in ("maxRDAtomic", "maxDestRDAtomic"):
             if getattr(asked, name) is not None:
                 checkRange(name, getattr(asked, name), 0, getattr(self.limits, name))
+        mtu = asked.pathMTU or current.pathMTU
         if asked.pathMTU is not None and asked.pathMTU > self._port(port or 1).activeMTU:
             raise InvalidRequest(f"{asked.pathMTU!r} is more than the port's active MTU")
+        if asked.alternateAddress is not None and mtu is not None:
+            if mtu > self._port(asked.alternateAddress.port).activeMTU:
+                raise InvalidRequest(f"{mtu!r} is more than the active MTU of the alternate path's port")
 
     def notify(self, event: AsyncEvent) -> None:
         """Tell those who listen, in a turn of the reactor of its own."""

@@ -235,6 +235,10 @@ class PortTests(SynchronousTestCase):
             self.device.admit(QPAttributes(alternateAddress=way), current)
         nowhere = AddressVector(GID.fromIP("192.0.2.3"), port=3)
         self.assertRaises(InvalidRequest, self.device.admit, QPAttributes(alternateAddress=nowhere), current)
+        narrow = QPAttributes(alternateAddress=replace(way, port=1))
+        large = replace(current, pathMTU=MTU.MTU_4096)
+        self.device.admit(QPAttributes(alternateAddress=way), large)
+        self.assertRaises(InvalidRequest, self.device.admit, narrow, large)
         wrong = QPAttributes(alternateAddress=way, alternatePKeyIndex=1)
         self.assertRaises(InvalidRequest, self.device.admit, wrong, current)
 
