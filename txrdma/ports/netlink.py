@@ -38,6 +38,7 @@ INTERRUPTED: Final = 0x010
 """The flag of an answer that mixes what was before and after a change: ask again."""
 
 _TYPE_MASK: Final = 0x3FFF
+_LOOPBACK_INDEX: Final = 1
 
 _LINK_ADDRESS: Final = 1
 _LINK_NAME: Final = 3
@@ -153,6 +154,26 @@ def interfacesFrom(links: Sequence[Message], addresses: Sequence[Message]) -> li
     return sorted(made, key=lambda interface: interface.index)
 
 
+def interfaceOf(
+    address: str, links: Sequence[Message], addresses: Sequence[Message]
+) -> NetworkInterface | None:
+    """
+    As L{interfaceWith}, from the two dumps: takes apart only what can be meant, as there may be hundreds.
+
+    @raise ValueError: it is no IP address.
+    @raise WireError: as L{interfacesFrom}.
+    """
+    raw = _ipOf(address).packed
+    near = {_index(m, _ADDRESS) for m in addresses if raw in m.payload} | {_LOOPBACK_INDEX, None}
+    return interfaceWith(
+        address,
+        interfacesFrom(
+            [m for m in links if _index(m, _LINK) in near],
+            [m for m in addresses if _index(m, _ADDRESS) in near],
+        ),
+    )
+
+
 def interfaceWith(address: str, interfaces: Sequence[NetworkInterface]) -> NetworkInterface | None:
     """
     Which of them has this IP address; of the loopback interface's IPv4 network all addresses are ours.
@@ -160,10 +181,7 @@ def interfaceWith(address: str, interfaces: Sequence[NetworkInterface]) -> Netwo
     @param address: may name a zone, as in C{"fe80::1%eth0"}.
     @raise ValueError: it is no IP address.
     """
-    text, _, zone = address.partition("%")
-    wanted = ipaddress.ip_address(text)
-    if isinstance(wanted, ipaddress.IPv6Address) and wanted.ipv4_mapped is not None:
-        wanted = wanted.ipv4_mapped
+    wanted, zone = _ipOf(address), address.partition("%")[2]
     for interface in interfaces:
         if zone not in ("", interface.name, str(interface.index)):
             continue
@@ -187,6 +205,21 @@ def parseEvent(datagram: bytes) -> dict[str, str]:
         return {}
     pairs = (variable.decode("utf-8", "replace").partition("=") for variable in variables if b"=" in variable)
     return {key: value for key, _, value in pairs}
+
+
+def _ipOf(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+        return found.ipv4_mapped
+    return found
+
+
+def _index(message: Message, layout: struct.Struct) -> int | None:
+    """Of which interface a message tells; None when it is cut off, or tells of none."""
+    if len(message.payload) < layout.size or message.type not in (NEWLINK, NEWADDR):
+        return None
+    index: int = layout.unpack_from(message.payload)[2 if layout is _LINK else 4]
+    return index
 
 
 def _aligned(length: int) -> int:

@@ -111,10 +111,14 @@ class HostNetwork:
 
         @raise DeviceUnavailable: this was closed, or the kernel does not answer.
         """
+        return netlink.interfacesFrom(*self._dumps())
+
+    def _dumps(self) -> tuple[list[Message], list[Message]]:
+        """All links, and all addresses."""
         if self._closed:
             raise DeviceUnavailable("this view of the network is closed")
         try:
-            return netlink.interfacesFrom(self._dump(netlink.GETLINK), self._dump(netlink.GETADDR))
+            return self._dump(netlink.GETLINK), self._dump(netlink.GETADDR)
         except OSError as error:
             raise DeviceUnavailable(f"netlink does not tell the interfaces: {error}") from error
 
@@ -125,7 +129,7 @@ class HostNetwork:
         @raise ValueError: it is no IP address.
         @raise DeviceUnavailable: as L{interfaces}.
         """
-        return netlink.interfaceWith(address, self.interfaces())
+        return netlink.interfaceOf(address, *self._dumps())
 
     def interface(self, name: str) -> NetworkInterface | None:
         """The interface of this name."""

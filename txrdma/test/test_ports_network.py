@@ -23,7 +23,14 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from txrdma.error import DeviceUnavailable, WireError
 from txrdma.iba.types import MACAddress
 from txrdma.ports import netlink
-from txrdma.ports.netlink import InterfaceAddress, interfacesFrom, interfaceWith, Message, parseEvent
+from txrdma.ports.netlink import (
+    InterfaceAddress,
+    interfaceOf,
+    interfacesFrom,
+    interfaceWith,
+    Message,
+    parseEvent,
+)
 from txrdma.ports.network import HostNetwork, IReactor
 
 RECORDED = Path(__file__).parent / "vectors" / "netlink-dump.json"
@@ -88,6 +95,7 @@ class MessageTests(SynchronousTestCase):
         ):
             found = interfaceWith(address, interfaces)
             self.assertEqual(found and found.name, name, address)
+            self.assertEqual(interfaceOf(address, unpacked("links"), unpacked("addresses")), found)
         self.assertRaises(ValueError, interfaceWith, "x0", interfaces)
 
     def test_cutOff(self) -> None:
