@@ -276,7 +276,7 @@ class RoCERoute:
 
     def _admits(self, peer: Peer, migrationRequest: bool) -> bool:
         """Whether it is our peer, from another port of its or by another path."""
-        if any(_isSame(peer, known) for known in (self._peer, self._alternate, self._former)):
+        if _isSame(peer, self._peer) or _isSame(peer, self._alternate) or _isSame(peer, self._former):
             return True
         if self._isArming and migrationRequest and not self._stopped:
             self._refuse()  # it migrates to where we don't know it

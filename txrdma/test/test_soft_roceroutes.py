@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from txrdma.iba.headers import Opcode
-from txrdma.iba.roce import RoCEPacket
-from txrdma.iba.types import QPN
+from txrdma.iba.headers import BTH, Opcode
+from txrdma.iba.roce import Flow, RoCEPacket
+from txrdma.iba.types import DEFAULT_PKEY, QPN
 from txrdma.iba.verbs import (
     AsyncEventKind,
     Capacity,
@@ -21,8 +21,9 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import ISharedReceiveQueue
 from txrdma.sim.network import Faults
+from txrdma.test.cores import reth
 from txrdma.test.pairs import connected, End, INIT, QKEY, RTR, RTS
-from txrdma.test.test_soft_roce import NetworkCase, portOf
+from txrdma.test.test_soft_roce import ALICE, BOB, NetworkCase, portOf
 
 ESTABLISHED = AsyncEventKind.COMMUNICATION_ESTABLISHED
 
@@ -308,6 +309,19 @@ class RouteTests(NetworkCase):
         port.turnEnded = first  # type: ignore[method-assign]  # between a packet and its turn
         self.run_(0.01)
         self.assertEqual(self.statuses(bob), [(1, Status.SUCCESS), (2, Status.WR_FLUSH_ERR)])
+
+    def test_anotherPort(self) -> None:
+        """Packets of the peer may come from any of its UDP ports, as those of kernels do."""
+        alice, bob = connected(self.one, self.other)
+        kernel = self.network.carrier(ALICE, 54321)
+        bth = BTH(
+            opcode=Opcode.RC_RDMA_WRITE_ONLY, pkey=DEFAULT_PKEY, destination=bob.qp.number, psn=0xFFFFF0
+        )
+        packet = bth.encode() + reth(bob.region.address, bob.region.rkey, 4) + b"here"
+        datagram = Flow(ALICE, kernel.port, BOB, 4791).seal(packet)
+        kernel.send(memoryview(datagram), len(datagram), (BOB, 4791))
+        self.run_()
+        self.assertEqual(bytes(bob.region.view[:4]), b"here")
 
     def test_readdressed(self) -> None:
         """In SQD a queue pair may get another address for its peer, and goes on there."""
