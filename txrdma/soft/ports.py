@@ -12,7 +12,7 @@ from typing import Final
 
 from twisted.logger import Logger
 
-from txrdma.error import DeviceUnavailable, InvalidRequest
+from txrdma.error import DeviceUnavailable, InvalidRequest, WireError
 from txrdma.iba.types import DEFAULT_PKEY, GID, MTU, PKey
 from txrdma.iba.verbs import (
     AddressVector,
@@ -153,7 +153,7 @@ class SoftPort:
         wasThere, wasActive = self.isThere, self.isActive
         try:
             self._interface = self._interfaces.interfaceOf(self.address)
-        except DeviceUnavailable as error:
+        except (DeviceUnavailable, WireError) as error:
             _log.debug("{port} stays as it was: {error}", port=self, error=error)
         self._compare(wasThere, wasActive)
 
