@@ -64,11 +64,11 @@ class HaulContract(TwoEnds):
 
         def go() -> bool:
             nonlocal posted
+            before = len(alice.sent), len(bob.received)
             for end in (alice, bob):
                 end.look()
-            for end in (alice, bob):
-                for completion in end.sent[-8:] + end.received[-8:]:
-                    self.assertEqual(completion.status, Status.SUCCESS, f"{end.device.name}: {completion}")
+            for completion in alice.sent[before[0] :] + bob.received[before[1] :]:
+                self.assertEqual(completion.status, Status.SUCCESS, completion)
             while posted < count and posted - (len(alice.sent) - sent) < 8:
                 at = places[posted]
                 length = min(self.message, mine.length - at)

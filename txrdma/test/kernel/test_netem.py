@@ -20,6 +20,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -67,9 +68,15 @@ class Hauls(InTheBox, HaulContract):
 
 
 class BadWireTests(Hauls, SynchronousTestCase):
-    """16 MiB by each operation, from each side, through each kind of trouble."""
+    """
+    16 MiB by each operation through each kind of trouble.
+
+    In short messages: rxe drops what follows a lost response to a READ, and asks for all of the rest again
+    when its timer expires.
+    """
 
     skip = OUTSIDE
+    message = 1 << 16
     witness = Witness(
         "software device",
         "rxe",
@@ -91,15 +98,15 @@ class BadWireTests(Hauls, SynchronousTestCase):
             self.world.spoil(isFar, *how.split())
         self.addCleanup(self.world.mend)
         alice, bob = self.end(0), self.end(1)
-        self.connect(alice, bob, ENDURING)
-        begun = time.monotonic()
+        self.connect(alice, bob, replace(ENDURING, timeout=14))
         for operation in (SEND, WRITE, READ):
-            before = happened()
+            before, begun = happened(), time.monotonic()
             isOurs = (operation is WRITE) is isMuch
             one, other = (alice, bob) if isOurs else (bob, alice)
             self.haul(one, other, operation, 16 * MiB)
             self.assertGreater(happened() - before, 10, f"{how}: {one.device.name} {operation.name}")
-        record("MiB/s", round(3 * 16 / (time.monotonic() - begun), 1))
+            name = f"{operation.name} by {'us' if isOurs else 'rxe'}, MiB/s"
+            record(name, round(16 / (time.monotonic() - begun), 1))
         record("packets in trouble", happened())
 
     # What has happened so far.
