@@ -168,6 +168,8 @@ class Receiving(Sending):
                 self._lookBack()
             return
         ready, data, end, consumed = self._ready, self._inRaw, self._inEnd, self._consumed
+        if self._shared:
+            ready.clear()  # others may have taken it
         before = consumed
         while header:
             short = self._short.get(header)
@@ -275,6 +277,8 @@ class Receiving(Sending):
             if not self._noted(header >> 32, self._inBytes[start : start + length]):
                 return False
         elif kind != PADDING:
+            if control & ~SOLICITED == PLAIN and self._shared and self._peeked():
+                return True  # now it is as simple as that
             if not self._receives and self._begun is None:
                 if not self._stalled:
                     self._stalled = True
@@ -330,7 +334,8 @@ class Receiving(Sending):
             length = self._filled
         if control & MORE:
             if self._shared and self._begun is None:
-                self._begun = owner.receives.popleft()
+                self._taken(request)
+                self._begun = request
             return True
         self._targets = None
         self._filled = 0
@@ -348,7 +353,7 @@ class Receiving(Sending):
         receives = self._receives
         if begun is None and receives and receives[0] is request:
             receives.popleft()
-            if not self._shared:
+            if self._ready:
                 self._ready.popleft()
 
     def _execute(self, control: int, operation: int, asked: memoryview) -> bool:
@@ -393,6 +398,28 @@ class Receiving(Sending):
             self._stalled = False
             self._outWords[STALLED] = 0
             self.poll()
+
+    def _peeked(self) -> bool:
+        """
+        Find out where a message goes that takes a shared receive; tell whether that was not known.
+
+        What was found out holds for this C{poll}.
+        """
+        if self._ready or not self._receives or self._targets is not None:
+            return False
+        request = self._receives[0]
+        identifier, segments = request.identifier, request.segments
+        completion = self._received(identifier, self._usual)
+        entry: _Ready = identifier, None, 0, -1, completion
+        if len(segments) == 1:
+            address, room, lkey = segments[0]
+            region = self._lookup(lkey)
+            if region is not None and region.domain is self._domain and region.rights & _LOCAL_WRITE:
+                offset = address - region.address
+                if offset >= 0 and offset + room <= region.length:
+                    entry = identifier, region, offset, room, completion
+        self._ready.append(entry)
+        return True
 
     def _unfit(self, request: ReceiveRequest, ours: Status, theirs: Status) -> None:
         """A posted receive can't take what came: it fails, and the sender's request does."""

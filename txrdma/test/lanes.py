@@ -4,6 +4,7 @@ Two lanes face to face in one process's memory, with the least around them.
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from collections.abc import Callable
 
@@ -22,7 +23,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.soft._box import HEADER_BYTES, RemoteRegion
+from txrdma.soft._box import CONSUMED, HEADER_BYTES, RemoteRegion, STALLED, WAKE
 from txrdma.soft._lane import Lane
 from txrdma.soft._writer import spread
 from txrdma.soft.memory import Domain, KeyTable, Region
@@ -197,3 +198,21 @@ def ok(completions: list[Completion]) -> list[int]:
     """The identifiers, when all of them are successes."""
     assert all(completion.status is Status.SUCCESS for completion in completions), completions
     return [completion.identifier for completion in completions]
+
+
+def spoil(chance: random.Random, box: memoryview) -> None:
+    """Write what nobody would write into a box: anywhere, and where it hurts."""
+    words = box.cast("Q")
+    for _ in range(chance.choice((1, 1, 10))):
+        way = chance.random()
+        if way < 0.3:
+            words[chance.choice((CONSUMED, WAKE, STALLED))] = chance.choice(
+                (0, 1, 64, 1 << 56, 2**64 - 1, chance.getrandbits(64))
+            )
+        elif way < 0.7:
+            kind, flags = chance.randrange(8), chance.choice((0, 8, 16, 32, 48, 192))
+            length = chance.choice((0, 1, 8, 44, 56, 60, 4000, 4088, 1 << 23))
+            index = (HEADER_BYTES + 64 * chance.randrange((len(box) - HEADER_BYTES) // 64)) // 8
+            words[index] = chance.getrandbits(32) << 32 | (kind | flags) << 24 | length
+        else:
+            words[chance.randrange(len(words))] = chance.getrandbits(64)

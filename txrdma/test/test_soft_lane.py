@@ -24,8 +24,8 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import AsyncEventKind, CompletionOpcode, Operation, SendRequest, Status
 from txrdma.soft import _atomics, _receiving, _sending, _writer
-from txrdma.soft._box import CONSUMED, HEADER_BYTES, Kind, ringBytes, STALLED, WAKE
-from txrdma.test.lanes import ok, pair, send, Side
+from txrdma.soft._box import CONSUMED, HEADER_BYTES, Kind, ringBytes
+from txrdma.test.lanes import ok, pair, send, Side, spoil
 
 
 class LaneTests(SynchronousTestCase):
@@ -487,7 +487,7 @@ class ScribbledTests(SynchronousTestCase):
                 side.lane.arm(True, True, chance.random() < 0.5)
                 side.lane.expired(step)
             else:
-                self.spoil(chance, chance.choice(boxes))
+                spoil(chance, chance.choice(boxes))
         for side in (one, other):
             for _ in range(10):
                 side.lane.poll()
@@ -495,22 +495,6 @@ class ScribbledTests(SynchronousTestCase):
             view = side.memory.view
             self.assertEqual(view[:1024], b"\xa5" * 1024, f"seed {seed}")
             self.assertEqual(view[1024 + 4096 :], b"\xa5" * (side.memory.length - 5120), f"seed {seed}")
-
-    def spoil(self, chance: random.Random, box: memoryview) -> None:
-        words = box.cast("Q")
-        for _ in range(chance.choice((1, 1, 10))):
-            way = chance.random()
-            if way < 0.3:
-                words[chance.choice((CONSUMED, WAKE, STALLED))] = chance.choice(
-                    (0, 1, 64, 1 << 56, 2**64 - 1, chance.getrandbits(64))
-                )
-            elif way < 0.7:
-                kind, flags = chance.randrange(8), chance.choice((0, 8, 16, 32, 48, 192))
-                length = chance.choice((0, 1, 8, 44, 56, 60, 4000, 4088, 1 << 23))
-                index = (HEADER_BYTES + 64 * chance.randrange((len(box) - HEADER_BYTES) // 64)) // 8
-                words[index] = chance.getrandbits(32) << 32 | (kind | flags) << 24 | length
-            else:
-                words[chance.randrange(len(words))] = chance.getrandbits(64)
 
 
 class LaneMachine(RuleBasedStateMachine):

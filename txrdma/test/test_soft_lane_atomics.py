@@ -22,7 +22,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.soft import _atomics, _receiving, _sending, _writer
 from txrdma.soft._box import ASKED_BYTES, FIRST, Kind, RESULT_COUNT, WAKE, Wake
-from txrdma.test.lanes import ALL, ok, pair, send
+from txrdma.test.lanes import ALL, ok, pair, send, spoil
 
 ADD, SWAP = Operation.FETCH_AND_ADD, Operation.COMPARE_AND_SWAP
 
@@ -364,6 +364,51 @@ class RefusedTests(AtomicCase):
 
 class ScribbledTests(AtomicCase):
     """A peer that writes what it must not."""
+
+    def test_anything(self) -> None:
+        """Whatever is scribbled over all shared memory: no exception, no loop, no foreign byte."""
+        for seed in range(200):
+            self.scribble(seed)
+
+    def scribble(self, seed: int) -> None:
+        chance = random.Random(seed)
+        sides = self.one, self.other = pair()
+        for side in sides:
+            side.memory.view[:] = b"\xa5" * side.memory.length
+        for step in range(60):
+            which = chance.randrange(2)
+            side, peer = sides[which], sides[1 - which]
+            if side.events:
+                break
+            what = chance.random()
+            if what < 0.4:
+                operation = chance.choice((ADD, SWAP))
+                request = self.atomic(step, operation, operand=1, fence=chance.random() < 0.3)
+                    step, chance.choice((ADD, SWAP)), operand=1, fence=chance.random() < 0.3
+                )
+                request.segments = [side.memory.segment(1024, 8)]
+                request.remoteAddress, request.rkey = peer.memory.address + 2048, peer.memory.rkey
+                if chance.random() < 0.3:
+                    request.operation = Operation.RDMA_READ
+                side.post(request)
+            elif what < 0.5:
+                side.post(send(step, bytes(chance.choice((0, 50, 1500)))))
+                peer.receive(step, (2048, 8))
+            elif what < 0.8:
+                side.lane.poll()
+                side.deliver()
+            elif what < 0.85:
+                side.lane.setEnabled(chance.random() < 0.7)
+                side.lane.expired(step)
+            else:
+                spoil(chance, chance.choice(sides).box)
+        for side in sides:
+            side.lane.setEnabled(True)
+        self.turn()
+        for side in sides:
+            view = side.memory.view
+            for begin, end in ((0, 1024), (1032, 2048), (2056, side.memory.length)):
+                self.assertEqual(view[begin:end], b"\xa5" * (end - begin), f"seed {seed}")
 
     def record(self, header: int, content: bytes = b"") -> None:
         """It ends its queue pair, and does nothing to our memory."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import (
@@ -20,7 +20,9 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
+from txrdma.soft import _lane
 from txrdma.soft._box import WAKE, Wake
+from txrdma.soft._lane import Lane
 from txrdma.test.lanes import ok, pair, send, Side
 
 PATIENCE = 2 * 4.096e-6 * 4096
@@ -446,6 +448,33 @@ class SharedTests(SynchronousTestCase):
         self.assertEqual([c[:2] for c in self.hubs[0].received], [(0, Status.LOC_LEN_ERR)])
         self.assertEqual(ok(self.hubs[1].received), [1])
         self.assertEqual([c.status for c in self.senders[0].sent], [Status.REM_INV_REQ_ERR])
+
+    def test_taken(self) -> None:
+        """A record that vanishes while it is looked at leaves the receive to whoever comes next."""
+        self.offer(0, 1)
+        for sender in self.senders:
+            sender.post(send(1, b"first"))
+        self.turn()
+        self.offer(2, 3)
+        if not (_lane.__file__ or "").endswith(".py"):
+            raise SkipTest("compiled classes can't be patched")
+        peeked = Lane._peeked
+
+        def vanish(lane: Lane) -> bool:
+            found = peeked(lane)
+            self.senders[0].box.cast("Q")[lane._at] = 0
+            return found
+
+        self.senders[0].post(send(2, b"vanishes"))
+        self.senders[1].post(send(2, b"stays"))
+        self.patch(Lane, "_peeked", vanish)
+        self.hubs[0].lane.poll()
+        self.patch(Lane, "_peeked", peeked)
+        self.hubs[1].lane.poll()
+        self.senders[0].box.cast("Q")[self.hubs[0].lane._at] = 1 << 24 | 8
+        self.hubs[0].lane.poll()
+        self.assertEqual([ok(hub.received) for hub in self.hubs], [[0, 3], [1, 2]])
+        self.assertEqual(self.taken(3, 9), b"vanishes\0")
 
     def test_immediate(self) -> None:
         """A write with immediate takes one, too."""
