@@ -16,12 +16,14 @@ SECONDS ?= 30
 TESTS ?= txrdma
 BENCH ?=
 DOCS ?=
+CAPTURE ?=
 KERNEL_TESTS = $(if $(filter file,$(origin TESTS)),txrdma.test.kernel,$(TESTS))
 
 VENV := .venv
 COMPILED := .venv-compiled
 COMPILED_TESTS ?= txrdma.test.smc txrdma.test.test_smc_reactors txrdma.test.test_device_contract \
-	txrdma.test.test_soft_lane txrdma.test.test_soft_sharedmemory
+	txrdma.test.test_soft_lane txrdma.test.test_soft_lane_atomics txrdma.test.test_soft_lane_ports \
+	txrdma.test.test_soft_sharedmemory txrdma.test.test_soft_sharedports
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
@@ -60,7 +62,7 @@ test-compiled: $(COMPILED)/.installed
 
 # TESTS=txrdma.test.kernel.test_... for a part; what it leaves is in build/kernel.
 test-kernel: $(VENV)/.has-test
-	@$(BIN)/python -m lab.suites $(if $(DOCS),--docs) $(KERNEL_TESTS)
+	@$(if $(CAPTURE),LAB_CAPTURE=1) $(BIN)/python -m lab.suites $(if $(DOCS),--docs) $(KERNEL_TESTS)
 
 bench-compiled: $(COMPILED)/.installed
 	@rm -rf $(COMPILED)/benchmarks && cp -r benchmarks $(COMPILED)/
