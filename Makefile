@@ -17,6 +17,7 @@ TESTS ?= txrdma
 BENCH ?=
 DOCS ?=
 CAPTURE ?=
+PATIENCE ?=
 KERNEL_TESTS = $(if $(filter file,$(origin TESTS)),txrdma.test.kernel,$(TESTS))
 
 VENV := .venv
@@ -62,7 +63,7 @@ test-compiled: $(COMPILED)/.installed
 
 # TESTS=txrdma.test.kernel.test_... for a part; what it leaves is in build/kernel.
 test-kernel: $(VENV)/.has-test
-	@$(if $(CAPTURE),LAB_CAPTURE=1) $(BIN)/python -m lab.suites $(if $(DOCS),--docs) $(KERNEL_TESTS)
+	@$(if $(CAPTURE),LAB_CAPTURE=1) LAB_PATIENCE=$(PATIENCE) $(BIN)/python -m lab.suites $(if $(DOCS),--docs) $(KERNEL_TESTS)
 
 bench-compiled: $(COMPILED)/.installed
 	@rm -rf $(COMPILED)/benchmarks && cp -r benchmarks $(COMPILED)/

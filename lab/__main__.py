@@ -32,6 +32,8 @@ def options() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--rxe", action="store_true", help="with rxe0 on v0 (10.77.0.1) and rxe1 on v1 (10.77.0.2)")
+    add("--smc", action="store_true", help="with rxe0 and rxe1, and SMC-R between v0 and v1")
+    add("--capture", action="store_true", help="record RoCE's packets in $LAB_OUT/roce.pcap")
     add(
         "--mtu",
         type=int,
@@ -86,6 +88,8 @@ def main(arguments: list[str] | None = None) -> int:
         wish = Wish(
             command,
             rxe=chosen.rxe,
+            smc=chosen.smc,
+            captures=chosen.capture,
             mtu=chosen.mtu,
             taps=dict(each.split("=", 1) for each in chosen.tap),
             out=chosen.out,

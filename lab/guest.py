@@ -25,6 +25,10 @@ from typing import BinaryIO, IO
 from lab import initramfs, kernel, network
 from lab.needs import find
 
+CHECKOUT = Path(__file__).resolve().parent.parent
+OUT = "/run/lab/out"
+"""The guest's folder for results."""
+
 OUT_OF_TIME, FAILED = 124, 125
 """Exit statuses that are not the command's."""
 
@@ -43,6 +47,8 @@ class Wish:
     What a guest shall be.
 
     @ivar rxe: with L{network.pair}.
+    @ivar smc: with the pair set up for SMC-R.
+    @ivar captures: what passes RoCE's UDP port goes to C{roce.pcap} in C{out}.
     @ivar mtu: of that pair, and of the TAP devices.
     @ivar taps: TAP devices of the host, and the guest's address on each: see L{network.joined}.
     @ivar out: the folder that is C{$LAB_OUT} inside.
@@ -52,6 +58,8 @@ class Wish:
 
     command: Sequence[str]
     rxe: bool = False
+    smc: bool = False
+    captures: bool = False
     mtu: int = 1500
     taps: Mapping[str, str] = field(default_factory=dict)
     out: Path | None = None
@@ -178,7 +186,7 @@ def startScript(wish: Wish) -> str:
     environment = {name: value for name, value in os.environ.items() if PASSED_ON.match(name)}
     environment |= wish.environment
     path = environment.get("PATH", os.defpath)
-    environment |= {"PATH": f"{path}:/usr/sbin:/sbin", "LAB": "1", "LAB_OUT": "/run/lab/out"}
+    environment |= {"PATH": f"{path}:/usr/sbin:/sbin", "LAB": "1", "LAB_OUT": OUT}
     lines = [
         "exec >/dev/console 2>&1 </dev/null",
         "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -187,10 +195,16 @@ def startScript(wish: Wish) -> str:
         "done",
         "ip link set lo up",
     ]
-    if wish.rxe:
+    if wish.rxe or wish.smc:
         lines += network.pair(wish.mtu)
     for index, address in enumerate(wish.taps.values()):
         lines += network.joined(index, address)
+    if wish.smc:
+        python = shlex.quote(sys.executable)
+        lines += [f"(cd {shlex.quote(str(CHECKOUT))}; {python} -m lab.smc v0,rxe0 v1,rxe1)"]
+    if wish.captures:
+        lines += [f"tcpdump -Z root -U -Q in -i any -w {OUT}/roce.pcap udp port {network.ROCE_PORT} &"]
+        lines += ["sleep 2"]
     lines += ["exec </dev/hvc0 >/dev/hvc0 2>&1" if wish.isShell else "exec >$out 2>$err"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(environment.items())]
     lines += [f"cd {shlex.quote(str(wish.folder))} || exit {FAILED}"]

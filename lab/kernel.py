@@ -82,7 +82,7 @@ def _unpacked(cache: Path, wanted: str) -> Kernel:
             package, apt = here, None
     home = cache / package
     if not (home / "vmlinuz").exists():
-        _unpack(apt or _Apt(cache, wanted if note.exists() else "backports"), package, home)
+        _unpack(apt or _Apt(cache, wanted if wanted == "stable" else "backports"), package, home)
     if apt is not None:
         note.write_text(package)
     [modules] = (home / "lib" / "modules").iterdir()

@@ -4,6 +4,7 @@ What a guest's network is made of before its command begins, as lines for its sh
 
 from __future__ import annotations
 
+ROCE_PORT = 4791
 NEAR, FAR = "10.77.0.1", "10.77.0.2"
 """Addresses of v0 (rxe0) and v1 (rxe1)."""
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from lab import environment, joined, kernel, needs, table
-from lab.guest import Guest, OUT_OF_TIME, Wish
+from lab.guest import Guest, OUT, OUT_OF_TIME, Wish
 from lab.needs import Unavailable
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -32,6 +32,9 @@ FOLDER = CHECKOUT / "build" / "kernel"
 PAGE = CHECKOUT / "docs" / "interoperability.md"
 SUITES = ["txrdma.test.kernel"]
 KERNEL = os.environ.get("LAB_KERNEL", "backports")
+PATIENCE = float(os.environ.get("LAB_PATIENCE") or 1)
+"""How much longer than usual things may take, on a slow machine."""
+
 CONSOLE_LINES = 40
 LIMIT_SECONDS = 900
 
@@ -93,7 +96,7 @@ class Run:
         folder.mkdir()
         print(f"kernel: {title}", flush=True)
         begun = time.monotonic()
-        timeout = max(min(box["timeout"], self.end - begun), 1)
+        timeout = max(min(PATIENCE * box["timeout"], self.end - begun), 1)
         run = self._beside if box["tap"] else self._inside
         status = run(folder, box, module["tests"], timeout)
         end = f"stopped after {timeout:.0f} s" if status == OUT_OF_TIME else f"status {status}"
@@ -112,7 +115,7 @@ class Run:
         print(f"kernel: {title} took {time.monotonic() - begun:.0f} s", flush=True)
 
     def _inside(self, folder: Path, box: dict[str, Any], tests: list[str], timeout: float) -> int:
-        runner = [str(self.python), *RUNNER, "run", "/run/lab/out", *tests]
+        runner = [str(self.python), *RUNNER, "run", OUT, *tests]
         with Guest(self._wish(folder, box, runner)) as guest:
             status = guest.wait(timeout)
             (folder / "console").write_text(guest.console)
@@ -132,6 +135,8 @@ class Run:
         return Wish(
             command,
             rxe=box["rxe"],
+            smc=box["smc"],
+            captures="LAB_CAPTURE" in os.environ,
             mtu=box["mtu"],
             memory=box["memory"],
             out=folder,
@@ -160,7 +165,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", default=SUITES)
     chosen = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    run = Run(chosen.folder.resolve(), chosen.names, chosen.limit)
+    run = Run(chosen.folder.resolve(), chosen.names, PATIENCE * chosen.limit)
     try:
         run.prepare()
         for module in run.plan():

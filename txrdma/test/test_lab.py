@@ -159,7 +159,7 @@ class SuitesTests(SynchronousTestCase):
         self.patch(suites, "Guest", _FakeGuest)
         self.patch(kernel, "obtain", lambda *_: kernel.Kernel("6.66", Path()))
         witness = {"ours": "software device", "theirs": "rxe", "what": "SEND"}
-        box = {"rxe": True, "tap": False, "mtu": 4200, "memory": 512, "timeout": 5}
+        box = {"rxe": True, "smc": False, "tap": False, "mtu": 4200, "memory": 512, "timeout": 5}
         self.plan: dict[str, Any] = {
             "module": "m.test_some",
             "boxes": [box],
