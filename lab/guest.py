@@ -89,6 +89,7 @@ class Guest:
         try:
             self._start(wish, program, archive, out or sys.stdout.buffer, err or sys.stderr.buffer)
         except BaseException:
+            self._turn.close()
             shutil.rmtree(self._job, ignore_errors=True)
             raise
 

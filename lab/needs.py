@@ -76,10 +76,9 @@ def missingPackages() -> list[str]:
 def install(packages: list[str]) -> None:
     """Install packages as root, by apt; what can't be had is missing afterwards, too."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "env": environment}
-    subprocess.run(["apt-get", "-qq", "update"], **quiet)  # type: ignore[call-overload]  # of mixed keywords
-    command = ["apt-get", "-qq", "install", "-y", "--no-install-recommends", *packages]
-    subprocess.run(command, **quiet)  # type: ignore[call-overload]  # of mixed keywords
+    for words in (["update"], ["install", "-y", "--no-install-recommends", *packages]):
+        command = ["apt-get", "-qq", *words]
+        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment)
 
 
 def ensure() -> None:

@@ -75,7 +75,10 @@ class Run:
                 break
         self.folder = folder
         for entry in folder.iterdir():
-            shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
 
     def plan(self) -> list[dict[str, Any]]:
         """Which tests there are."""
@@ -98,8 +101,11 @@ class Run:
         begun = time.monotonic()
         timeout = max(min(PATIENCE * box["timeout"], self.end - begun), 1)
         run = self._beside if box["tap"] else self._inside
-        status = run(folder, box, module["tests"], timeout)
-        end = f"stopped after {timeout:.0f} s" if status == OUT_OF_TIME else f"status {status}"
+        try:
+            status = run(folder, box, module["tests"], timeout)
+            end = f"stopped after {timeout:.0f} s" if status == OUT_OF_TIME else f"status {status}"
+        except Unavailable as error:
+            end = str(error)
         found = self._found(folder)
         lost = [name for name in module["tests"] if name not in found]
         if lost:
@@ -147,8 +153,9 @@ class Run:
 
     def _found(self, folder: Path) -> dict[str, Result]:
         path = folder / "results.jsonl"
-        lines = path.read_text().splitlines() if path.exists() else []
-        return {result["id"]: result for result in map(json.loads, lines)}
+        text = path.read_text() if path.exists() else ""
+        whole = text[: text.rfind("\n") + 1]  # the last line may be cut off
+        return {result["id"]: result for result in map(json.loads, whole.splitlines())}
 
     def counts(self) -> tuple[int, int, int]:
         """Passed, failed, skipped."""
@@ -168,12 +175,12 @@ def main(arguments: list[str] | None = None) -> int:
     run = Run(chosen.folder.resolve(), chosen.names, PATIENCE * chosen.limit)
     try:
         run.prepare()
-        for module in run.plan():
-            for box in module["boxes"]:
-                run.module(module, box)
     except Unavailable as error:
         print(f"kernel: 0 passed, 0 failed, 0 skipped ({error})")
         return 0
+    for module in run.plan():
+        for box in module["boxes"]:
+            run.module(module, box)
     about = table.about(run.kernel)
     (run.folder / "results.json").write_text(json.dumps({**about, "tests": run.results}, indent=1) + "\n")
     passed, failed, skipped = run.counts()

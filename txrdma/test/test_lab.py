@@ -12,7 +12,8 @@ import os
 import shutil
 import subprocess
 import sys
-from contextlib import redirect_stdout
+import time
+from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +26,7 @@ import txrdma
 CHECKOUT = Path(txrdma.__file__).parent.parent
 
 try:
-    from lab import environment, initramfs, joined, kernel, needs, network, suites, table
+    from lab import environment, guest, initramfs, joined, kernel, needs, network, suites, table
     from lab.guest import OUT_OF_TIME, startScript, Wish
 except ImportError:
     skip = "not a checkout, or not run in it"
@@ -137,7 +138,7 @@ class _FakeGuest:
         assert wish.out is not None
         tests = wish.command[wish.command.index("/run/lab/out") + 1 :]
         line = {"id": tests[0], "outcome": "passed", "reason": "", "seconds": 1.5, "facts": {"loss %": 5}}
-        (wish.out / "results.jsonl").write_text(json.dumps(line) + "\n")
+        (wish.out / "results.jsonl").write_text(json.dumps(line) + '\n{"id": "cut o')
 
     def wait(self, timeout: float) -> int:
         return self.status
@@ -199,6 +200,18 @@ class SuitesTests(SynchronousTestCase):
         line = "| software device | rxe | SEND | `test_some`, MTU 4200 | 1 | 0 | 0 | loss % 5 |"
         self.assertIn(line, text.splitlines())
 
+    def test_guestDoesNotStart(self) -> None:
+        """A guest that can't be started, after all was there for it, is a failure, and no skip."""
+
+        def started(wish: Wish) -> None:
+            raise needs.Unavailable("there is no qemu-system-x86_64")
+
+        self.patch(suites, "Guest", started)
+        status, lines = self.run_()
+        self.assertEqual((status, lines[-1]), (1, "kernel: 0 passed, 2 failed, 0 skipped"))
+        kept = json.loads((self.folder / "results.json").read_text())
+        self.assertIn("there is no qemu", kept["tests"][0]["reason"])
+
     def test_noTap(self) -> None:
         """Tests beside the guest skip where there are no TAP devices, and say why."""
 
@@ -232,6 +245,82 @@ class SuitesTests(SynchronousTestCase):
         second.prepare()
         self.assertEqual(second.folder.name, f"{first.folder.name}-1")
         self.assertTrue((first.folder / "path" / "pyverbs").is_symlink())
+
+
+class KernelTests(SynchronousTestCase):
+    """Kernels come from packages, once."""
+
+    def setUp(self) -> None:
+        self.cache = Path(self.mktemp()).resolve()
+        self.cache.mkdir()
+        self.asked: list[str] = []
+        self.suites = {"backports": "linux-image-6.66-test"}
+        case = self
+
+        class Apt:
+            def __init__(self, cache: Path, which: str) -> None:
+                case.asked.append(which)
+                if which not in case.suites:
+                    raise needs.Unavailable(f"no {which}")
+                self.package = case.suites[which]
+
+            def newestKernel(self) -> str:
+                return self.package
+
+            def download(self, package: str, folder: Path) -> Path:
+                return case.package(folder, package.split("-", 2)[2])
+
+        self.patch(kernel, "_Apt", Apt)
+
+    def package(self, folder: Path, version: str) -> Path:
+        """A package that looks like a kernel's."""
+        tree = folder / "source"
+        (tree / "DEBIAN").mkdir(parents=True)
+        control = "Package: test\nVersion: 1\nArchitecture: all\nMaintainer: test <test@example.org>\n"
+        (tree / "DEBIAN" / "control").write_text(control + "Description: test\n")
+        (tree / "boot").mkdir()
+        (tree / "boot" / f"vmlinuz-{version}").write_text("image")
+        modules = tree / "usr" / "lib" / "modules" / version
+        modules.mkdir(parents=True)
+        (modules / "modules.order").write_text("")
+        (modules / "modules.builtin").write_text("")
+        made = folder / "made.deb"
+        subprocess.run(["dpkg-deb", "--build", tree, made], check=True, capture_output=True)
+        return made
+
+    def obtain(self, wanted: str) -> kernel.Kernel:
+        for program in ("dpkg-deb", "depmod"):
+            if shutil.which(program, path=needs.SEARCHED) is None:
+                raise SkipTest(f"there is no {program}")
+        with redirect_stderr(io.StringIO()) as self.said:
+            return kernel.obtain(self.cache, wanted)
+
+    def test_unpacked(self) -> None:
+        """Image and modules are found, with what modprobe needs."""
+        made = self.obtain("backports")
+        self.assertEqual((made.version, made.image.read_text()), ("6.66-test", "image"))
+        self.assertTrue((made.modules / "6.66-test" / "modules.dep.bin").exists())
+
+    def test_kept(self) -> None:
+        """On the same day nobody is asked again; later, what is here serves when nobody answers."""
+        made = self.obtain("backports")
+        self.assertEqual(self.obtain("backports"), made)
+        self.assertEqual(self.asked, ["backports"])
+        os.utime(self.cache / "newest-backports", (0, 0))
+        self.suites.clear()
+        self.assertEqual(self.obtain("backports"), made)
+        self.assertIn("going on with linux-image-6.66-test", self.said.getvalue())
+
+    def test_noBackports(self) -> None:
+        """A suite without backports has its own kernel taken, and that is said."""
+        self.suites = {"stable": "linux-image-6.6-old"}
+        self.assertEqual(self.obtain("backports").version, "6.6-old")
+        self.assertIn("taking the suite's own", self.said.getvalue())
+
+    def test_none(self) -> None:
+        """Where there is none at all, the reason comes out."""
+        self.suites.clear()
+        self.assertRaises(needs.Unavailable, self.obtain, "backports")
 
 
 class NeedsTests(SynchronousTestCase):
@@ -314,6 +403,23 @@ class TableTests(SynchronousTestCase):
 
 class GuestTests(SynchronousTestCase):
     """What the guest is given."""
+
+    def test_turns(self) -> None:
+        """There is room for one guest on two processors; the next one waits, but not for ever."""
+        cache = Path(self.mktemp())
+        cache.mkdir()
+        self.patch(os, "cpu_count", lambda: 2)
+        self.patch(guest, "TURN_SECONDS", 0.3)
+        with redirect_stderr(io.StringIO()) as said:
+            first = guest._turn(cache)
+            self.assertEqual(said.getvalue(), "")
+            begun = time.monotonic()
+            guest._turn(cache).close()
+            self.assertGreaterEqual(time.monotonic() - begun, 0.3)
+            self.assertIn("waiting for another guest", said.getvalue())
+            first.close()
+            guest._turn(cache).close()
+        self.assertEqual(said.getvalue().count("waiting"), 1)
 
     def test_archive(self) -> None:
         """The first file system is one that another program can read."""
