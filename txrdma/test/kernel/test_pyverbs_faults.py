@@ -213,7 +213,7 @@ class PortTests(Kernel, SynchronousTestCase):
         self.assertNotEqual(bob.device.portAttributes(1).state, PortState.ACTIVE)
         alice.send(alice.fill(b"anybody?"))
         self.runUntilCompleted(alice, sends=1)
-        # The other end of a wire that is down has no carrier. rxe says "flushed" of what it can't send itself.
+        # The other end of a wire that is down has no carrier; rxe says "flushed" of what it can't send.
         self.assertIn(alice.sent[0].status, (Status.RETRY_EXC_ERR, _FLUSHED))
         self.assertIs(alice.queuePair.state, QPState.ERR)
         del bob.events[:]
