@@ -383,7 +383,7 @@ class ScribbledTests(AtomicCase):
             what = chance.random()
             if what < 0.4:
                 operation = chance.choice((ADD, SWAP))
-                )
+                request = self.atomic(step, operation, operand=1, fence=chance.random() < 0.3)
                 request.segments = [side.memory.segment(1024, 8)]
                 request.remoteAddress, request.rkey = peer.memory.address + 2048, peer.memory.rkey
                 if chance.random() < 0.3:
