@@ -2,8 +2,8 @@
 Long messages of one port: which of them are on their way, and what packets they make.
 
 Follows InfiniBand Architecture vol. 1, 13.6 (RMPP). L{txrdma.mad._rmpp} moves one message; this knows them
-all, by transaction and direction, makes datagrams of their segments, and remembers for a while what has ended,
-as the last acknowledgement may be lost. Nothing here reads a clock or a socket.
+all, by transaction and direction, makes datagrams of their segments, and remembers for a while what has
+ended, as the last acknowledgement may be lost. Nothing here reads a clock or a socket.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ class LongMessages:
     """
     The long messages of one port.
 
-    An answer and a request of the same transaction are two messages. Identifiers of our requests are ours alone;
-    those of others' requests are told apart by who asks.
+    An answer and a request of the same transaction are two messages. Identifiers of our requests are ours
+    alone; those of others' requests are told apart by who asks.
     """
 
     def __init__(self) -> None:

@@ -22,10 +22,11 @@ from txrdma.iba.path import GMP_QKEY, IBDRPath, IBPath
 from txrdma.iba.types import LID, PKey, QPN
 from txrdma.interfaces import IMADAgent, IMADPort, IMADReceiver
 from txrdma.mad._frames import frame, Keys, managementPacket, NO_KEYS
+from txrdma.mad._long import Failed, isLong, LongMessages, Received, RMPP_CLASSES
 from txrdma.mad._transaction import Transaction, Transactions
-from txrdma.mad.attributes import Attribute, ManagementClass, RPC, RPCS
-from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError
-from txrdma.mad.messages import ClassPortInfo, formatOf, MADStatus
+from txrdma.mad.attributes import Attribute, ManagementClass, Method, RPC, RPCS
+from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError, MADTransferError
+from txrdma.mad.messages import ClassPortInfo, formatOf, MADStatus, SAFormat
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.sa import Query
 from txrdma.mad.values import lifetimeSeconds
@@ -46,6 +47,7 @@ _DIRECTED: Final = ManagementClass.SUBN_DIRECTED
 _SUBN: Final = ManagementClass.SUBN_LID
 _ADM: Final = ManagementClass.SUBN_ADM
 _NO_DIRECTION: Final = 0x7FFF
+_TABLES: Final = (Method.GET_TABLE_RESP, Method.GET_MULTI_RESP)
 
 _OFFSETS: Final = {number: formatOf(number).dataOffset for number in range(256)}  # type: ignore[attr-defined]  # every frame has it
 
@@ -141,6 +143,9 @@ class MADAgent(RPCs):
         self._timerAt = 0.0
         self._closed = ""
         self._patience: dict[int | None, float] = {}
+        self._long = LongMessages()
+        self._longTimer: IDelayedCall | None = None
+        self._server: Callable[[bytes, bytes, IBPath], None] | None = None
         port.start(self)
 
     def __repr__(self) -> str:
@@ -188,7 +193,14 @@ class MADAgent(RPCs):
             content = payload.encode()
         if name not in kind.rpcs:
             raise InvalidRequest(f"{kind.__name__} is not for {name}, but for {', '.join(sorted(kind.rpcs))}")
-        return Call(rpc, kind, content, modifier, keys, mask, self._transactions.end)
+        return Call(rpc, kind, content, modifier, keys, mask, self._forget)
+
+    def _forget(self, call: Call) -> None:
+        """Nobody wants the answer any more."""
+        self._transactions.end(call)
+        if call.rpc.managementClass in RMPP_CLASSES and not self._closed:
+            self._long.forget(call.datagram)
+            self._longTurn()
 
     def _issue(self, call: Call, path: IBPath) -> None:
         """Send it for the first time, or to somebody else."""
@@ -201,7 +213,11 @@ class MADAgent(RPCs):
             self._send(datagram, path)
             return
         self._begin(call, self._seconds())
-        self._send(datagram, path, call.timeoutSeconds)
+        if call.rpc.method is Method.GET_MULTI and not self.port.doesRMPP:
+            self._long.send(datagram, call.content, path, self._seconds())
+            self._longTurn()
+        else:
+            self._send(datagram, path, call.timeoutSeconds)
         if self._timer is None or call.deadline < self._timerAt:
             self._reschedule()
 
@@ -238,9 +254,12 @@ class MADAgent(RPCs):
             return
         managementClass, method, status, identifier = _HEAD.unpack_from(datagram)
         if not method & _RESPONSE and method != _TRAP_REPRESS:
-            self.requested(datagram, envelope)
+            self._requested(datagram, envelope)
             return
         call = self._transactions.find(identifier)
+        if managementClass in RMPP_CLASSES and isLong(datagram) and not self.port.doesRMPP:
+            self._longAnswer(call, datagram, envelope)
+            return
         if call is None:
             return  # late, or not ours
         if managementClass == _DIRECTED:
@@ -258,8 +277,105 @@ class MADAgent(RPCs):
             return
         call.answered(answer)
 
-    def requested(self, datagram: bytes, envelope: object) -> None:
-        """Somebody asks us; see L{txrdma.mad.serving}."""
+    def serve(self, server: Callable[[bytes, bytes, IBPath], None]) -> None:
+        """
+        Hand requests to this.
+
+        @param server: gets the datagram, or a long message's first one; what it holds for the attribute; and
+            the way that it took.
+        """
+        self._server = server
+
+    def answer(self, datagram: bytes, path: IBPath, message: bytes | None = None) -> None:
+        """
+        Answer a request: C{path} leads to who has asked.
+
+        @param message: what the datagram is the first frame of, when it is a long one.
+        """
+        if self._closed:
+            return
+        if message is None or self.port.doesRMPP:
+            self._send(datagram if message is None else whole(datagram, message), path)
+        else:
+            self._long.send(datagram, message, path, self._seconds())
+            self._longTurn()
+
+    def _requested(self, datagram: bytes, envelope: object) -> None:
+        """Somebody asks us, or goes on with a long message."""
+        path = self.port.pathOf(envelope)
+        if isLong(datagram) and not self.port.doesRMPP:
+            self._longReceived(datagram, path)
+        elif self._server is not None:
+            offset = _OFFSETS[datagram[1]]
+            self._server(datagram, datagram[offset:], path)
+
+    # Long messages.
+
+    def _longReceived(self, datagram: bytes, path: IBPath) -> None:
+        try:
+            self._long.received(datagram, path, self._seconds())
+        except WireError as error:
+            _log.warn("{path} sends nonsense: {error}", path=path, error=error)
+        self._longTurn(path)
+
+    def _longTurn(self, path: IBPath | None = None) -> None:
+        """Send what is to be sent, and tell what has ended."""
+        for packet in self._long.outgoing():
+            self._send(packet.datagram, packet.path)
+        for event in self._long.events():
+            if isinstance(event, Received):
+                self._longArrived(event, path)
+            elif isinstance(event, Failed):
+                call = self._transactions.find(event.transactionID)
+                if call is not None:
+                    self._transactions.end(call)
+                    why = f"{call.rpc.name}: the long message ended by {event.status.name}"
+                    call.failed(MADTransferError(why, event.status, call.rpc, call.path, call.datagram))
+            else:
+                call = self._transactions.find(event.transactionID)
+                if call is not None and call.rpc.method is Method.GET_MULTI:
+                    self._long.turn(call.datagram, call.path)
+        self._rescheduleLong()
+
+    def _longArrived(self, event: Received, path: IBPath | None) -> None:
+        first = event.first
+        if not first[3] & _RESPONSE:
+            if self._server is not None and path is not None:
+                self._server(first, event.message, path)
+            return
+        call = self._transactions.find(_HEAD.unpack_from(first)[3])
+        if call is None:
+            return
+        self._transactions.end(call)
+        try:
+            records = recordsOf(call.kind, first, event.message)
+        except WireError as error:
+            call.failed(MADClassError(str(error), call.rpc, call.path, call.datagram, first))
+            return
+        call.answered(records)
+
+    def _rescheduleLong(self) -> None:
+        deadline = self._long.deadline()
+        if self._longTimer is not None:
+            self._longTimer.cancel()
+            self._longTimer = None
+        if deadline is not None:
+            delay = max(0.0, deadline - self._seconds())
+            self._longTimer = self._reactor.callLater(delay, self._longExpired)
+
+    def _longExpired(self) -> None:
+        self._longTimer = None
+        self._long.expired(self._seconds())
+        self._longTurn()
+
+    def _longAnswer(self, call: Call | None, datagram: bytes, envelope: object) -> None:
+        """A packet of a long answer, or about a long question."""
+        path = self.port.pathOf(envelope)
+        if call is not None:
+            self._transactions.extend(call, self._seconds() + call.timeoutSeconds)
+        elif not self._long.expects(datagram, path):
+            return  # late
+        self._longReceived(datagram, path)
 
     def undeliverable(self, datagram: bytes, reason: str) -> None:
         """The system says that one of ours went nowhere."""
@@ -273,12 +389,14 @@ class MADAgent(RPCs):
         self._end(reason)
 
     @staticmethod
-    def _answer(call: Call, managementClass: int, datagram: bytes) -> Attribute:
+    def _answer(call: Call, managementClass: int, datagram: bytes) -> Attribute | list[Attribute]:
         kind = call.kind
         (attributeID,) = _ATTRIBUTE.unpack_from(datagram)
         if attributeID != kind.attributeID:
             raise WireError(kind.__name__, 16, f"the answer is of attribute {attributeID:#06x}")
         offset = _OFFSETS[managementClass]
+        if call.rpc.answer in _TABLES:  # a port that joins long messages brings them whole
+            return recordsOf(kind, datagram, datagram[offset:])
         if len(datagram) < offset + kind.size:
             datagram = datagram.ljust(offset + kind.size, b"\0")
         return kind.decode(datagram, offset)
@@ -331,6 +449,9 @@ class MADAgent(RPCs):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._longTimer is not None:
+            self._longTimer.cancel()
+            self._longTimer = None
         for call in self._transactions.clear():
             call.failed(DeviceUnavailable(reason))
 
@@ -356,3 +477,27 @@ def redirected(path: IBPath, datagram: bytes) -> IBPath:
         qkey=info.redirectQKey or GMP_QKEY,
         packetLifeTime=path.packetLifeTime,
     )
+
+
+def recordsOf(kind: type[Attribute], first: bytes, message: bytes) -> list[Attribute]:
+    """
+    The records of a table.
+
+    @param first: its first datagram, whose header says how far they are apart.
+    @raise WireError: they do not fill it.
+    """
+    if first[1] != ManagementClass.SUBN_ADM:
+        return [kind.decode(message.ljust(kind.size, b"\0"))]
+    distance = SAFormat.decode(first[:256]).attributeOffset * 8 or -(-kind.size // 8) * 8
+    if distance < kind.size:
+        raise WireError(kind.__name__, 44, f"records of {kind.size} bytes are {distance} apart")
+    if not message:
+        return []
+    count = (len(message) + distance - kind.size) // distance
+    decode = kind.decode
+    return [decode(message, number * distance) for number in range(count)]
+
+
+def whole(first: bytes, message: bytes) -> bytes:
+    """A long message as ports take it that cut it themselves: the headers, then all of it."""
+    return first[: _OFFSETS[first[1]]] + message

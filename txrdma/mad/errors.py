@@ -8,7 +8,7 @@ from txrdma.error import RDMAError, Refused
 from txrdma.iba.path import IBPath
 from txrdma.mad.attributes import Attribute, ManagementClass, RPC
 from txrdma.mad.dump import dumped
-from txrdma.mad.messages import MADStatus
+from txrdma.mad.messages import MADStatus, RMPPStatus
 
 
 class MADFailure(RDMAError):
@@ -51,6 +51,18 @@ class MADTimeoutError(MADFailure):
 
 class MADClassError(MADFailure):
     """What came back is no answer to the call: of another class, attribute or length."""
+
+
+class MADTransferError(MADFailure):
+    """
+    A long message, of ours or of the answer, did not get through.
+
+    @ivar status: why, as the one said who gave up.
+    """
+
+    def __init__(self, message: str, status: RMPPStatus, rpc: RPC, path: IBPath, request: bytes) -> None:
+        super().__init__(message, rpc, path, request)
+        self.status = status
 
 
 class MADError(MADFailure, Refused):
