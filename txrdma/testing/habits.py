@@ -39,6 +39,10 @@ class Habits:
         requests that had begun; rxe keeps those that had not.
     @ivar resumesFromSQD: what was posted in SQD goes out with the transition to RTS (IBA 10.3.1.5). rxe
         leaves it until something else is posted.
+    @ivar waitsForItsPort: what is posted while the own port is down has the usual patience, as what gets no
+        answer. rxe has no route then, and fails at once, as with C{localFailure}.
+    @ivar needsPeerForRTR: the transition to RTR looks for the peer's MAC address, and fails where there is
+        no answer. So does Linux; our device asks the system when it sends.
     @ivar localFailure: how a send ends whose own memory is not as its segments say. IBA 10.10.3: a local
         protection error. rxe flushes it with those behind it, so that nobody learns the reason.
     """
@@ -53,6 +57,8 @@ class Habits:
     hasSQE: bool = True
     drainsWhatIsPosted: bool = True
     resumesFromSQD: bool = True
+    waitsForItsPort: bool = True
+    needsPeerForRTR: bool = False
     localFailure: Status = Status.LOC_PROT_ERR
 
 
@@ -70,6 +76,8 @@ RXE: Final = Habits(
     hasSQE=False,
     drainsWhatIsPosted=False,
     resumesFromSQD=False,
+    waitsForItsPort=False,
+    needsPeerForRTR=True,
     localFailure=Status.WR_FLUSH_ERR,
 )
 """The Linux kernel's software RoCE (6.12) with libibverbs' provider for it."""
