@@ -28,7 +28,7 @@ from txrdma.mad.attributes import Attribute, ManagementClass, Method, RPC, RPCS
 from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError, MADTransferError
 from txrdma.mad.messages import ClassPortInfo, formatOf, MADStatus, SAFormat
 from txrdma.mad.rpcs import RPCs
-from txrdma.mad.sa import Query
+from txrdma.mad.sa import PathRecord, Query
 from txrdma.mad.values import lifetimeSeconds
 
 _log = Logger()
@@ -348,7 +348,8 @@ class MADAgent(RPCs):
             return
         self._transactions.end(call)
         try:
-            records = recordsOf(call.kind, first, event.message)
+            kind = PathRecord if call.rpc.method is Method.GET_MULTI else call.kind
+            records = recordsOf(kind, first, event.message)
         except WireError as error:
             call.failed(MADClassError(str(error), call.rpc, call.path, call.datagram, first))
             return

@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 from txrdma.iba.path import IBPath
 from txrdma.mad._frames import Keys
 from txrdma.mad.attributes import Attribute
-from txrdma.mad.sa import Query, Record
+from txrdma.mad.sa import MultiPathRecord, PathRecord, Query, Record
 
 A = TypeVar("A", bound=Attribute)
 R = TypeVar("R", bound=Record)
@@ -31,7 +31,7 @@ class _Calling:
 
 
 class Answered(_Calling):
-    """A call that is answered with what was asked for: a class in, an instance out."""
+    """A call that is answered with what was asked for: a class in, an instance out. Traps, by their repression."""
 
     __slots__ = ()
 
@@ -71,6 +71,21 @@ class ManyRecords(_Calling):
     def __call__(
         self, payload: Union[type[R], R, Query[R]], path: IBPath, attributeModifier: int = 0, **options: Any
     ) -> Deferred[list[R]]:
+        return self._agent.call(self._name, payload, path, attributeModifier, **options)
+
+
+class Paths(_Calling):
+    """The call for paths between several ports: its answer is of another kind than the question."""
+
+    __slots__ = ()
+
+    def __call__(
+        self,
+        payload: Union[MultiPathRecord, Query[MultiPathRecord]],
+        path: IBPath,
+        attributeModifier: int = 0,
+        **options: Any,
+    ) -> Deferred[list[PathRecord]]:
         return self._agent.call(self._name, payload, path, attributeModifier, **options)
 
 
@@ -128,7 +143,7 @@ class RPCs(ABC):
     # Subnet management: LID routed, or by a directed route where the path is one.
     SubnGet = _Named(Answered)
     SubnSet = _Named(Answered)
-    SubnTrap = _Named(Unanswered)
+    SubnTrap = _Named(Answered)
     SubnTrapRepress = _Named(Unanswered)
 
     SubnAdmGet = _Named(OneRecord)
@@ -136,9 +151,9 @@ class RPCs(ABC):
     SubnAdmDelete = _Named(OneRecord)
     SubnAdmGetTable = _Named(ManyRecords)
     SubnAdmGetTraceTable = _Named(ManyRecords)
-    SubnAdmGetMulti = _Named(ManyRecords)
+    SubnAdmGetMulti = _Named(Paths)
     SubnAdmReport = _Named(Answered)
-    SubnAdmTrap = _Named(Unanswered)
+    SubnAdmTrap = _Named(Answered)
     SubnAdmTrapRepress = _Named(Unanswered)
 
     PerformanceGet = _Named(Answered)
@@ -147,12 +162,12 @@ class RPCs(ABC):
     BMGet = _Named(Answered)
     BMSet = _Named(Answered)
     BMSend = _Named(Unanswered)
-    BMTrap = _Named(Unanswered)
+    BMTrap = _Named(Answered)
     BMTrapRepress = _Named(Unanswered)
 
     DevMgtGet = _Named(Answered)
     DevMgtSet = _Named(Answered)
-    DevMgtTrap = _Named(Unanswered)
+    DevMgtTrap = _Named(Answered)
     DevMgtTrapRepress = _Named(Unanswered)
 
     CommMgtGet = _Named(Answered)
@@ -166,7 +181,7 @@ class RPCs(ABC):
     VendGet = _Named(Answered)
     VendSet = _Named(Answered)
     VendSend = _Named(Unanswered)
-    VendTrap = _Named(Unanswered)
+    VendTrap = _Named(Answered)
     VendTrapRepress = _Named(Unanswered)
 
     DevAdmGet = _Named(Answered)
@@ -178,5 +193,5 @@ class RPCs(ABC):
 
     CongMgtGet = _Named(Answered)
     CongMgtSet = _Named(Answered)
-    CongMgtTrap = _Named(Unanswered)
+    CongMgtTrap = _Named(Answered)
     CongMgtTrapRepress = _Named(Unanswered)

@@ -1,0 +1,98 @@
+"""
+Two management ports joined by a wire that may lose, on a Clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+from zope.interface import implementer
+
+from twisted.internet.task import Clock
+
+from txrdma.iba.path import IBPath, MADEndPort
+from txrdma.iba.types import GID, GUID, LID, QPN
+from txrdma.iba.verbs import Buffer
+from txrdma.interfaces import IMADPort, IMADReceiver
+
+
+@implementer(IMADPort)
+class WiredPort:
+    """An end of the wire."""
+
+    transactionIDBits = 32
+    hasSMI = True
+    doesRMPP = False
+
+    def __init__(self, wire: Wire, lid: int) -> None:
+        self.name = f"wire:{lid}"
+        self.endPort = MADEndPort(
+            portGUID=GUID.fromInt(lid), gids=(GID.fromParts(0xFE80 << 48, GUID.fromInt(lid)),), lid=LID(lid)
+        )
+        self.receiver: IMADReceiver | None = None
+        self._wire = wire
+        self.isClosed = False
+
+    def start(self, receiver: IMADReceiver) -> None:
+        self.receiver = receiver
+
+    def serve(self, managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
+        return lambda: None
+
+    def send(self, datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
+        self._wire.carry(bytes(datagram), path, self)
+
+    def pathOf(self, envelope: object) -> IBPath:
+        assert isinstance(envelope, IBPath)
+        return envelope
+
+    def refresh(self) -> MADEndPort:
+        return self.endPort
+
+    def close(self) -> None:
+        self.isClosed = True
+
+
+class Wire:
+    """
+    Joins two ports, LID 1 and LID 2.
+
+    @ivar sent: every datagram that was sent, and the LID of who sent it.
+    @ivar lose: says which datagrams are lost.
+    """
+
+    def __init__(self, clock: Clock, seed: int = 0, loss: float = 0.0) -> None:
+        self.clock = clock
+        self.sent: list[tuple[int, bytes]] = []
+        self.random = Random(seed)
+        self.lose: Callable[[bytes], bool] = lambda datagram: self.random.random() < loss
+        self.ports = (WiredPort(self, 1), WiredPort(self, 2))
+
+    def carry(self, datagram: bytes, path: IBPath, source: WiredPort) -> None:
+        """To the other end, in a moment."""
+        lid = source.endPort.lid
+        self.sent.append((lid, datagram))
+        if self.lose(datagram):
+            return
+        other = self.ports[1 if source is self.ports[0] else 0]
+        if path.dlid not in (other.endPort.lid, 0xFFFF):
+            return
+        came = IBPath(
+            slid=lid, dlid=other.endPort.lid, sqpn=QPN(1), dqpn=QPN(1), pkey=path.pkey, qkey=path.qkey
+        )
+        self.clock.callLater(0.001, self._arrive, other, datagram, came)
+
+    @staticmethod
+    def _arrive(port: WiredPort, datagram: bytes, path: IBPath) -> None:
+        if port.receiver is not None and not port.isClosed:
+            port.receiver.received(datagram, path)
+
+
+TO_1 = IBPath(dlid=LID(1), dqpn=QPN(1))
+TO_2 = IBPath(dlid=LID(2), dqpn=QPN(1))
+
+
+def pass_(clock: Clock, seconds: float, step: float = 0.001) -> None:
+    """Let time pass."""
+    clock.pump([step] * round(seconds / step))
