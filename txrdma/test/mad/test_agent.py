@@ -207,7 +207,7 @@ class AgentTests(SynchronousTestCase):
     def test_redirect(self) -> None:
         """Whom an answer names is asked instead."""
         first = MADRefusal(
-            0x02, payload=ClassPortInfo(redirectLID=LID(2), redirectQPN=7, redirectQKey=0x80010000)
+            0x02, payload=ClassPortInfo(redirectLID=LID(2), redirectQPN=QPN(7), redirectQKey=0x80010000)
         )
         refusals = iter((first,))
 
