@@ -24,7 +24,7 @@ VENV := .venv
 COMPILED := .venv-compiled
 COMPILED_TESTS ?= txrdma.test.smc txrdma.test.test_smc_reactors txrdma.test.test_device_contract \
 	txrdma.test.test_soft_lane txrdma.test.test_soft_lane_atomics txrdma.test.test_soft_lane_ports \
-	txrdma.test.test_soft_sharedmemory txrdma.test.test_soft_sharedports
+	txrdma.test.test_soft_sharedmemory txrdma.test.test_soft_sharedports txrdma.test.test_soft_capture
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 

@@ -18,6 +18,7 @@ COMPILED = [
     "txrdma/soft/_receiving.py",
     "txrdma/soft/_sending.py",
     "txrdma/soft/_writer.py",
+    "txrdma/soft/capture.py",
 ]
 
 extensions = []
