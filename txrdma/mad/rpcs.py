@@ -31,7 +31,7 @@ class _Calling:
 
 
 class Answered(_Calling):
-    """A call that is answered with what was asked for: a class in, an instance out; a trap by its repression."""
+    """A call that is answered with what was asked for: a class in, an instance out."""
 
     __slots__ = ()
 
