@@ -155,6 +155,7 @@ class Options(usage.Options):
     optParameters = [
         ["rounds", "r", 3, "How often each is measured, in turns.", int],
         ["seconds", "s", 0.5, "How long each test takes.", float],
+        ["iterations", "i", 0, "Messages of each test, instead of a time.", int],
         ["sizes", "z", ",".join(map(str, SIZES)), "Bytes of messages.", sizesFrom],
         ["depth", "d", 64, "Requests outstanding at a time.", int],
         ["transfers", "t", "send,write", "Which of send, write, read and atomic."],
@@ -200,6 +201,7 @@ def main(arguments: list[str]) -> int:
         "measures": ["latency", "bandwidth"],
         "sizes": options["sizes"],
         "seconds": options["seconds"],
+        "iterations": options["iterations"],
         "depth": options["depth"],
         "inline": _INLINE,
         "reactor": options["reactor"],

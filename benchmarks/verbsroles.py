@@ -33,7 +33,7 @@ Result = dict[str, Any]
 
 async def series(endpoint: IStreamClientEndpoint, side: Side, orders: Orders) -> Result:
     """
-    Tests of C{transfers}, C{measures} and C{sizes}, of C{seconds} each, C{depth} at a time.
+    Tests of C{transfers}, C{measures} and C{sizes}, of C{seconds} or C{iterations} each, C{depth} at a time.
 
     C{cpu} of each is what the client's process has used for it, its beginning included.
     """
@@ -53,8 +53,9 @@ async def series(endpoint: IStreamClientEndpoint, side: Side, orders: Orders) ->
         transfers=[Transfer(name) for name in orders["transfers"]],
         measures=[Measure(name) for name in orders["measures"]],
         sizes=orders["sizes"],
+        iterations=orders.get("iterations", 0),
         seconds=orders["seconds"],
-        warmup=orders.get("warmup", 100),
+        warmup=orders.get("warmup", 10),
         depth=orders.get("depth", 64),
         inline=orders.get("inline", 0),
     )

@@ -1,0 +1,68 @@
+"""
+The benchmarks of verbs run, and say what they have measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+CHECKOUT = Path(__file__).parent.parent.parent
+
+
+class VerbsTests(SynchronousTestCase):
+    """C{python -m benchmarks.verbs}, from a checkout."""
+
+    def setUp(self) -> None:
+        if not (CHECKOUT / "benchmarks").is_dir():
+            raise SkipTest("the benchmarks are in a checkout only")
+        if len(os.sched_getaffinity(0)) < 2:
+            raise SkipTest("two processes need two cores")
+
+    def run_(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "benchmarks.verbs", *arguments]
+        return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=110)
+
+    def test_pairs(self) -> None:
+        """Two pairs of devices are measured in turns; the table and the JSON have both."""
+        name = os.path.abspath(self.mktemp())
+        done = self.run_(
+            *("--device=soft", "--device=soft", "--name=memory"),
+            *("--device=soft:route=rocev2", "--device=soft:route=rocev2"),
+            *("--rounds=1", "--iterations=20", "--sizes=64", "--transfers=send", f"--json={name}"),
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        first, _, row = done.stdout.splitlines()
+        self.assertIn("memory: MB/s | soft:route=rocev2 - soft:route=rocev2: MB/s", first)
+        self.assertEqual(len(row.split("|")), 10)
+        told = json.loads(Path(name).read_text())
+        self.assertEqual([pair["route"] for pair in told["pairs"]], ["shared-memory", "rocev2"])
+        for pair in told["pairs"]:
+            kinds = {(test, kind, size) for test, kind, size, _ in pair["values"]}
+            self.assertEqual(kinds, {("send", "latency", 64), ("send", "bandwidth", 64)})
+            for *_, rounds in pair["values"]:
+                self.assertEqual(len(rounds), 1)
+                self.assertGreater(rounds[0][0], 0)
+
+    def test_oneFails(self) -> None:
+        """A pair that can't be measured is named with its failure, and the others are measured."""
+        done = self.run_(
+            *("--device=soft:192.0.2.1", "--device=soft:192.0.2.1", "--name=nowhere"),
+            *("--device=soft", "--device=soft"),
+            *("--rounds=1", "--iterations=20", "--sizes=64", "--transfers=write"),
+        )
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("nowhere: a process ended with", done.stdout)
+        self.assertIn("| write | 64 |", done.stdout)
+
+    def test_wrong(self) -> None:
+        """Devices come in pairs."""
+        for arguments in ((), ("--device=soft",)):
+            done = self.run_(*arguments)
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn("two --device", done.stderr)
