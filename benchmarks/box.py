@@ -103,10 +103,10 @@ def section(told: dict[str, object] | None, why: str) -> list[str]:
         *lines,
         (
             "The software device over UDP beside the kernel's rxe, in one guest of `lab` (Linux "
-            f"{told['kernel']} under QEMU's emulation, about a tenth of native speed): two processes "
-            "of Python on two cores, by `txrdma.interfaces` only, each pair over a veth pair with an RDMA MTU "
-            f"of 4096; {told['rounds']} runs of each, in turns; medians. Round trips are of one message there and "
-            "back, the others of 64 outstanding."
+            f"{told['kernel']} under QEMU's emulation, about a tenth of native speed): two processes of "
+            "Python on two cores, by `txrdma.interfaces` only, each pair over a veth pair with an RDMA MTU "
+            f"of 4096; {told['rounds']} runs of each, in turns; medians. Round trips are of one message, "
+            "there and back; the others of 64 outstanding."
         ),
         "",
         *rows([Compared.fromDict(pair) for pair in pairs]),
