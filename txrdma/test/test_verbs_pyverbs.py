@@ -5,9 +5,11 @@ Devices by pyverbs, as far as they can be tested without one: with a fake in its
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -54,6 +56,7 @@ from txrdma.verbs._pyverbs import translated
 from txrdma.verbs._pyverbs_attributes import fromPyverbs, toPyverbs
 from txrdma.verbs._pyverbs_device import PyverbsDevice
 from txrdma.verbs._pyverbs_events import EventReader, read, Told
+from txrdma.verbs._pyverbs_ledger import openContext
 from txrdma.verbs.devices import openDevice
 from txrdma.verbs.strings import PyverbsDeviceStringParser
 
@@ -570,6 +573,29 @@ class EndTests(FakeDevice):
         self.assertNotIn(self.raw, Thing.log)
         self.assertGreaterEqual(sys.getrefcount(self.raw), references)
         self.assertRaises(DeviceUnavailable, self.device.createChannel)
+
+    def test_forked(self) -> None:
+        """A forked process leaves alone what is its parent's."""
+        del Thing.log[:]
+        pid = os.getpid()
+        self.patch(os, "getpid", lambda: pid + 1)
+        self.device.close()
+        self.assertEqual(self.kinds(), [])
+
+    def test_environment(self) -> None:
+        """While a device is opened libibverbs is told what we want of it; afterwards nobody is."""
+        seen: list[str | None] = []
+
+        def context(name: str) -> None:
+            seen.append(os.environ.get("RDMAV_ALLOW_DISASSOC_DESTROY"))
+
+        openContext(replace(FAKE, Context=context), "fake0")
+        self.assertEqual(seen, ["1"])
+        self.assertNotIn("RDMAV_ALLOW_DISASSOC_DESTROY", os.environ)
+        os.environ["RDMAV_ALLOW_DISASSOC_DESTROY"] = "0"
+        self.addCleanup(os.environ.pop, "RDMAV_ALLOW_DISASSOC_DESTROY")
+        openContext(replace(FAKE, Context=context), "fake0")
+        self.assertEqual((seen[1], os.environ["RDMAV_ALLOW_DISASSOC_DESTROY"]), ("0", "0"))
 
     def test_queueGoesFirst(self) -> None:
         """A completion queue that is closed takes its queue pairs with it; the other queue hears of it."""

@@ -33,7 +33,7 @@ from txrdma.verbs._pyverbs import loadPyverbs, Pyverbs, translated
 from txrdma.verbs._pyverbs_domain import PyverbsProtectionDomain
 from txrdma.verbs._pyverbs_events import EventReader, Removals, takeEvents, Told
 from txrdma.verbs._pyverbs_facts import deviceAttributes, deviceLimits, gidTable, pkeyTable, portAttributes
-from txrdma.verbs._pyverbs_ledger import closeEach, Ledger, openContext
+from txrdma.verbs._pyverbs_ledger import closeEach, keep, Ledger, openContext
 from txrdma.verbs._pyverbs_queuepair import PyverbsQueuePair
 from txrdma.verbs._pyverbs_queues import PyverbsCompletionChannel, PyverbsCompletionQueue
 
@@ -170,6 +170,9 @@ class PyverbsDevice:
         if self._closed:
             return
         self._closed = True
+        if self.ledger.isInherited:
+            keep(self)  # with all that it has
+            return
         closeEach(*self._domains, *self._completionQueues, *self._channels)
         self._release(DeviceUnavailable(f"the device {self.name} is closed"))
         self._listeners.clear()

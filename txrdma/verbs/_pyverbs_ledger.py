@@ -22,6 +22,7 @@ from txrdma.verbs._pyverbs import Pyverbs
 _log = Logger()
 
 _EVENTS: Final = "[infinibandevent]"
+_DISASSOCIATED: Final = "RDMAV_ALLOW_DISASSOC_DESTROY"
 _opening = Lock()
 
 
@@ -34,15 +35,25 @@ class Ledger:
 
     def __init__(self) -> None:
         self.stuck = False
+        self._owner = os.getpid()
 
     def close(self, thing: Any) -> None:
         """Close an object of pyverbs whose children are closed."""
+        if self.isInherited:
+            keep(thing)
+            self.stuck = True
+            return
         try:
             thing.close()
         except Exception as error:
             keep(thing)
             self.stuck = True
             _log.warn("{thing} can't be closed: {error}", thing=type(thing).__name__, error=error)
+
+    @property
+    def isInherited(self) -> bool:
+        """Is it a forked process that asks? To close something there would take it from the parent."""
+        return os.getpid() != self._owner
 
     def closeContext(self, context: Any) -> None:
         """Close the device itself, if nothing of it is left."""
@@ -68,7 +79,7 @@ def keep(thing: object) -> None:
 
 def openContext(verbs: Pyverbs, name: str) -> tuple[Any, int | None]:
     """The device, and the descriptor of its asynchronous events, which does not block."""
-    with _newEvents() as new:
+    with _newEvents() as new, _endsOfTheGone():
         context = verbs.Context(name=name)
     if len(new) != 1:
         _log.warn("no asynchronous events of {name}: their descriptor is one of {new}", name=name, new=new)
@@ -93,6 +104,23 @@ def openChannel(verbs: Pyverbs, context: Any) -> tuple[Any, int]:
         descriptor = new[0]
     os.set_blocking(descriptor, False)
     return channel, descriptor
+
+
+@contextmanager
+def _endsOfTheGone() -> Iterator[None]:
+    """
+    Have libibverbs let go of what the kernel has already taken away with a device.
+
+    It asks for this when it is used first; our own environment, which others inherit, stays as it is.
+    """
+    if _DISASSOCIATED in os.environ:
+        yield
+        return
+    os.environ[_DISASSOCIATED] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_DISASSOCIATED]
 
 
 @contextmanager

@@ -6,14 +6,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TYPE_CHECKING
 
+from twisted.internet.epollreactor import EPollReactor
 from twisted.internet.test.reactormixins import ReactorBuilder
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.error import InvalidRequest
+from txrdma.iba.verbs import MigrationState, QPAttributes, QPState
 from txrdma.interfaces import IVerbsDevice
 from txrdma.test.kernel import Box, OUTSIDE, Witness
 from txrdma.testing.contracts import VerbsDeviceContract
+from txrdma.testing.ends import PATIENT, TwoEnds
 from txrdma.testing.habits import RXE
 from txrdma.verbs.devices import openDevice
 
@@ -64,6 +69,37 @@ class PyverbsContractTests(InTheKernel, VerbsDeviceContract, ReactorBuilder):
     skip = OUTSIDE
     witness = Witness("pyverbs", "rxe", "the whole contract of verbs devices")
     habits = (RXE, RXE)
+
+
+class AlternatePathTests(InTheKernel, TwoEnds, SynchronousTestCase):
+    """Paths to go on with when the first fails."""
+
+    skip = OUTSIDE
+    witness = Witness("pyverbs", "rxe", "alternate paths are refused on RoCE")
+    habits = (RXE, RXE)
+    buildReactor = EPollReactor
+
+    def test_refused(self) -> None:
+        """Linux has them on InfiniBand only; the connection goes on without."""
+        alice, bob = self.end(0), self.end(1)
+        for end in (alice, bob):
+            end.toInit()
+        alice.toRTR(bob)
+        bob.toRTR(alice)
+        way = alice.wayTo(bob)
+        said = QPAttributes(
+            state=QPState.RTS, sqPSN=PATIENT.sqPSN, timeout=14, retryCount=7, rnrRetry=7, maxRDAtomic=1
+        )
+        alternate = replace(
+            said, alternateAddress=way, alternateTimeout=14, migrationState=MigrationState.REARM
+        )
+        self.assertRaises(InvalidRequest, alice.queuePair.modify, alternate)
+        self.assertEqual(alice.queuePair.state, QPState.RTR)
+        alice.queuePair.modify(said)
+        bob.receive(bob.segment())
+        alice.send(alice.fill(b"by the first way"))
+        self.runUntilCompleted(bob, receives=1)
+        self.assertEqual(bytes(bob.memory.view[:16]), b"by the first way")
 
 
 globals().update(

@@ -380,22 +380,45 @@ class OrderTests(SynchronousTestCase):
         for seed in range(first, first + 4):
             self.lives(seed, 1)
 
-    def test_neverClosed(self) -> None:
-        """A process that closes nothing ends well."""
+    def endsWell(self, *lines: str) -> None:
+        """A program that makes three ends, and says so when it is done."""
         program = (
-            "from twisted.internet.epollreactor import EPollReactor\n"
-            "from txrdma.testing.ends import End\n"
-            "from txrdma.verbs.devices import openDevice\n"
-            "reactor = EPollReactor()\n"
-            "ends = [End(openDevice(reactor, 'pyverbs:rxe0')) for _ in range(3)]\n"
-            "ends[0].domain.left = ends\n"
-            "print('done')\n"
+            "import os, sys, time",
+            "from twisted.internet.epollreactor import EPollReactor",
+            "from txrdma.testing.ends import End",
+            "from txrdma.verbs.devices import openDevice",
+            "reactor = EPollReactor()",
+            "ends = [End(openDevice(reactor, f'pyverbs:rxe{index % 2}')) for index in range(3)]",
+            *lines,
+            "print('done')",
         )
         done = subprocess.run(
-            [sys.executable, "-X", "faulthandler", "-c", program],
+            [sys.executable, "-X", "faulthandler", "-c", "\n".join(program)],
             cwd=_CHECKOUT,
             capture_output=True,
             text=True,
             timeout=120,
         )
         self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "done\n", ""))
+
+    def test_neverClosed(self) -> None:
+        """A process that closes nothing ends well."""
+        self.endsWell("ends[0].domain.left = ends")
+
+    def test_forked(self) -> None:
+        """A forked process that ends, or closes what it has inherited, takes nothing away from its parent."""
+        self.endsWell(
+            "one, other, _third = ends",
+            "for end in (one, other): end.toInit()",
+            "one.toRTR(other); other.toRTR(one); one.toRTS(); other.toRTS()",
+            "for closes in (False, True):",
+            "    if not (child := os.fork()):",
+            "        if closes: one.device.close()",
+            "        sys.exit()",
+            "    assert os.waitpid(child, 0)[1] == 0",
+            "other.receive(other.segment())",
+            "one.send(one.segment())",
+            "until = time.monotonic() + 30",
+            "while not other.received and time.monotonic() < until: other.look()",
+            "assert other.received[0].status == 0, other.received",
+        )
