@@ -256,15 +256,13 @@ class RoCERoute:
         if alternate is None or not alternate.at.isEnabled:
             self._refuse()
             return False
-        timeout = self._owner.attributes.alternateTimeout
         self._alternate = None
         self._take(alternate)
         self._become(MigrationState.MIGRATED)
         self._owner.migrationChanged(MigrationState.MIGRATED)
         self._address = self._owner.attributes.address
         if self.requester is not None:
-            patience = self._patience()
-            self.requester.retune(patience[0] if timeout is None else timeout, *patience[1:])
+            self.requester.retune(*self._patience())
             self.requester.moved(now)
         return True
 
