@@ -4,6 +4,7 @@ C{txrdma pingpong}: how fast two ends are.
 
 from __future__ import annotations
 
+import getopt
 import ipaddress
 import json
 import os
@@ -117,6 +118,21 @@ class CommandOptions(TellingOptions):
         ["inline", None, 0, "Send messages up to this length inline.", sizeFrom],
         ["csv", None, None, "Write the results as CSV to this file, too; - is the standard output.", str],
     ]
+
+    def parseOptions(self, options: Sequence[str] | None = None) -> None:
+        """Options may stand behind the host, too."""
+        words = list(options or ())
+        try:
+            found, rest = getopt.gnu_getopt(words, self.shortOpt, self.longOpt)
+        except getopt.GetoptError:
+            pass  # Twisted finds the same, and says what is wrong
+        else:
+            words = []
+            for name, value in found:
+                takesValue = name[:2] != "--" or f"{name[2:]}=" in self.longOpt
+                words.append(f"{name}={value}" if name[:2] == "--" and takesValue else name + value)
+            words += ["--", *rest]
+        super().parseOptions(words)  # type: ignore[no-untyped-call]  # of Twisted's
 
     def parseArgs(self, host: str | None = None) -> None:
         self["host"] = host
@@ -252,7 +268,6 @@ async def serve(reactor: IPingPongReactor, options: CommandOptions, interruption
     over: Deferred[None] = Deferred()
 
     def end() -> None:
-        server.close()
         if not over.called:
             over.callback(None)
 
@@ -268,6 +283,7 @@ async def serve(reactor: IPingPongReactor, options: CommandOptions, interruption
     interruption.then = end
     async with _listening(reactor, options, server, PORT):
         await over
+        await server.close()
 
 
 @asynccontextmanager

@@ -157,6 +157,7 @@ class Activity:
     def failed(self, error: Exception) -> None:
         """The link can't go on."""
         wasFinished, concluded = self.isFinished, self._concluded
+        self.settle()
         self.stop()
         if not wasFinished:
             self.done.errback(error)
@@ -174,10 +175,14 @@ class Activity:
     def finish(self) -> None:
         """Our own part is done; what arrives is counted still."""
         if not self.isFinished:
+            self.settle()
             self.isFinished = True
             self._cancel()
             self.done.callback(self.measurement)
             self._concludeNow()
+
+    def settle(self) -> None:
+        """Nothing more will be measured."""
 
     def examineAll(self) -> None:
         """All has come: look at what nobody has told us of."""

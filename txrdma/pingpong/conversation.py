@@ -33,11 +33,13 @@ class Conversation(Protocol):
 
     @ivar opened: fires when there is a transport.
     @ivar broken: fires once, with why it is over.
+    @ivar gone: fires when there is no transport any more.
     """
 
     def __init__(self, reactor: IReactorTime) -> None:
         self.opened: Deferred[Conversation] = Deferred()
         self.broken: Deferred[Exception] = Deferred()
+        self.gone: Deferred[None] = Deferred()
         self._reactor = reactor
         self._splitter = LineSplitter()
         self._heard: deque[Message] = deque()
@@ -102,6 +104,7 @@ class Conversation(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """The peer has gone."""
         self.end(PeerLost("the other end has gone"), tell=False)
+        self.gone.callback(None)
 
     def _take(self, message: Message) -> None:
         if isinstance(message, Trouble):

@@ -212,13 +212,12 @@ class Source(Activity):
         if not self._outstanding:
             self._goOn()
 
-    def finish(self) -> None:
-        """All have ended."""
+    def settle(self) -> None:
+        """The best there was."""
         measurement = self.measurement
         measurement.peak = measurement.bandwidth
         if self._slices >= 3:
             measurement.peak = max(self._best * self.test.size, measurement.peak)
-        super().finish()
 
     def examineAll(self) -> None:
         """What the peer has written."""

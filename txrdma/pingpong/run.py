@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from txrdma.error import InvalidRequest
+from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.verbs import QPKind
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import LinkSettings, Measure, Test, Transfer
@@ -126,7 +126,12 @@ class Running:
             for self.test in tests:
                 if self.isInterrupted:
                     return
-                self._tell(await self._client.run(self.test))
+                try:
+                    self._tell(await self._client.run(self.test))
+                except RDMAError:
+                    if self._client.unfinished is not None:
+                        self._tell(self._client.unfinished)
+                    raise
 
     def progress(self) -> int:
         """Messages of the present test."""

@@ -7,12 +7,13 @@ See L{txrdma.pingpong.bootstrap} for what they say to each other.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from time import perf_counter_ns
 from typing import Final
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import CancelledError, Deferred, TimeoutError
 from twisted.internet.interfaces import IAddress, IStreamClientEndpoint
 from twisted.internet.protocol import Factory, Protocol
 from twisted.logger import Logger
@@ -46,6 +47,7 @@ PORT: Final = 18516
 """Where servers listen, unless they are told: one more than what speaks the format of C{ibv_rc_pingpong}."""
 
 _RESULT_SECONDS: Final = 60.0
+_PARTING_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,7 @@ class Client:
     The end that says what is measured.
 
     @ivar settings: of the link, as the server has agreed to them.
+    @ivar unfinished: what a test had measured that has failed.
     """
 
     def __init__(self, side: Side, conversation: Conversation, device: IVerbsDevice) -> None:
@@ -119,6 +122,7 @@ class Client:
         self._device = device
         self._link: Link | None = None
         self._activity: Activity | None = None
+        self.unfinished: Measurement | None = None
         self.peer = ""
         self.settings = LinkSettings()
         conversation.broken.addCallback(self._broken)
@@ -163,6 +167,11 @@ class Client:
             result = await talk.hear(Result, seconds=_RESULT_SECONDS)
             if test.measure is Measure.BIDIRECTIONAL:
                 await activity.conclude(result.sent)
+        except BaseException:
+            if activity.measurement.messages:
+                activity.measurement.interrupted = True
+                self.unfinished = activity.measurement
+            raise
         finally:
             activity.stop()
             self._activity = None
@@ -281,10 +290,13 @@ class Server(Factory):
         conversation.opened.addCallback(self._opened)
         return conversation
 
-    def close(self) -> None:
-        """Send the client away."""
-        if self._conversation is not None:
+    async def close(self) -> None:
+        """Send the client away, and wait until it is gone."""
+        if self._conversation is not None and self._serving is not None:
+            over: Deferred[None] = Deferred()
+            self._serving.addCallback(over.callback)
             self._conversation.end(PeerLost("the server is stopped"))
+            await over
 
     def _opened(self, conversation: Conversation) -> None:
         if self.isServing:
@@ -340,7 +352,13 @@ class _Service:
                     await self._open(device, asked.settings)
                 elif isinstance(asked, Run):
                     await self._run(asked.test)
+        except Exception as error:
+            talk.end(error)
+            raise
         finally:
+            # The client shall hear of it from us, before it sees by its queue pair that we are gone.
+            with suppress(TimeoutError):
+                await talk.gone.addTimeout(_PARTING_SECONDS, self._side.reactor)
             if self._link is not None:
                 self._link.close()
             self._side.close(device)

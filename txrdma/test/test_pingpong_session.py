@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from twisted.internet.defer import Deferred
 from twisted.internet.protocol import Factory, Protocol
 from twisted.test.iosim import FakeTransport
 from twisted.trial.unittest import SynchronousTestCase
@@ -253,13 +254,16 @@ class TroubleTests(SessionCase):
         self.clock.callLater(0.01, lambda: self.clock.pumps[-1].serverIO.abortConnection())
         error = self.assertRaises(PeerLost, self.successOf, running)
         self.assertEqual(str(error), "the other end has gone")
+        assert client.unfinished is not None
+        self.assertGreater(client.unfinished.messages, 100)
+        self.assertTrue(client.unfinished.interrupted)
 
     def test_serverStops(self) -> None:
         """A server that is stopped says so."""
         client = self.client()
         self.successOf(client.open(LinkSettings()))
         running = client.run(Test(iterations=1 << 40))
-        self.clock.callLater(0.01, self.server.close)
+        self.clock.callLater(0.01, lambda: Deferred.fromCoroutine(self.server.close()))
         error = self.assertRaises(Refused, self.successOf, running)
         self.assertEqual(str(error), "the other end says: the server is stopped")
 
