@@ -58,14 +58,11 @@ class IBPath:
         said = [
             f"{word} {write(getattr(self, name))}"
             for word, (name, write, _) in _WORDS.items()
-            if self._says(name)
+            if getattr(self, name) != getattr(_NOWHERE, name)
         ]
         if not self.reversible:
             said.append("one-way")
         return " ".join(said) or "lid 0"
-
-    def _says(self, name: str) -> bool:
-        return getattr(self, name) != getattr(_NOWHERE, name)
 
     @classmethod
     def fromString(cls, text: str) -> IBPath:

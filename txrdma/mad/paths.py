@@ -31,13 +31,13 @@ _HIGHEST_LID: Final = 0xFFFE
 
 def parseTarget(text: str) -> LID | GID | GUID | IBPath:
     """
-    Read what people type: C{"7"}, C{"lid 7"}, C{"fe80::2:c903:1:2"}, C{"0x0002c90300010002"}, C{"DR 0,1,3"}, or
-    a path's own text.
+    Read what people type: C{"7"}, C{"lid 7"}, C{"fe80::2:c903:1:2"}, C{"0x0002c90300010002"}, C{"DR 0,1,3"},
+    or a path's own text.
 
     @raise ValueError: it is none of these.
     """
     said = text.strip()
-    if said.startswith("DR") or re.fullmatch(r"0(,\d+)*,?", said):
+    if said.startswith("DR") or re.fullmatch(r"0(,\d+)+,?", said):
         return IBDRPath.fromString(said)
     if _GUID.fullmatch(said):
         return GUID.fromString(said)
@@ -158,7 +158,7 @@ def pathOf(record: PathRecord) -> IBPath:
         dqpn=QPN(1),
         sqpn=QPN(1),
         qkey=GMP_QKEY,
-        mtu=MTU(record.mtu) if record.mtu in tuple(MTU) else None,
+        mtu=MTU(record.mtu) if int(record.mtu) in tuple(map(int, MTU)) else None,
         packetLifeTime=record.packetLifeTime or None,
         reversible=record.reversible,
     )

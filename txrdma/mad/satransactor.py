@@ -1,8 +1,8 @@
 """
 An agent that asks the subnet's administration instead of the nodes themselves.
 
-Follows InfiniBand Architecture vol. 1, 15.2.5: most attributes of subnet management have a record with the same
-content. Nodes may keep theirs behind an M_Key; the administration tells them to anybody.
+Follows InfiniBand Architecture vol. 1, 15.2.5: most attributes of subnet management have a record with the
+same content. Nodes may keep theirs behind an M_Key; the administration tells them to anybody.
 """
 
 from __future__ import annotations
