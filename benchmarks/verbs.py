@@ -156,7 +156,7 @@ class Options(usage.Options):
         ["rounds", "r", 3, "How often each is measured, in turns.", int],
         ["seconds", "s", 0.5, "How long each test takes.", float],
         ["iterations", "i", 0, "Messages of each test, instead of a time.", int],
-        ["sizes", "z", ",".join(map(str, SIZES)), "Bytes of messages.", sizesFrom],
+        ["sizes", "z", SIZES, "Bytes of messages, with commas between.", sizesFrom],
         ["depth", "d", 64, "Requests outstanding at a time.", int],
         ["transfers", "t", "send,write", "Which of send, write, read and atomic."],
         ["reactor", None, "epoll", "The reactor of both ends."],

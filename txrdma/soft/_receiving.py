@@ -405,7 +405,7 @@ class Receiving(Sending):
 
         What was found out holds for this C{poll}.
         """
-        if self._ready or not self._receives or self._targets is not None:
+        if self._ready or not self._receives:
             return False
         request = self._receives[0]
         identifier, segments = request.identifier, request.segments

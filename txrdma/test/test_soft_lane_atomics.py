@@ -166,6 +166,23 @@ class AtomicTests(AtomicCase):
         )
         self.assertEqual(ok(self.one.sent), [1, 2, 3, 4, 5, 6, 7])
 
+    def test_memoryLater(self) -> None:
+        """Neither does a write that is posted later, where others are done when posted."""
+        self.one.post(self.rdma(1, Operation.RDMA_WRITE, 0))
+        self.turn()
+        self.one.memory.view[:8] = b"written "
+        for count in (1, 2):
+            self.put(0)
+            for identifier in range(count):
+                self.one.post(self.atomic(identifier, operand=1, at=16 + 8 * identifier))
+            self.one.post(send(8, b"."))
+            self.other.receive(8, (1000, 8))
+            self.one.post(self.rdma(9, Operation.RDMA_WRITE, 0))
+            self.assertEqual(self.word(self.other.memory.view), 0)
+            self.turn()
+            self.assertEqual(self.word(self.one.memory.view, 8 + 8 * count), count - 1)
+            self.assertEqual(self.other.memory.view[:8], b"written ")
+
     def test_quickAgain(self) -> None:
         """When no atomic is on its way any more, writes are done when posted, as before."""
         self.one.post(self.rdma(1, Operation.RDMA_WRITE, 0), self.atomic(2, operand=1))

@@ -171,6 +171,28 @@ class DownTests(Case):
         self.turn()
         self.assertEqual((ok(self.one.sent), ok(self.other.received)), ([1], [7]))
 
+    def test_downInTurns(self) -> None:
+        """It begins anew, too, when one port goes down as soon as the other one is up."""
+        for first, second in (self.sides, self.sides[::-1]):
+            self.one.post(send(1, b"message"))
+            self.setDown(first)
+            self.turn()
+            self.one.lane.expired(5.0)
+            self.setDown(first, False)
+            self.setDown(second)
+            self.turn()
+            self.assertAlmostEqual(self.one.lane.expired(6.0) or 0, PATIENCE)
+            self.setDown(second, False)
+            self.turn()
+            self.one.lane.expired(7.0)
+
+    def test_shortest(self) -> None:
+        """Nobody waits for less than is sensible between processes."""
+        self.one.attributes = replace(self.one.attributes, timeout=1)
+        self.setDown(self.other)
+        self.one.post(send(1, b"message"))
+        self.assertAlmostEqual(self.one.lane.expired(5.0) or 0, 2 * 0.008)
+
     def test_forEver(self) -> None:
         """With a timeout of 0 there is no end to it."""
         self.one.attributes = replace(self.one.attributes, timeout=0)
@@ -199,15 +221,17 @@ class DownTests(Case):
             self.assertEqual((ok(self.other.received), self.other.events), ([0], []))
 
     def test_consumedMeanwhile(self) -> None:
-        """What was received before the port went down counts, even when the sender had not looked."""
-        self.one.post(send(1, b"message"))
-        self.other.receive(7, (1000, 100))
-        self.other.lane.poll()
-        self.setDown(self.other)
-        self.one.deliver()
-        self.one.lane.expired(5.0)
-        self.one.lane.expired(6.0)
-        self.assertEqual((ok(self.one.sent), self.one.events), ([1], []))
+        """What was received before a port went down counts, even when the sender had not looked."""
+        for which in range(2):
+            self.one, self.other = self.sides = list(pair())
+            self.one.post(send(1, b"message"))
+            self.other.receive(7, (1000, 100))
+            self.other.lane.poll()
+            self.setDown(self.sides[which])
+            self.one.deliver()
+            self.one.lane.expired(5.0)
+            self.one.lane.expired(6.0)
+            self.assertEqual((ok(self.one.sent), self.one.events), ([1], []))
 
     def test_begins(self) -> None:
         """A lane that begins while its port is down waits for it."""
@@ -257,6 +281,7 @@ class DownTests(Case):
                 self.one.lane.close()
             else:
                 self.one.lane.peerGone(None)
+            self.one.receive(7, (0, 100))
             self.setDown(self.one, False)
             self.turn()
             self.other.post(send(1, b"message"))
@@ -290,14 +315,16 @@ class EstablishedTests(Case):
         self.assertEqual(self.other.news, [AsyncEventKind.COMMUNICATION_ESTABLISHED])
 
     def test_readyToSend(self) -> None:
-        """In RTS there is no news in it."""
-        self.other.attributes = replace(self.other.attributes, state=QPState.RTR)
-        self.other.receive(7, (0, 100))
-        self.other.attributes = replace(self.other.attributes, state=QPState.RTS)
-        self.other.lane.attributesChanged()
-        self.one.post(send(1, b"."))
-        self.turn()
-        self.assertEqual((self.other.news, ok(self.other.received)), ([], [7]))
+        """In RTS there is no news in it, nor in what comes after that."""
+        for state in (QPState.RTS, QPState.SQD):
+            self.one, self.other = self.sides = list(pair())
+            self.other.attributes = replace(self.other.attributes, state=QPState.RTR)
+            self.other.receive(7, (0, 100))
+            self.other.attributes = replace(self.other.attributes, state=state)
+            self.other.lane.attributesChanged()
+            self.one.post(send(1, b"."))
+            self.turn()
+            self.assertEqual((self.other.news, ok(self.other.received)), ([], [7]))
 
     def test_withoutReceive(self) -> None:
         """A message that finds no receive has not been taken."""
