@@ -399,8 +399,10 @@ class DatagramRoute:
         """The reactor wakes by itself."""
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
-        """Stop; what is not completed, oldest first."""
-        return self.datagrams.flush()
+        """Stop; what is not completed, oldest first. What was is told before."""
+        left = self.datagrams.flush()
+        self.deliver()
+        return left
 
     def attributesChanged(self) -> None:
         """C{modify} has changed the Q_Key, or the PSN to begin with."""
@@ -412,7 +414,7 @@ class DatagramRoute:
 
     def close(self) -> None:
         """Let go."""
-        self.flush()
+        self.datagrams.flush()
         self.port.forget(self)
 
     # PortRoute

@@ -296,17 +296,29 @@ class RouteTests(NetworkCase):
     def test_failsInOrder(self) -> None:
         """What was complete before a queue pair is brought down completes before what is flushed."""
         alice, bob = connected(self.one, self.other)
+        self.failWhileReceiving(alice, bob)
+
+    def test_datagramsFailInOrder(self) -> None:
+        """The same for datagrams."""
+        alice, bob = (End(device, QPKind.UD) for device in (self.one, self.other))
+        alice.open()
+        bob.open()
+        handle = alice.domain.createAddressHandle(bob.way())
+        self.failWhileReceiving(alice, bob, address=handle, remoteQPN=bob.qp.number, remoteQKey=QKEY)
+
+    def failWhileReceiving(self, alice: End, bob: End, **more: Any) -> None:
+        """Bob's queue pair is brought down between a packet and its turn."""
         bob.receive(1, 0, 100)
         bob.receive(2, 0, 100)
         port = portOf(self.other)
-        alice.post(1, Operation.SEND, inline=[b"x"])
+        alice.post(1, Operation.SEND, inline=[b"x"], **more)
         ended = port.turnEnded
 
         def first() -> None:
             bob.qp.modify(QPAttributes(state=QPState.ERR))
             ended()
 
-        port.turnEnded = first  # type: ignore[method-assign]  # between a packet and its turn
+        port.turnEnded = first  # type: ignore[method-assign]  # that is where we get between
         self.run_(0.01)
         self.assertEqual(self.statuses(bob), [(1, Status.SUCCESS), (2, Status.WR_FLUSH_ERR)])
 
