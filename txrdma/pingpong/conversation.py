@@ -33,6 +33,7 @@ class Conversation(Protocol):
 
     @ivar opened: fires when there is a transport.
     @ivar broken: fires once, with why it is over.
+    @ivar error: the same; None while it goes on.
     @ivar gone: fires when there is no transport any more.
     """
 
@@ -44,13 +45,13 @@ class Conversation(Protocol):
         self._splitter = LineSplitter()
         self._heard: deque[Message] = deque()
         self._waiting: Deferred[Message] | None = None
-        self._error: Exception | None = None
+        self.error: Exception | None = None
 
     # For those who talk.
 
     def say(self, message: Message) -> None:
         """Say it, if anybody can hear it."""
-        if self._error is None and self.transport is not None:
+        if self.error is None and self.transport is not None:
             self.transport.write(encode(message))
 
     async def hear(self, *kinds: type[_M], seconds: float | None = ANSWER_SECONDS) -> _M:
@@ -70,11 +71,11 @@ class Conversation(Protocol):
 
     def end(self, error: Exception, tell: bool = True) -> None:
         """It is over, because of that; by default the peer hears why."""
-        if self._error is not None:
+        if self.error is not None:
             return
         if tell:
             self.say(Trouble(str(error)))
-        self._error = error
+        self.error = error
         if self.transport is not None:
             self.transport.loseConnection()
         waiting, self._waiting = self._waiting, None
@@ -96,7 +97,7 @@ class Conversation(Protocol):
         """Some of what the peer says."""
         try:
             for line in self._splitter.take(data):
-                if self._error is None:
+                if self.error is None:
                     self._take(decode(line))
         except WireError as error:
             self.end(error)
@@ -121,8 +122,8 @@ class Conversation(Protocol):
         waiting: Deferred[Message] = Deferred(self._forget)
         if self._heard:
             waiting.callback(self._heard.popleft())
-        elif self._error is not None:
-            waiting.errback(self._error)
+        elif self.error is not None:
+            waiting.errback(self.error)
         else:
             self._waiting = waiting
             if seconds is not None:
@@ -134,5 +135,5 @@ class Conversation(Protocol):
 
     def _late(self, result: object, seconds: float) -> Failure:
         self.end(PeerLost(f"the other end has said nothing for {seconds:g} seconds"))
-        assert self._error is not None
-        return Failure(self._error)
+        assert self.error is not None
+        return Failure(self.error)

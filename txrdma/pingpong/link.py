@@ -308,7 +308,7 @@ class Link:
         if event.kind is AsyncEventKind.DEVICE_FATAL or (
             event.kind in _FATAL and event.queuePair in (None, self.queuePair)
         ):
-            self.fail(DeviceUnavailable(f"{self.device.name}: {event.kind.value}"))
+            self.fail(DeviceUnavailable(f"the connection has failed ({event.kind.value})"))
 
 
 def usualGID(device: IVerbsDevice, port: int) -> int:

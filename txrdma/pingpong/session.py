@@ -16,6 +16,7 @@ from typing import Final
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError
 from twisted.internet.interfaces import IAddress, IStreamClientEndpoint
 from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
 from txrdma.error import InvalidRequest, RDMAError, Refused, WireError
@@ -48,6 +49,7 @@ PORT: Final = 18516
 
 _RESULT_SECONDS: Final = 60.0
 _PARTING_SECONDS: Final = 1.0
+_REASON_SECONDS: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +147,6 @@ class Client:
         talk.say(Open(within(settings, Limits(size=settings.size), self._device, self._side.port)))
         opened = await talk.hear(Opened)
         self._link = link = self._side.link(self._device, opened.settings)
-        link.broken = talk.end
         link.connect(opened.there)
         talk.say(Connect(link.here))
         await talk.hear(Connected)
@@ -167,13 +168,13 @@ class Client:
             result = await talk.hear(Result, seconds=_RESULT_SECONDS)
             if test.measure is Measure.BIDIRECTIONAL:
                 await activity.conclude(result.sent)
-        except BaseException:
+        except RDMAError as error:
             if activity.measurement.messages:
                 activity.measurement.interrupted = True
                 self.unfinished = activity.measurement
-            raise
+            raise await self._reason(error) from error
         finally:
-            activity.stop()
+            _leave(activity)
             self._activity = None
         return _joined(measurement, activity, result)
 
@@ -197,10 +198,23 @@ class Client:
         if link is not None:
             link.close()
 
+    async def _reason(self, error: RDMAError) -> RDMAError:
+        """Why it has failed: a queue pair often hears before we do that there is nobody any more."""
+        await deferLater(self._side.reactor, _REASON_SECONDS)
+        gone = self._conversation.error
+        self._conversation.end(error)
+        return gone if isinstance(gone, PeerLost) else error
+
     def _broken(self, error: Exception) -> Exception:
         if self._activity is not None:
             self._activity.failed(error)
         return error
+
+
+def _leave(activity: Activity) -> None:
+    """Nobody asks any more what becomes of it."""
+    activity.stop()
+    activity.done.addErrback(lambda failure: None)
 
 
 def _joined(measurement: Measurement, activity: Activity, result: Result) -> Measurement:
@@ -388,7 +402,7 @@ class _Service:
                 activity.interrupt()
             seen = await activity.conclude(done.messages)
         finally:
-            activity.stop()
+            _leave(activity)
             self._activity = None
         talk.say(
             Result(
