@@ -412,6 +412,33 @@ device.close()
 """
         self.assertEqual(self.alone(program), "ACTIVE  ::ffff:192.0.2.7\n")
 
+    def test_otherNamespace(self) -> None:
+        """A device sees the interfaces of the namespace that it was opened in, wherever its thread goes."""
+        program = """
+import ctypes, subprocess
+from twisted.internet.testing import MemoryReactorClock
+from txrdma.soft.device import openSoftDevice
+
+def ip(command):
+    subprocess.run(["ip", *command.split()], check=True)
+
+def state():
+    port = device.portAttributes(1)
+    print(port.state.name, port.netdev, port.activeMTU.bytes, port.rate)
+
+ip("link add v0 mtu 9000 type veth peer name v1")
+ip("addr add 10.99.0.1/24 dev v0")
+ip("link set v0 up")
+ip("link set v1 up")
+device = openSoftDevice(MemoryReactorClock(), "10.99.0.1", route="rocev2")
+state()
+assert ctypes.CDLL(None).unshare(0x40000000) == 0  # CLONE_NEWNET
+ip("link add v0 mtu 1500 type veth peer name v1")
+state()
+device.close()
+"""
+        self.assertEqual(self.alone(program), "ACTIVE v0 4096 10000000000\n" * 2)
+
     def test_followed(self) -> None:
         """Links and addresses that go and come are told, and are true; second addresses are found, too."""
         self.assertEqual(self.alone(FOLLOWING), FOLLOWED)
