@@ -17,7 +17,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from txrdma.error import DeviceUnavailable, InvalidRequest, WireError
+from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
 from txrdma.iba.path import GMP_QKEY, IBDRPath, IBPath
 from txrdma.iba.types import LID, PKey, QPN
 from txrdma.interfaces import IMADAgent, IMADPort, IMADReceiver
@@ -171,7 +171,7 @@ class MADAgent(RPCs):
             call.timeoutSeconds = self._patienceFor(path) if timeoutSeconds is None else timeoutSeconds
             call.retriesLeft = self.retries if retries is None else retries
             self._issue(call, path)
-        except (InvalidRequest, WireError, DeviceUnavailable) as error:
+        except RDMAError as error:
             return fail(error)
         return succeed(None) if call.rpc.answer is None else call.awaited()
 
@@ -213,11 +213,15 @@ class MADAgent(RPCs):
             self._send(datagram, path)
             return
         self._begin(call, self._seconds())
-        if call.rpc.method is Method.GET_MULTI and not self.port.doesRMPP:
-            self._long.send(datagram, call.content, path, self._seconds())
-            self._longTurn()
-        else:
-            self._send(datagram, path, call.timeoutSeconds)
+        try:
+            if call.rpc.method is Method.GET_MULTI and not self.port.doesRMPP:
+                self._long.send(datagram, call.content, path, self._seconds())
+                self._longTurn()
+            else:
+                self._send(datagram, path, call.timeoutSeconds)
+        except RDMAError:
+            self._transactions.end(call)
+            raise
         if self._timer is None or call.deadline < self._timerAt:
             self._reschedule()
 
@@ -413,7 +417,7 @@ class MADAgent(RPCs):
             call.redirections += 1
             try:
                 self._issue(call, redirected(call.path, datagram))
-            except (InvalidRequest, WireError, DeviceUnavailable) as error:
+            except RDMAError as error:
                 call.failed(error)
             return
         call.failed(MADError(call.rpc, call.path, status, call.datagram, datagram))
@@ -439,7 +443,11 @@ class MADAgent(RPCs):
 
     def _goOn(self, again: Sequence[Call], late: Sequence[Call], why: str) -> None:
         for call in again:
-            self._send(call.datagram, call.path, call.timeoutSeconds)
+            try:
+                self._send(call.datagram, call.path, call.timeoutSeconds)
+            except RDMAError as error:
+                self._transactions.end(call)
+                call.failed(error)
         for call in late:
             call.failed(MADTimeoutError(f"{call.rpc.name}: {why}", call.rpc, call.path, call.datagram))
 

@@ -1,0 +1,377 @@
+"""
+Management ports of the kernel: C{/dev/infiniband/umadN}.
+
+Follows the kernel's interface to user space, version 5. Each class that is sent or served has an agent of
+its own with the kernel, which answers by the agent's number in the upper half of transaction IDs.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+from collections.abc import Callable, Sequence
+from fcntl import ioctl
+from struct import Struct
+from typing import Final, NamedTuple
+
+from zope.interface import implementer
+
+from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
+from txrdma.iba.path import GMP_QKEY, IBPath, MADEndPort
+from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, LID, PKey, QPN
+from txrdma.iba.verbs import Buffer
+from txrdma.interfaces import IMADPort, IMADReceiver
+from txrdma.mad._long import RMPP_CLASSES
+from txrdma.mad.messages import formatOf
+from txrdma.ports import EndPort
+
+_log = Logger()
+
+_HEADER: Final = 64
+_LONGEST_READ: Final = _HEADER + 64 * 1024
+_BATCH: Final = 64
+_SOONER: Final = 900
+"""Milliseconds that the kernel waits for each second that we do."""
+
+# Agent, status, timeout in milliseconds, retries, length: in the host's order; what follows is big-endian.
+_LOCAL: Final = Struct("=IIIII")
+_REMOTE: Final = Struct(">IIHBBBBBB16sI")
+_PKEY_INDEX: Final = Struct("=H6x")
+
+_REGISTER: Final = Struct("=IIBBHIQQIB3x")
+_UNREGISTER: Final = Struct("=I")
+
+_ODD: Final = ("ppc", "mips", "sparc", "alpha")
+
+
+def ioctlNumber(direction: int, number: int, size: int, machine: str = platform.machine()) -> int:
+    """
+    The number of one of umad's ioctls.
+
+    @param direction: 1 when we give something to the kernel, 2 when it gives something back, 3 for both.
+    """
+    if machine.startswith(_ODD):
+        bits = (4 if direction & 1 else 0) | (2 if direction & 2 else 0) or 1
+        return bits << 29 | size << 16 | 0x1B << 8 | number
+    return direction << 30 | size << 16 | 0x1B << 8 | number
+
+
+REGISTER_AGENT2: Final = ioctlNumber(3, 4, _REGISTER.size)
+UNREGISTER_AGENT: Final = ioctlNumber(1, 2, _UNREGISTER.size)
+
+
+class _Agent(NamedTuple):
+    """What the kernel knows of us for one class."""
+
+    number: int
+    managementClass: int
+
+
+class Envelope(NamedTuple):
+    """What stands before a datagram that came."""
+
+    sqpn: int
+    qkey: int
+    lid: int
+    serviceLevel: int
+    pathBits: int
+    hasGRH: bool
+    gidIndex: int
+    hopLimit: int
+    trafficClass: int
+    gid: bytes
+    flowLabel: int
+    pkeyIndex: int
+    isSMI: bool
+
+
+@implementer(IMADPort, IReadDescriptor)
+class UmadPort:
+    """
+    A port of an RDMA device of this host.
+
+    Long messages are cut and joined by the kernel, or by us with C{rmpp=False}.
+    """
+
+    transactionIDBits = 32
+
+    def __init__(
+        self, reactor: IReactorFDSet, endPort: EndPort, rmpp: bool = True, folder: str = "/dev/infiniband"
+    ) -> None:
+        """
+        @param endPort: which port; L{txrdma.ports.getEndPort} finds them.
+        @param rmpp: whether the kernel shall cut and join long messages.
+        @raise DeviceUnavailable: it has no such device file, or we may not open it.
+        """
+        self.doesRMPP = rmpp
+        self.name = f"umad:{endPort.device.name}/{endPort.number}"
+        self._reactor = reactor
+        self._sysfs = endPort
+        self._receiver: IMADReceiver | None = None
+        self._agents: dict[tuple[int, int, int], _Agent] = {}
+        self._served: dict[int, _Agent] = {}
+        self._buffer = bytearray(_LONGEST_READ)
+        self._closed = False
+        try:
+            self._fd = os.open(f"{folder}/{endPort.madName}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise DeviceUnavailable(f"{self.name}: {error}") from error
+        try:
+            self.endPort = self.refresh()
+            self.hasSMI = self._tryAgent(0, 0x81)
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def __repr__(self) -> str:
+        return f"<UmadPort {self.name} LID {self.endPort.lid}>"
+
+    # IMADPort
+
+    def start(self, receiver: IMADReceiver) -> None:
+        """Bring what comes from now on."""
+        self._receiver = receiver
+        self._reactor.addReader(self)
+
+    def serve(self, managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
+        """
+        Bring requests of this class with these methods, too.
+
+        @raise ResourceExhausted: somebody else takes them already.
+        @raise InvalidRequest: the kernel keeps them for itself.
+        """
+        mask = 0
+        for method in methods:
+            mask |= 1 << (method & 0x7F)
+        try:
+            agent = self._register(managementClass, mask, oui)
+        except OSError as error:
+            if error.errno in (errno.EEXIST, errno.EBUSY):
+                raise ResourceExhausted(f"{self.name}: class {managementClass:#x} is taken") from error
+            raise InvalidRequest(
+                f"{self.name}: class {managementClass:#x} can't be served: {error}"
+            ) from error
+        self._served[managementClass] = agent
+
+        def end() -> None:
+            if self._served.get(managementClass) is agent:
+                del self._served[managementClass]
+                self._unregister(agent)
+
+        return end
+
+    def send(self, datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
+        """
+        Send one.
+
+        @raise InvalidRequest: the kernel refuses it.
+        """
+        managementClass = datagram[1]
+        isResponse = bool(datagram[3] & 0x80)
+        agent = self._served.get(managementClass) if isResponse else None
+        if agent is None:
+            agent = self._agentFor(managementClass, datagram)
+        message = self._envelope(agent, datagram, path, answerWithin) + bytes(datagram)
+        try:
+            os.write(self._fd, message)
+        except OSError as error:
+            if error.errno in (errno.EIO, errno.ENODEV, errno.EPIPE):
+                self._lost(error)
+            elif error.errno == errno.EAGAIN:
+                raise ResourceExhausted(f"{self.name}: the kernel takes no more at present") from error
+            else:
+                raise InvalidRequest(f"{self.name}: the kernel refuses the datagram: {error}") from error
+
+    def pathOf(self, envelope: object) -> IBPath:
+        """The way that a datagram took."""
+        assert isinstance(envelope, Envelope)
+        end = self.endPort
+        sgid = dgid = None
+        if envelope.hasGRH:
+            sgid = GID(envelope.gid)
+            dgid = end.gids[envelope.gidIndex] if envelope.gidIndex < len(end.gids) else None
+        pkey = end.pkeys[envelope.pkeyIndex] if envelope.pkeyIndex < len(end.pkeys) else DEFAULT_PKEY
+        return IBPath(
+            slid=LID(envelope.lid),
+            dlid=LID(end.lid | envelope.pathBits),
+            serviceLevel=envelope.serviceLevel,
+            sgid=sgid,
+            dgid=dgid,
+            trafficClass=envelope.trafficClass,
+            flowLabel=envelope.flowLabel,
+            hopLimit=envelope.hopLimit,
+            pkey=pkey,
+            sqpn=QPN(envelope.sqpn),
+            dqpn=QPN(0 if envelope.isSMI else 1),
+            qkey=0 if envelope.isSMI else GMP_QKEY,
+        )
+
+    def refresh(self) -> MADEndPort:
+        """Look anew at what the port is."""
+        port = self._sysfs
+        gids = tuple(port.gids())
+        self.endPort = MADEndPort(
+            portGUID=port.guid or (gids[0].guid if gids else GUID(bytes(8))),
+            gids=gids,
+            portNum=port.number,
+            lid=port.lid,
+            lidMask=port.lidMask,
+            smLID=port.smLID,
+            smServiceLevel=port.smServiceLevel,
+            pkeys=tuple(port.pkeys()) or (DEFAULT_PKEY,),
+        )
+        return self.endPort
+
+    def close(self) -> None:
+        """Close the device; the kernel forgets our agents. Twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._receiver is not None:
+            self._reactor.removeReader(self)
+        os.close(self._fd)
+
+    # IReadDescriptor
+
+    def fileno(self) -> int:
+        """Of the device."""
+        return self._fd if not self._closed else -1
+
+    def logPrefix(self) -> str:
+        """As Twisted's log shows it."""
+        return "txrdma.mad.umad"
+
+    def doRead(self) -> None:
+        """Take what has come, but let others have their turn."""
+        for _ in range(_BATCH):
+            if self._closed:
+                return
+            try:
+                length = self._read()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._lost(error)
+                return
+            if length > _HEADER:
+                self._arrived(bytes(self._buffer[:_HEADER]), bytes(self._buffer[_HEADER:length]))
+
+    def connectionLost(self, reason: Failure) -> None:
+        """The reactor says that it is over."""
+        self.close()
+
+    # What the kernel wants.
+
+    def _read(self) -> int:
+        """One datagram into the buffer, which grows for long messages."""
+        try:
+            return os.readv(self._fd, [self._buffer])
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            needed = _LOCAL.unpack_from(self._buffer)[4]
+            self._buffer = bytearray(max(needed, 2 * len(self._buffer)))
+            return os.readv(self._fd, [self._buffer])
+
+    def _arrived(self, header: bytes, datagram: bytes) -> None:
+        receiver = self._receiver
+        assert receiver is not None
+        _agent, status, _timeout, _retries, _length = _LOCAL.unpack_from(header)
+        if status:
+            receiver.undeliverable(datagram, os.strerror(status))
+            return
+        qpn, qkey, lid, sl, bits, hasGRH, gidIndex, hops, tclass, gid, flow = _REMOTE.unpack_from(header, 20)
+        (pkeyIndex,) = _PKEY_INDEX.unpack_from(header, 56)
+        isSMI = datagram[1] & 0x7F == 1
+        receiver.received(
+            datagram,
+            Envelope(
+                *(qpn, qkey, lid, sl, bits, bool(hasGRH), gidIndex, hops, tclass, gid, flow, pkeyIndex, isSMI)
+            ),
+        )
+
+    def _envelope(self, agent: _Agent, datagram: Buffer, path: IBPath, answerWithin: float) -> bytes:
+        end = self.endPort
+        isSMI = agent.managementClass & 0x7F == 1
+        gidIndex = 0
+        if path.dgid is not None and path.sgid in end.gids:
+            gidIndex = end.gids.index(path.sgid)
+        # The kernel gives up a little before us: it takes no request twice that it still waits for.
+        local = _LOCAL.pack(agent.number, 0, int(answerWithin * _SOONER), 0, len(datagram))
+        remote = _REMOTE.pack(
+            0 if isSMI else path.dqpn or 1,
+            0 if isSMI else path.qkey or GMP_QKEY,
+            path.dlid,
+            path.serviceLevel,
+            path.slid & ((1 << end.lidMask) - 1),
+            path.dgid is not None,
+            gidIndex,
+            path.hopLimit,
+            path.trafficClass,
+            path.dgid.raw if path.dgid is not None else bytes(16),
+            path.flowLabel,
+        )
+        return local + remote + _PKEY_INDEX.pack(self._pkeyIndex(path.pkey))
+
+    def _pkeyIndex(self, pkey: PKey) -> int:
+        """Where a partition is in the table; of the default one the limited membership will do."""
+        pkeys = self.endPort.pkeys
+        if pkey in pkeys:
+            return pkeys.index(pkey)
+        limited = PKey(pkey & 0x7FFF)
+        if limited in pkeys:
+            return pkeys.index(limited)
+        raise InvalidRequest(f"{self.name} is not in partition {pkey:#06x}")
+
+    def _agentFor(self, managementClass: int, datagram: Buffer) -> _Agent:
+        """The agent by which we ask; made when it is wanted first."""
+        oui = int.from_bytes(datagram[37:40], "big") if 0x30 <= managementClass <= 0x4F else 0
+        key = (managementClass, oui, 0)
+        agent = self._agents.get(key)
+        if agent is None:
+            try:
+                agent = self._agents[key] = self._register(managementClass, 0, oui)
+            except OSError as error:
+                raise InvalidRequest(
+                    f"{self.name}: class {managementClass:#x} does not pass here: {error}"
+                ) from error
+        return agent
+
+    def _tryAgent(self, qpn: int, managementClass: int) -> bool:
+        try:
+            self._agents[managementClass, 0, 0] = self._register(managementClass, 0, 0)
+        except OSError as error:
+            if error.errno in (errno.EPROTONOSUPPORT, errno.EINVAL, errno.EPERM):
+                return False
+            raise DeviceUnavailable(f"{self.name}: {error}") from error
+        return True
+
+    def _register(self, managementClass: int, methods: int, oui: int) -> _Agent:
+        version: int = formatOf(managementClass).classVersion  # type: ignore[attr-defined]  # every frame has it
+        rmpp = int(self.doesRMPP and managementClass in RMPP_CLASSES)
+        asked = bytearray(
+            _REGISTER.pack(
+                *(0, 0 if managementClass & 0x7F == 1 else 1, managementClass, version, 0, 0),
+                *(methods & 0xFFFFFFFFFFFFFFFF, methods >> 64, oui, rmpp),
+            )
+        )
+        ioctl(self._fd, REGISTER_AGENT2, asked, True)
+        return _Agent(_REGISTER.unpack(asked)[0], managementClass)
+
+    def _unregister(self, agent: _Agent) -> None:
+        if not self._closed:
+            try:
+                ioctl(self._fd, UNREGISTER_AGENT, bytearray(_UNREGISTER.pack(agent.number)))
+            except OSError as error:
+                _log.debug("{port}: {error}", port=self.name, error=error)
+
+    def _lost(self, error: OSError) -> None:
+        receiver = self._receiver
+        self.close()
+        if receiver is not None:
+            receiver.portLost(f"{self.name} is gone: {error}")
