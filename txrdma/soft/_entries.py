@@ -99,8 +99,8 @@ class Entry:
             self.inline = b"".join(request.inline)
             self.length = len(self.inline)
         else:
-            self.segments = tuple(request.segments)
-            self.length = sum([segment.length for segment in self.segments])
+            self.segments = segments = tuple(request.segments)
+            self.length = segments[0].length if len(segments) == 1 else sum([s.length for s in segments])
         if self.opcode > READ_REQUEST:
             self._operate(request)
         if not 0 <= self.length <= LONGEST_MESSAGE:

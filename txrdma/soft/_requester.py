@@ -258,8 +258,11 @@ class Requester:
         else:
             local, domain = self._keys.local, self._domain
             segments = entry.segments
-            pieces = [local(domain, segment, False) for segment in segments]
-            payload = gathered(pieces, offset, length) if pieces else b""
+            if len(segments) == 1:  # as nearly always
+                payload = local(domain, segments[0], False)[offset : offset + length]
+            else:
+                pieces = [local(domain, segment, False) for segment in segments]
+                payload = gathered(pieces, offset, length) if pieces else b""
         if next < self.sent:
             self.resent += min(stop, self.sent) - next
         if entry.end - entry.first == 1:

@@ -401,19 +401,16 @@ class RoCEPort:
         assert peer is not None
         data, segment = self._view[: self._fill], self._segment
         if self.isEnabled:
-            self._pass(data, segment, peer)
+            counters = self.counters
+            counters.packetsSent += self._inFrame
+            counters.bytesSent += self._fill
+            counters.writes += 1
+            if self._capture is not None:
+                self._record(data, segment, peer, True)
+            if self._unsent or not self._carrier.send(data, segment, peer.raw):
+                self._unsent.append((bytes(data), segment, peer.raw))
         self._fill = self._inFrame = self._segment = 0
         self._framePeer = None
-
-    def _pass(self, data: memoryview, segment: int, peer: Peer) -> None:
-        counters = self.counters
-        counters.packetsSent += self._inFrame
-        counters.bytesSent += self._fill
-        counters.writes += 1
-        if self._capture is not None:
-            self._record(data, segment, peer, True)
-        if self._unsent or not self._carrier.send(data, segment, peer.raw):
-            self._unsent.append((bytes(data), segment, peer.raw))
 
     def writable(self) -> None:
         """The carrier has room again."""
@@ -517,7 +514,7 @@ class RoCEPort:
             counters.malformed += count
             return
         route = self._routes.get(QPN(head & 0xFFFFFF))
-        run = Incoming(head >> 56, bool(flags & 0x80), pad, data, stride, count, bool(flags & 0x40))
+        run = Incoming(head >> 56, flags & 0x80 != 0, pad, data, stride, count, flags & 0x40 != 0)
         if route is None or not route.received(run, peer, now):
             counters.strays += count
             return
