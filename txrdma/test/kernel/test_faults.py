@@ -137,7 +137,7 @@ class LinkTests(Torn, PortContract, SynchronousTestCase):
         "software device", "rxe", "interfaces down and up, at each end; the software device asks"
     )
 
-    datagramsMayWait = True
+    isOneWire = True
 
     def setPort(self, which: int, isUp: bool) -> None:
         """By C{ip link}."""
@@ -153,6 +153,7 @@ class LinkTests(Torn, PortContract, SynchronousTestCase):
         """And at the end, too."""
         for isFar in (False, True):
             self.world.setLink(isFar, True)
+        self.world.settle()
 
 
 class LinkOfRXETests(LinkTests):

@@ -143,6 +143,22 @@ class World:
         namespace, device = self._place(isFar)
         run("ip", *namespace, "link", "set", device, "up" if isUp else "down")
 
+    def settle(self) -> None:
+        """Wait until the wire has a link, and rxe has heard of it."""
+        deadline = time.monotonic() + 30
+        while not (self._says(f"/sys/class/net/{LINK_HERE}/operstate", "up") and self._isActive()):
+            if time.monotonic() > deadline:
+                raise OSError(f"{RXE} does not become active")
+            time.sleep(0.05)
+
+    def _isActive(self) -> bool:
+        return self._says(f"/sys/class/infiniband/{RXE}/ports/1/state", "ACTIVE")
+
+    @staticmethod
+    def _says(path: str, word: str) -> bool:
+        with open(path) as file:
+            return word in file.read()
+
     # What packets suffer.
 
     def spoil(self, isFar: bool, *how: str) -> None:
