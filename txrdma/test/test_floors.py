@@ -21,6 +21,7 @@ CHECKOUT = PACKAGE.parent
 FLOORS = {
     "wire": 1,
     "error": 1,
+    "strings": 1,
     "iba": 2,
     "ports": 2,
     "interfaces": 3,

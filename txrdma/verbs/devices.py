@@ -24,6 +24,7 @@ from txrdma.interfaces import (
     IVerbsDevice,
     IVerbsDeviceStringParser,
 )
+from txrdma.strings import parseString
 
 _Key = tuple[object, str, Hashable]
 
@@ -151,50 +152,9 @@ def _understood(description: str) -> tuple[IVerbsDeviceStringParser, list[str], 
 
     @raise ValueError: there is no sense in the string.
     """
-    args, kwargs = _parse(description)
+    args, kwargs = parseString(description)
     prefix, *args = args
     for parser in _parsers():
         if parser.prefix == prefix:
             return parser, args, kwargs
     raise ValueError(f"device {description!r}: there is no kind {prefix!r}, only {', '.join(deviceKinds())}")
-
-
-def _parse(description: str) -> tuple[list[str], dict[str, str]]:
-    """
-    Take a device string apart.
-
-    @raise ValueError: a key comes twice, or a backslash stands before nothing.
-    """
-    args: list[str] = []
-    kwargs: dict[str, str] = {}
-    for key, value in _fields(description):
-        if key is None:
-            args.append(value)
-        elif key in kwargs:
-            raise ValueError(f"device {description!r}: {key}={value} after {key}={kwargs[key]}")
-        else:
-            kwargs[key] = value
-    if not args:
-        raise ValueError(f"device {description!r} names no kind of device")
-    return args, kwargs
-
-
-def _fields(description: str) -> Iterator[tuple[str | None, str]]:
-    """The parts between colons: each a key, if it has one, and a value."""
-    key: str | None = None
-    value = ""
-    characters = iter(description)
-    for character in characters:
-        if character == ":":
-            yield key, value
-            key, value = None, ""
-        elif character == "=" and key is None:
-            key, value = value, ""
-        elif character == "\\":
-            following = next(characters, None)
-            if following is None:
-                raise ValueError(f"device {description!r}: there is nothing behind the last backslash")
-            value += following
-        else:
-            value += character
-    yield key, value

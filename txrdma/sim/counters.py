@@ -1,0 +1,71 @@
+"""
+What a simulated port has counted: numbers that are set, and numbers that grow with time.
+
+Follows InfiniBand Architecture vol. 1, 16.1.3.5 (PortCounters) and 16.1.4.11 (PortCountersExtended). One set
+of numbers is behind both; a counter of 8, 16 or 32 bits stops where its bits end.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+ERRORS: Final = (
+    *("symbolErrorCounter", "linkErrorRecoveryCounter", "linkDownedCounter", "portRcvErrors"),
+    *("portRcvRemotePhysicalErrors", "portRcvSwitchRelayErrors", "portXmitDiscards"),
+    *("portXmitConstraintErrors", "portRcvConstraintErrors", "localLinkIntegrityErrors"),
+    *("excessiveBufferOverrunErrors", "vl15Dropped"),
+)
+DATA: Final = ("portXmitData", "portRcvData", "portXmitPkts", "portRcvPkts")
+CASTS: Final = (
+    *("portUnicastXmitPkts", "portUnicastRcvPkts", "portMulticastXmitPkts", "portMulticastRcvPkts"),
+)
+NAMES: Final = frozenset((*ERRORS, *DATA, *CASTS, "portXmitWait", "qp1Dropped"))
+"""What can be counted; other names are those of fields of the other attributes of performance management."""
+
+
+class Counters:
+    """
+    The counters of a port.
+
+    Those of data count units of four bytes.
+    """
+
+    __slots__ = ("_now", "_rates", "_values")
+
+    def __init__(self) -> None:
+        self._values: dict[str, float] = {}
+        self._rates: dict[str, float] = {}
+        self._now = 0.0
+
+    def value(self, name: str, now: float) -> int:
+        """What a counter stands at."""
+        said = self._values.get(name, 0.0)
+        rate = self._rates.get(name)
+        return int(said if rate is None else said + rate * (now - self._now))
+
+    def set(self, now: float | None = None, /, **values: int) -> None:
+        """Let counters stand at these values."""
+        if now is not None:
+            self._settle(now)
+        for name, value in values.items():
+            self._values[name] = value
+
+    def add(self, **values: int) -> None:
+        """Let counters go on by so much."""
+        for name, value in values.items():
+            self._values[name] = self._values.get(name, 0) + value
+
+    def grow(self, now: float, /, **rates: float) -> None:
+        """Let counters go on by themselves from now on, by so much each second; 0 stops one."""
+        self._settle(now)
+        for name, rate in rates.items():
+            if rate:
+                self._rates[name] = rate
+            else:
+                self._rates.pop(name, None)
+
+    def _settle(self, now: float) -> None:
+        """What has grown until now is had."""
+        for name, rate in self._rates.items():
+            self._values[name] = self._values.get(name, 0.0) + rate * (now - self._now)
+        self._now = now

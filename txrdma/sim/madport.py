@@ -1,0 +1,137 @@
+"""
+An attachment to a simulated fabric: a management port like that of a real device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, TYPE_CHECKING
+
+from zope.interface import implementer
+
+from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
+from txrdma.iba.path import IBPath, MADEndPort
+from txrdma.iba.types import DEFAULT_PKEY, GID, PKey
+from txrdma.iba.verbs import Buffer
+from txrdma.interfaces import IMADPort, IMADReceiver
+from txrdma.mad.messages import MAD_LENGTH
+from txrdma.mad.smp import PKeyTable, PortInfo
+from txrdma.sim.nodes import SimulatedPort
+
+if TYPE_CHECKING:
+    from txrdma.sim.fabric import SimulatedFabric
+
+SUBNET_TIMEOUT: Final = 14
+"""67 ms: how long a packet may be on its way in a simulated fabric that says nothing else."""
+
+
+@implementer(IMADPort)
+class SimulatedMADPort:
+    """
+    An attachment to a port of a node.
+
+    What it serves goes before the agents that the node has by itself.
+
+    @ivar port: where it is attached.
+    """
+
+    transactionIDBits = 64
+    hasSMI = True
+    doesRMPP = False
+
+    def __init__(self, fabric: SimulatedFabric, port: SimulatedPort, name: str = "") -> None:
+        self.fabric = fabric
+        self.port = port
+        self.name = name or f"sim:node={port.node.identifier}"
+        self.endPort = self.refresh()
+        self._receiver: IMADReceiver | None = None
+        self._served: dict[tuple[int, int], int] = {}
+        self._isClosed = False
+        self._closers: list[Callable[[], None]] = []
+        self._sent = fabric.sent
+        port.attachments = (*port.attachments, self)
+
+    def __repr__(self) -> str:
+        return f"<SimulatedMADPort {self.port} LID {self.port.lid}>"
+
+    def start(self, receiver: IMADReceiver) -> None:
+        """Bring what comes from now on."""
+        self._receiver = receiver
+
+    def serve(self, managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
+        """Bring requests of this class with these methods, too; the answer ends it."""
+        wanted = {(managementClass, method): oui for method in methods}
+        for attachment in self.port.attachments:
+            if wanted.keys() & attachment._served.keys():
+                raise ResourceExhausted(f"class {managementClass:#04x} is served at {self.port} already")
+        self._served.update(wanted)
+
+        def end() -> None:
+            for key in wanted:
+                self._served.pop(key, None)
+
+        return end
+
+    def serves(self, managementClass: int, method: int) -> bool:
+        """Whether such requests are for it."""
+        return (managementClass, method) in self._served
+
+    def send(self, datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
+        """Send one."""
+        if self._isClosed:
+            raise DeviceUnavailable(f"{self.name} is closed")
+        if len(datagram) != MAD_LENGTH:
+            raise InvalidRequest(f"a datagram has {MAD_LENGTH} bytes here, not {len(datagram)}")
+        self._sent(self, bytes(datagram), path)
+
+    def deliver(self, datagram: bytes, path: IBPath) -> None:
+        """Something has come."""
+        receiver = self._receiver
+        if receiver is not None and not self._isClosed:
+            receiver.received(datagram, path)
+
+    def pathOf(self, envelope: object) -> IBPath:
+        """The way that a datagram took."""
+        assert isinstance(envelope, IBPath)
+        return envelope
+
+    def refresh(self) -> MADEndPort:
+        """Look anew at what the port is."""
+        port = self.port
+        info = PortInfo.decode(port.info)
+        sma = self.fabric.sma
+        keys = PKeyTable.decode(sma.pkeys(port, 0)).pkeys
+        self.endPort = MADEndPort(
+            portGUID=port.guid,
+            gids=(GID.fromParts(info.gidPrefix, port.guid),),
+            portNum=port.number,
+            lid=info.lid,
+            lidMask=info.lmc,
+            smLID=info.masterSMLID,
+            smServiceLevel=info.masterSMSL,
+            pkeys=tuple(PKey(key) for key in keys if key) or (DEFAULT_PKEY,),
+            # A port that no manager has seen says 31, which is more than two hours.
+            subnetTimeout=info.subnetTimeOut if info.masterSMLID else SUBNET_TIMEOUT,
+        )
+        return self.endPort
+
+    def whenClosed(self, callback: Callable[[], None]) -> None:
+        """Be told of its end."""
+        self._closers.append(callback)
+
+    def close(self) -> None:
+        """Detach. Twice is fine."""
+        if self._isClosed:
+            return
+        self._isClosed = True
+        self._served.clear()
+        self.port.attachments = tuple(other for other in self.port.attachments if other is not self)
+        for callback in self._closers:
+            callback()
+
+    def lose(self, reason: str) -> None:
+        """Be taken away, as a device that is pulled out."""
+        receiver = self._receiver
+        self.close()
+        if receiver is not None:
+            receiver.portLost(reason)

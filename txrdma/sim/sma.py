@@ -1,0 +1,377 @@
+"""
+The subnet management agents of a simulated fabric: what its ports tell of themselves, and let be set.
+
+Follows InfiniBand Architecture vol. 1, 14.2 (SMPs), 14.2.4 (M_Keys) and 14.2.5 (attributes). Every agent is
+the same; it works on the bytes of the port that was asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Final
+
+from txrdma.mad.messages import MADStatus
+from txrdma.mad.smp import PKeyTable, SLtoVLMappingTable, VLArbitrationTable, VLWeight
+from txrdma.sim.nodes import MULTICAST_CAP, PKEYS_PER_SWITCH, SimulatedNode, SimulatedPort
+from txrdma.sim.portsetting import setPortInfo
+
+Result = tuple[int, bytes]
+"""The status, and what stands in the answer."""
+
+GET: Final = 0x01
+SET: Final = 0x02
+PORT_INFO: Final = 0x0015
+SM_INFO: Final = 0x0020
+PKEY_TABLE: Final = 0x0016
+
+BAD_VALUE: Final = MADStatus.INVALID_FIELD
+NO_ATTRIBUTE: Final = MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
+_NO_METHOD: Final = MADStatus.UNSUPPORTED_METHOD
+_NO_VERSION: Final = MADStatus.UNSUPPORTED_VERSION
+
+_HEAD: Final = Struct(">2xBB12xH2xIQ")
+_PORT_OF: Final = 0xFF
+_NO_PORT: Final = b"\xff" * 64
+_NOTHING: Final = bytes(64)
+_KEYS: Final = PKeyTable(pkeys=(0xFFFF,) + (0,) * 31).encode()
+_LANES: Final = SLtoVLMappingTable(vls=(*range(15), 7)).encode()
+_LOW: Final = VLArbitrationTable(
+    entries=tuple(VLWeight(vl=vl, weight=4 if vl else 0) for vl in range(8)) + (VLWeight(),) * 24
+).encode()
+_HIGH: Final = VLArbitrationTable(
+    entries=tuple(VLWeight(vl=vl, weight=0 if vl else 4) for vl in range(8)) + (VLWeight(),) * 24
+).encode()
+
+
+class SubnetManagementAgents:
+    """
+    All of them.
+
+    @ivar smInfo: what the manager of the subnet says of itself; None when there is none.
+    """
+
+    def __init__(
+        self,
+        linear: Callable[[SimulatedNode], bytearray],
+        changed: Callable[[SimulatedPort], None],
+        violated: Callable[[SimulatedPort, bytes], None],
+    ) -> None:
+        """
+        @param linear: the forwarding table of a switch.
+        @param changed: is told of ports whose state was set.
+        @param violated: is told of requests with a wrong M_Key.
+        """
+        self._linear = linear
+        self._changed = changed
+        self._violated = violated
+        self.smPort: SimulatedPort | None = None
+        self.smInfo: bytes = b""
+        self._gets: dict[int, Callable[[SimulatedNode, SimulatedPort, int], Result]] = {
+            0x0010: self._description,
+            0x0011: self._nodeInfo,
+            0x0012: self._switchInfo,
+            0x0014: self._guids,
+            PORT_INFO: self._portInfo,
+            PKEY_TABLE: self._pkeys,
+            0x0017: self._lanes,
+            0x0018: self._arbitration,
+            0x0019: self._forwarding,
+            0x001B: self._multicast,
+            SM_INFO: self._manager,
+            0xFF90: self._extended,
+        }
+        self._sets: dict[int, Callable[[SimulatedNode, SimulatedPort, int, bytes], Result]] = {
+            0x0012: self._setSwitchInfo,
+            0x0014: self._setGUIDs,
+            PORT_INFO: self._setPortInfo,
+            PKEY_TABLE: self._setPKeys,
+            0x0017: self._setLanes,
+            0x0018: self._setArbitration,
+            0x0019: self._setForwarding,
+            0x001B: self._setMulticast,
+            0xFF90: self._setExtended,
+        }
+
+    def answer(self, port: SimulatedPort, datagram: bytes) -> bytearray | None:
+        """
+        Answer a request that came in by a port.
+
+        @return: the answer, still without what a directed route needs; None for silence.
+        """
+        version, method, attribute, modifier, mkey = _HEAD.unpack_from(datagram)
+        node = port.node
+        end = node.ports[0] if node.isSwitch else port
+        reply = bytearray(datagram)
+        reply[3] = 0x81
+        if any(end.info[:8]) and not self._permits(end, port, method, attribute, mkey, datagram):
+            return None
+        if node.busyFor:
+            node.busyFor -= 1
+            status: int = MADStatus.BUSY
+        elif version != 1:
+            status = _NO_VERSION
+        elif method == GET:
+            get = self._gets.get(attribute)
+            if get is None:
+                status = NO_ATTRIBUTE
+            else:
+                status, content = get(node, port, modifier)
+                if not status:
+                    reply[64:128] = content
+                    if attribute == PORT_INFO and end.info[34] & 0xC0 == 0x40 and mkey != _keyOf(end):
+                        reply[64:72] = _NOTHING[:8]
+        elif method == SET:
+            set = self._sets.get(attribute)
+            if set is None:
+                status = NO_ATTRIBUTE
+            else:
+                status, content = set(node, port, modifier, datagram[64:128])
+                if not status:
+                    reply[64:128] = content
+        elif method & 0x80 or method in (0x05, 0x07):
+            return None
+        else:
+            status = _NO_METHOD
+        reply[4] = status >> 8
+        reply[5] = status & 0xFF
+        return reply
+
+    def _permits(
+        self, end: SimulatedPort, port: SimulatedPort, method: int, attribute: int, mkey: int, datagram: bytes
+    ) -> bool:
+        """Whether the M_Key of a request lets it be answered (IBA 14.2.4.1)."""
+        if mkey == _keyOf(end):
+            return True
+        protects = end.info[34] >> 6
+        if method == GET and protects < 2:
+            return True
+        violations = min(int.from_bytes(end.info[44:46], "big") + 1, 0xFFFF)
+        end.info[44:46] = violations.to_bytes(2, "big")
+        self._violated(end, datagram)
+        return False
+
+    # What is told.
+
+    @staticmethod
+    def _description(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        return 0, node.description.encode()[:64].ljust(64, b"\0")
+
+    @staticmethod
+    def _nodeInfo(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        info = node.info
+        return 0, b"".join(
+            (info[:20], port.guid.raw, info[28:36], bytes((port.number,)), info[37:40], _NOTHING[40:])
+        )
+
+    @staticmethod
+    def _switchInfo(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        if not node.isSwitch:
+            return NO_ATTRIBUTE, b""
+        return 0, bytes(node.switchInfo) + _NOTHING[20:]
+
+    @staticmethod
+    def _guids(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        end = port.end
+        if modifier * 8 >= end.info[50]:
+            return BAD_VALUE, b""
+        return 0, _kept(end, 0x0014, modifier, end.guid.raw + _NOTHING[8:] if modifier == 0 else _NOTHING)
+
+    @staticmethod
+    def _portInfo(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        wanted = _asked(node, port, modifier & _PORT_OF)
+        if wanted is None:
+            return BAD_VALUE, b""
+        info = bytearray(wanted.info)
+        info[28] = port.number
+        return 0, bytes(info)
+
+    def _pkeys(self, node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        wanted, block = port, modifier & 0xFFFF
+        if node.isSwitch:
+            number = modifier >> 16
+            if number > node.numPorts:
+                return BAD_VALUE, b""
+            wanted = node.ports[number]
+        if not _hasKeys(wanted, block):
+            return BAD_VALUE, b""
+        return 0, self.pkeys(wanted, block)
+
+    @staticmethod
+    def pkeys(port: SimulatedPort, block: int) -> bytes:
+        """A block of P_Keys."""
+        return _kept(port, PKEY_TABLE, block, _KEYS if block == 0 else _NOTHING)
+
+    @staticmethod
+    def _lanes(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        wanted, incoming = _laned(node, port, modifier)
+        if wanted is None:
+            return BAD_VALUE, b""
+        return 0, _kept(wanted, 0x0017, incoming, _LANES) + _NOTHING[8:]
+
+    @staticmethod
+    def _arbitration(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        wanted, block = _arbitrated(node, port, modifier)
+        if wanted is None:
+            return BAD_VALUE, b""
+        return 0, _kept(wanted, 0x0018, block, _LOW if block == 1 else _HIGH)
+
+    def _forwarding(self, node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        if not node.isSwitch:
+            return NO_ATTRIBUTE, b""
+        if modifier * 64 >= int.from_bytes(node.switchInfo[:2], "big"):
+            return BAD_VALUE, b""
+        block = self._linear(node)[modifier * 64 : modifier * 64 + 64]
+        return 0, bytes(block) + _NO_PORT[len(block) :]
+
+    @staticmethod
+    def _multicast(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        if not node.isSwitch:
+            return NO_ATTRIBUTE, b""
+        position, block = modifier >> 28, modifier & 0x1FF
+        if block * 32 >= MULTICAST_CAP or position * 16 > node.numPorts:
+            return BAD_VALUE, b""
+        return 0, (node.multicast or {}).get((position, block), _NOTHING)
+
+    def _manager(self, node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        if port.end is not self.smPort:
+            return NO_ATTRIBUTE, b""
+        return 0, self.smInfo.ljust(64, b"\0")
+
+    @staticmethod
+    def _extended(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        wanted = _asked(node, port, modifier & _PORT_OF)
+        return (BAD_VALUE, b"") if wanted is None else (0, _kept(wanted, 0xFF90, 0, _NOTHING))
+
+    # What lets itself be set; the answer is what then is.
+
+    def _setSwitchInfo(
+        self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes
+    ) -> Result:
+        if not node.isSwitch:
+            return NO_ATTRIBUTE, b""
+        info = node.switchInfo
+        if int.from_bytes(content[6:8], "big") >= int.from_bytes(info[:2], "big"):
+            return BAD_VALUE, b""
+        info[6:11] = content[6:11]
+        kept = info[11] & 0x04 & ~content[11]  # writing 1 clears PortStateChange
+        info[11] = content[11] & 0xF8 | kept | content[11] & 0x03
+        info[18:20] = content[18:20]
+        return self._switchInfo(node, port, modifier)
+
+    def _setGUIDs(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
+        end = port.end
+        if modifier * 8 >= end.info[50]:
+            return BAD_VALUE, b""
+        if modifier == 0:
+            content = end.guid.raw + content[8:]  # the first one is the port's own
+        return _keep(end, 0x0014, modifier, content)
+
+    def _setPortInfo(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
+        wanted = _asked(node, port, modifier & _PORT_OF)
+        if wanted is None:
+            return BAD_VALUE, b""
+        status, hasChanged = setPortInfo(wanted, content)
+        if status:
+            return status, b""
+        if hasChanged:
+            self._changed(wanted)
+        return self._portInfo(node, port, modifier)
+
+    def _setPKeys(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
+        status, _ = self._pkeys(node, port, modifier)
+        if status:
+            return status, b""
+        wanted = node.ports[modifier >> 16] if node.isSwitch else port
+        return _keep(wanted, PKEY_TABLE, modifier & 0xFFFF, content)
+
+    @staticmethod
+    def _setLanes(node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
+        wanted, incoming = _laned(node, port, modifier)
+        if wanted is None:
+            return BAD_VALUE, b""
+        _keep(wanted, 0x0017, incoming, content[:8])
+        return 0, content[:8] + _NOTHING[8:]
+
+    @staticmethod
+    def _setArbitration(node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
+        wanted, block = _arbitrated(node, port, modifier)
+        return (BAD_VALUE, b"") if wanted is None else _keep(wanted, 0x0018, block, content)
+
+    def _setForwarding(
+        self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes
+    ) -> Result:
+        status, _ = self._forwarding(node, port, modifier)
+        if status:
+            return status, b""
+        table = self._linear(node)
+        end = modifier * 64 + 64
+        if len(table) < end:
+            table.extend(b"\xff" * (end - len(table)))
+        table[end - 64 : end] = content
+        return 0, content
+
+    def _setMulticast(
+        self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes
+    ) -> Result:
+        status, _ = self._multicast(node, port, modifier)
+        if status:
+            return status, b""
+        if node.multicast is None:
+            node.multicast = {}
+        node.multicast[modifier >> 28, modifier & 0x1FF] = content
+        return 0, content
+
+    def _setExtended(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
+        wanted = _asked(node, port, modifier & _PORT_OF)
+        return (BAD_VALUE, b"") if wanted is None else _keep(wanted, 0xFF90, 0, content)
+
+
+def _keyOf(end: SimulatedPort) -> int:
+    return int.from_bytes(end.info[:8], "big")
+
+
+def _asked(node: SimulatedNode, port: SimulatedPort, number: int) -> SimulatedPort | None:
+    """The port that a modifier names; of a channel adapter 0 is the one that was asked."""
+    if number > node.numPorts:
+        return None
+    return port if number == 0 and not node.isSwitch else node.ports[number]
+
+
+def _hasKeys(port: SimulatedPort, block: int) -> bool:
+    node = port.node
+    many = int.from_bytes(node.info[28:30], "big")
+    if node.isSwitch:
+        many = int.from_bytes(node.switchInfo[14:16], "big") if port.number else PKEYS_PER_SWITCH
+    return block * 32 < many
+
+
+def _laned(node: SimulatedNode, port: SimulatedPort, modifier: int) -> tuple[SimulatedPort | None, int]:
+    """The out port, and the number of the in port, whose table a modifier names."""
+    if not node.isSwitch:
+        return port, 0
+    incoming, outgoing = modifier >> 8 & 0xFF, modifier & 0xFF
+    if max(incoming, outgoing) > node.numPorts:
+        return None, 0
+    return node.ports[outgoing], incoming
+
+
+def _arbitrated(node: SimulatedNode, port: SimulatedPort, modifier: int) -> tuple[SimulatedPort | None, int]:
+    """A port and a block of its arbitration tables; these have 8 entries, so that there are no 2 and 4."""
+    block, number = modifier >> 16, modifier & 0xFF
+    if block not in (1, 3) or (node.isSwitch and number > node.numPorts):
+        return None, 0
+    return (node.ports[number] if node.isSwitch else port), block
+
+
+def _kept(port: SimulatedPort, attribute: int, block: int, default: bytes) -> bytes:
+    """What was set, or what is when nobody has."""
+    tables = port.tables
+    return default if tables is None else tables.get((attribute, block), default)
+
+
+def _keep(port: SimulatedPort, attribute: int, block: int, content: bytes) -> Result:
+    if port.tables is None:
+        port.tables = {}
+    port.tables[attribute, block] = content
+    return 0, content

@@ -1,0 +1,178 @@
+"""
+The strings of management ports C{sim...}: what stands in them, made into simulated fabrics.
+
+Twisted loads this module whenever it looks for port plugins, so it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TYPE_CHECKING
+
+from zope.interface import implementer
+
+from twisted.plugin import IPlugin
+
+from txrdma.interfaces import IMADPort, IMADPortStringParser
+
+if TYPE_CHECKING:
+    from txrdma.sim.fabric import SimulatedFabric
+    from txrdma.sim.netfile import Net
+
+DEFAULT: tuple[str, ...] = ("fattree", "16")
+_KEYS = ("node", "latency", "loss", "seed", "managed", "manager", "lmc", "traffic")
+
+
+class FabricOptions(NamedTuple):
+    """What a string asks for, without the node to attach to: equal strings share one fabric."""
+
+    shape: tuple[str, ...]
+    latency: float
+    loss: float
+    seed: int
+    managed: bool
+    manager: str
+    lmc: int
+    traffic: float
+
+
+@implementer(IPlugin, IMADPortStringParser)
+class SimulatedPortStringParser:
+    """
+    C{sim}, C{sim:fattree:HOSTS}, C{sim:fattree:HOSTS:RADIX} or C{sim:FILE}, a net file.
+
+    Keys are:
+
+      - C{node}: where to attach, by its identifier; C{NODE/PORT} for one of its ports; else the first host
+      - C{latency}: seconds from a request to its answer
+      - C{loss}: how probably a datagram is lost; C{seed} chooses which
+      - C{managed}: C{no} for a fabric without a subnet manager, in which there are no LIDs
+      - C{manager}: the node that the manager is on; else the last host
+      - C{lmc}: a host has two to the power of it LIDs
+      - C{traffic}: words a second on each link
+
+    Ports with the same string but for the node, opened in one process by one reactor, are in one fabric.
+    """
+
+    prefix = "sim"
+
+    def parsePort(self, reactor: Any, *args: str, **kwargs: str) -> IMADPort:
+        """Open it."""
+        node, options = understood(*args, **kwargs)
+        key = (reactor, options)
+        holding = _held.get(key)
+        if holding is None:
+            holding = _held[key] = _Holding(_fabric(reactor, options))
+        name, _, number = node.partition("/")
+        try:
+            port = holding.fabric.attach(name, int(number) if number else None)
+        except BaseException:
+            if not holding.ports:
+                del _held[key]
+            raise
+        port.name = ":".join(("sim", *args)) + (f":node={node}" if node and len(args) < 4 else "")
+        holding.ports += 1
+
+        def closed() -> None:
+            holding.ports -= 1
+            if not holding.ports:
+                del _held[key]
+
+        port.whenClosed(closed)
+        return port
+
+    def available(self) -> Sequence[str]:
+        """There always is one."""
+        return ["sim"]
+
+
+class _Holding:
+    """A fabric, and how many of its ports are open."""
+
+    def __init__(self, fabric: SimulatedFabric) -> None:
+        self.fabric = fabric
+        self.ports = 0
+
+
+_held: dict[tuple[object, FabricOptions], _Holding] = {}
+
+
+def understood(*args: str, **kwargs: str) -> tuple[str, FabricOptions]:
+    """
+    The node, and the fabric.
+
+    @raise ValueError: the string says something that has no meaning.
+    """
+    for key, value in kwargs.items():
+        if key not in _KEYS:
+            raise ValueError(f"sim: {key}={value} has no meaning here; keys are {', '.join(_KEYS)}")
+    if len(args) > (3 if args[:1] == ("fattree",) else 1):
+        raise ValueError(f"sim: {args[-1]!r} is one argument too many")
+    if kwargs.get("managed", "yes") not in ("yes", "no"):
+        raise ValueError(f"sim: managed is yes or no, not {kwargs['managed']!r}")
+    loss = _number(kwargs, "loss", float, 1)
+    options = FabricOptions(
+        shape=args or DEFAULT,
+        latency=_number(kwargs, "latency", float),
+        loss=loss,
+        seed=int(_number(kwargs, "seed", int)),
+        managed=kwargs.get("managed", "yes") == "yes",
+        manager=kwargs.get("manager", ""),
+        lmc=int(_number(kwargs, "lmc", int, 7)),
+        traffic=_number(kwargs, "traffic", float),
+    )
+    node = kwargs.get("node", "")
+    if not (node.partition("/")[2] or "0").isdigit():
+        raise ValueError(f"sim: node={node}: what stands behind the slash is no port")
+    return node, options
+
+
+def _number(kwargs: dict[str, str], key: str, kind: type[float], most: float = float("inf")) -> float:
+    said = kwargs.get(key, "0")
+    try:
+        number = kind(said)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= most:
+        limit = "" if most == float("inf") else f" from 0 to {most}"
+        raise ValueError(f"sim: {key}={said} is no number{limit}")
+    return number
+
+
+def _fabric(reactor: Any, options: FabricOptions) -> SimulatedFabric:
+    from txrdma.sim.fabric import SimulatedFabric
+
+    fabric = SimulatedFabric(
+        reactor,
+        netOf(options.shape),
+        latencySeconds=options.latency,
+        loss=options.loss,
+        seed=options.seed,
+        isManaged=options.managed,
+        managerAt=options.manager,
+        lmc=options.lmc,
+    )
+    if options.traffic:
+        fabric.traffic(options.traffic, options.traffic / 256)
+    return fabric
+
+
+def netOf(shape: Sequence[str]) -> Net:
+    """
+    The fabric that the first arguments name.
+
+    @raise ValueError: there is no such file, or it says something that has no meaning.
+    """
+    from txrdma.sim.fattree import fatTree
+    from txrdma.sim.netfile import parseNet
+
+    if shape[0] == "fattree":
+        try:
+            return fatTree(*map(int, shape[1:])) if len(shape) > 1 else fatTree(16)
+        except ValueError as error:
+            raise ValueError(f"sim:{':'.join(shape)}: {error}") from error
+    try:
+        with open(shape[0], encoding="utf-8") as file:
+            return parseNet(file.read(), shape[0])
+    except OSError as error:
+        raise ValueError(f"sim:{shape[0]}: {error.strerror}") from error

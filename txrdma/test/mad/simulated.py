@@ -1,0 +1,98 @@
+"""
+Simulated fabrics for tests, and agents in them, on a clock.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.iba.path import GMP_QKEY, IBDRPath, IBPath
+from txrdma.iba.types import LID, QPN
+from txrdma.mad.agent import MADAgent
+from txrdma.sim.clock import SimulatedClock
+from txrdma.sim.fabric import SimulatedFabric
+from txrdma.sim.netfile import Net, parseNet
+
+TWO_SWITCHES = """
+width=3
+speed=7
+extspeed=7
+
+Switch 8 "left"
+[1] "a"[1]
+[2] "b"[1]
+[3] "right"[3]
+[4] "right"[4]
+
+Switch 8 "right"
+[1] "c"[1]
+[2] "d"[1]
+[5] "b"[2]
+
+Hca 2 "a"
+Hca 2 "b"
+Hca 1 "c"
+Rt 2 "d"
+"""
+"""Two switches with two cables between them; b has a port on each, d is a router."""
+
+
+def twoSwitches() -> Net:
+    """That, read."""
+    return parseNet(TWO_SWITCHES)
+
+
+def route(*ports: int) -> IBDRPath:
+    """A directed route."""
+    return IBDRPath(drPath=ports)
+
+
+def gmp(lid: int) -> IBPath:
+    """The way to the general services of a LID."""
+    return IBPath(dlid=LID(lid), dqpn=QPN(1), qkey=GMP_QKEY)
+
+
+class FabricTestCase(SynchronousTestCase):
+    """
+    A fabric and an agent at its node C{a}.
+    """
+
+    options: dict[str, Any] = {}
+
+    def setUp(self) -> None:
+        self.clock = SimulatedClock()
+        self.fabric = SimulatedFabric(self.clock, self.net(), **self.options)
+        self.agent = self.agentAt("a")
+
+    def net(self) -> Net:
+        return twoSwitches()
+
+    def agentAt(self, name: str, number: int | None = None) -> MADAgent:
+        """An agent at a port."""
+        agent = MADAgent(self.clock, self.fabric.attach(name, number))
+        self.addCleanup(agent.close)
+        return agent
+
+    def lid(self, name: str, number: int | None = None) -> LID:
+        """Of a port."""
+        return self.fabric.port(name, number).end.lid
+
+    def pump(self, seconds: float = 20.0) -> None:
+        """Let time pass."""
+        end = self.clock.seconds() + seconds
+        while self.clock.calls and self.clock.calls[0].getTime() <= end:
+            self.clock.advance(max(0.0, self.clock.calls[0].getTime() - self.clock.seconds()))
+        self.clock.advance(max(0.0, end - self.clock.seconds()))
+
+    def told(self, deferred: Deferred[Any], seconds: float = 20.0) -> Any:
+        """What a call brings."""
+        self.pump(seconds)
+        return self.successResultOf(deferred)
+
+    def refused(self, deferred: Deferred[Any], kind: type[Exception], seconds: float = 200.0) -> Any:
+        """The error that a call ends in."""
+        self.pump(seconds)
+        return self.failureResultOf(deferred, kind).value
