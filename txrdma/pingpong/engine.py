@@ -204,9 +204,9 @@ class Source(Activity):
         count = len(batch)
         self._outstanding -= count
         self.messages += count
+        examineResults(self, batch)  # before the next are posted: they go to the same places
         if self._left:
             self._post(count)
-        examineResults(self, batch)
         if self._isCounting:
             self._count(count)
         if not self._outstanding:

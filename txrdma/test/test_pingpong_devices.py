@@ -1,0 +1,116 @@
+"""
+Pingpong over the software device's two routes, on real reactors.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, TYPE_CHECKING
+
+from twisted.internet.defer import Deferred
+from twisted.internet.test.reactormixins import ReactorBuilder
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.pingpong.engine import answer, asking
+from txrdma.pingpong.link import Link
+from txrdma.pingpong.measurement import Measurement
+from txrdma.pingpong.plan import LinkSettings, Measure, Test, Transfer
+from txrdma.soft.device import openSoftDevice
+from txrdma.verbs.polling import PollingReactor
+
+if TYPE_CHECKING:
+    _Case = SynchronousTestCase
+else:
+    _Case = object
+
+
+class DeviceTests(_Case):
+    """Every kind of test between two devices; contents are verified."""
+
+    route = "rocev2"
+    buildReactor: Callable[[], Any]
+
+    def check(self, transfer: Transfer, measure: Measure, events: bool) -> None:
+        """All messages come, with the contents that they should have."""
+        reactor = self.buildReactor()
+        size = 8 if transfer is Transfer.ATOMIC else 1000
+        settings = LinkSettings(transfer.kind, size, 8, check=True, atomics=transfer is Transfer.ATOMIC)
+        links = []
+        for _ in range(2):
+            device = openSoftDevice(reactor, port=0, route=self.route)
+            self.addCleanup(device.close)
+            link = Link(reactor, device, settings, events=events)
+            self.addCleanup(link.close)
+            links.append(link)
+        here, there = links
+        here.connect(there.here)
+        there.connect(here.here)
+        test = Test(transfer, measure, size, 60, depth=8, check=True)
+        far, near = answer(there, test), asking(here, test)
+        near.start()
+        measurement = self.wait(reactor, near.done)
+        theirs = self.wait(reactor, far.conclude(near.messages))
+        if measure is Measure.BIDIRECTIONAL:
+            self.wait(reactor, near.conclude(far.messages))
+        self.assertEqual((measurement.wrong, theirs.wrong), (0, 0))
+        self.assertEqual(measurement.messages + measurement.lost, 60)
+        self.assertGreater(measurement.nanoseconds, 0)
+        self.assertEqual(measurement.route, "rocev2" if transfer is Transfer.UD else self.route)
+
+    def wait(self, reactor: Any, doing: Deferred[Measurement]) -> Measurement:
+        """Turn the reactor until then."""
+        ended: list[Measurement | Failure] = []
+        doing.addBoth(ended.append)
+        deadline = time.monotonic() + 20
+        while not ended:
+            self.assertLess(time.monotonic(), deadline)
+            reactor.iterate(0.001)
+        (found,) = ended
+        if isinstance(found, Failure):
+            found.raiseException()
+        assert isinstance(found, Measurement)
+        return found
+
+
+def _addTests() -> None:
+    """A test for each kind of test."""
+
+    def add(transfer: Transfer, measure: Measure) -> None:
+        def test(self: DeviceTests) -> None:
+            self.check(transfer, measure, events=measure is Measure.LATENCY)
+            self.check(transfer, measure, events=False)
+
+        test.__name__ = f"test_{transfer.value}{measure.value.capitalize()}"
+        test.__doc__ = f"{measure.value.capitalize()} of {transfer.value}, polling; latency by events, too."
+        setattr(DeviceTests, test.__name__, test)
+
+    for transfer in Transfer:
+        for measure in Measure:
+            add(transfer, measure)
+
+
+_addTests()
+
+
+class RoCEPingPongTests(DeviceTests, ReactorBuilder):
+    """Over UDP on the loopback interface."""
+
+
+class SharedMemoryPingPongTests(DeviceTests, ReactorBuilder):
+    """Over shared memory."""
+
+    route = "shared-memory"
+
+
+for _cases in (RoCEPingPongTests.makeTestCaseClasses(), SharedMemoryPingPongTests.makeTestCaseClasses()):
+    globals().update({name: case for name, case in _cases.items() if "_EPoll" in name})
+
+
+class PollingPingPongTests(SharedMemoryPingPongTests, SynchronousTestCase):
+    """Over shared memory, on the reactor that looks at completion queues before it sleeps."""
+
+    def buildReactor(self) -> Any:
+        """One of our own."""
+        return PollingReactor()
