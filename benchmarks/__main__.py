@@ -256,7 +256,7 @@ def main(arguments: list[str]) -> int:
     others = [] if options["no-peers"] or options["only"] else peers(options["rounds"], options["quick"])
     inBox, why = None, "it was left out"
     if not options["no-box"] and not options["only"]:
-        inBox, why = box.measure(1, 0.2) if options["quick"] else box.measure(3, 0.5)
+        inBox, why = box.measure(1, 0.2) if options["quick"] else box.measure(3, 1.0)
     about = box.section(inBox, why)
     if not options["only"]:
         print("\n".join(about), flush=True)
