@@ -20,8 +20,9 @@ from txrdma.commands.options import CommandOptions
 
 HERE: Final = "On this host"
 MEASURING: Final = "Measuring"
+FABRICS: Final = "InfiniBand fabrics"
 
-GROUPS: Final = (HERE, MEASURING)
+GROUPS: Final = (HERE, MEASURING, FABRICS)
 """In the order of C{txrdma --help}."""
 
 

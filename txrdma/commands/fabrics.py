@@ -1,0 +1,357 @@
+"""
+What the commands about InfiniBand fabrics have in common: options, the way into the fabric, and out of it.
+
+A command says::
+
+    with opened(reactor, options) as session:
+        info = await session.rpcs.SubnGet(NodeInfo, await session.toManagement("DR 0,1"))
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Final, TextIO, TYPE_CHECKING
+
+from zope.interface import implementer
+
+from twisted.python import usage
+
+from txrdma.commands.nodenames import NodeNames, readNodeNames
+from txrdma.commands.options import CommandOptions
+from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
+from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
+from txrdma.iba.types import GID, GUID
+from txrdma.iba.verbs import Buffer
+from txrdma.interfaces import IMADPort, IMADReceiver
+from txrdma.mad._frames import Keys
+from txrdma.mad.agent import MADAgent, RETRIES
+from txrdma.mad.dump import dumped
+from txrdma.mad.errors import MADFailure
+from txrdma.mad.paths import parseTarget, SAPathResolver, toAdministration, toLID
+from txrdma.mad.ports import openMADPort
+from txrdma.mad.rpcs import RPCs
+from txrdma.mad.satransactor import SATransactor
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+TARGETS: Final = (
+    "TARGET is a LID (7), a GID, a port GUID (0x...), a directed route (DR 0,1,3 or 0,1,3), or a path's "
+    "words (lid 7 sl 1); without one it is the port itself."
+)
+
+_REDRAWN: Final = 0.1
+
+
+def seconds(text: str) -> float:
+    """
+    A time, of an option.
+
+    @raise ValueError: it is none.
+    """
+    value = float(text)
+    if not 0.001 <= value <= 3600:
+        raise ValueError("say from 0.001 to 3600 seconds")
+    return value
+
+
+def count(text: str) -> int:
+    """
+    A number that is not negative, of an option; C{0x} makes it hexadecimal.
+
+    @raise ValueError: it is none.
+    """
+    value = int(text, 0)
+    if value < 0:
+        raise ValueError("say 0 or more")
+    return value
+
+
+class FabricOptions(CommandOptions):
+    """Of all commands that go into a fabric."""
+
+    optFlags = [
+        ["sa", "s", "Ask the subnet's administration instead of the nodes themselves."],
+        ["json", None, "JSON instead of text."],
+    ]
+    optParameters = [
+        [
+            "device",
+            "d",
+            "",
+            "Management port: umad:mlx5_0/1, ibsim:NODE, sim:fattree:128... [default: the first]",
+        ],
+        [
+            "timeout",
+            "t",
+            None,
+            "Seconds to wait for an answer before asking again. [default: as the subnet says]",
+            seconds,
+        ],
+        ["retries", None, RETRIES, "How often to ask again.", count],
+        ["mkey", None, 0, "M_Key of the fabric's ports.", count],
+        ["node-names", None, "", "Node-name map: lines of a GUID and a name in quotes."],
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
+        self["debug"] = 0
+
+    def opt_debug(self) -> None:
+        """Show datagrams on standard error; twice their fields, three times their bytes, too."""
+        self["debug"] += 1
+
+
+@dataclass
+class Session:
+    """
+    A command's way into a fabric.
+
+    @ivar agent: asks as it is told; C{rpcs} is what to ask: the same, or who asks the administration instead.
+    @ivar endPort: what our own port is.
+    @ivar names: of nodes.
+    """
+
+    reactor: Any  # whatever the command may use of it
+    agent: MADAgent
+    rpcs: RPCs
+    endPort: MADEndPort
+    names: NodeNames
+    options: FabricOptions
+
+    @property
+    def administration(self) -> IBPath:
+        """
+        The way to the subnet's administration.
+
+        @raise DeviceUnavailable: the port knows of none.
+        """
+        if not self.endPort.smLID:
+            raise DeviceUnavailable("no subnet manager is known to our port, so none can be asked")
+        return toAdministration(self.endPort)
+
+    async def toManagement(self, target: str = "") -> IBPath:
+        """The way to a port for C{Subn...}: by a directed route where one is given, and to ourselves."""
+        if not target:
+            return IBDRPath()
+        return await self._resolved(target)
+
+    async def toServices(self, target: str = "") -> IBPath:
+        """
+        The way to a port's general services, for all calls but C{Subn...}.
+
+        A directed route is followed to see what LID is at its end: of a switch, that of the whole.
+        """
+        if not target:
+            return self._toOurselves()
+        path = await self._resolved(target)
+        if isinstance(path, IBDRPath):
+            return toLID(self.endPort, await self._lidAt(path))
+        return path
+
+    async def _resolved(self, target: str) -> IBPath:
+        known = parsedTarget(target)
+        return await SAPathResolver(self.agent, self.endPort).resolve(known)
+
+    def _toOurselves(self) -> IBPath:
+        if not self.endPort.lid:
+            raise DeviceUnavailable("our port has no LID; no subnet manager has given it one")
+        return toLID(self.endPort, self.endPort.lid)
+
+    async def _lidAt(self, path: IBDRPath) -> int:
+        from txrdma.iba.verbs import NodeType
+        from txrdma.mad.smp import NodeInfo, PortInfo
+
+        info = await self.agent.SubnGet(NodeInfo, path)
+        number = 0 if info.nodeType is NodeType.SWITCH else info.localPortNum
+        lid = (await self.agent.SubnGet(PortInfo, path, number)).lid
+        if not lid:
+            raise DeviceUnavailable(f"what is at {path} has no LID; no subnet manager has given it one")
+        return lid
+
+
+def parsedTarget(text: str) -> int | GID | GUID | IBPath:
+    """
+    Read what was typed.
+
+    @raise InvalidRequest: it names no port.
+    """
+    try:
+        return parseTarget(text)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from error
+
+
+@contextmanager
+def opened(reactor: Any, options: FabricOptions) -> Iterator[Session]:
+    """
+    Go into the fabric; at the end, or at an error, everything is closed again.
+
+    Errors of calls leave as one line; with C{--debug} they say more.
+    """
+    names = readNodeNames(options["node-names"])
+    try:
+        port = openMADPort(reactor, options["device"])
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from error
+    level: int = options["debug"]
+    if level:
+        port = ShowingPort(port, level)
+    agent = MADAgent(
+        reactor,
+        port,
+        timeoutSeconds=options["timeout"],
+        retries=options["retries"],
+        keys=Keys(mkey=options["mkey"]),
+    )
+    try:
+        rpcs = SATransactor(agent, port.endPort) if options["sa"] else agent
+        session = Session(reactor, agent, rpcs, port.endPort, names, options)
+        if options["sa"]:
+            _ = session.administration
+        yield session
+    except MADFailure as error:
+        if not level:
+            raise
+        raise RDMAError(error.detailed(level)) from error
+    finally:
+        agent.close()
+
+
+@implementer(IMADPort, IMADReceiver)
+class ShowingPort:
+    """A port that shows what passes, on standard error."""
+
+    def __init__(self, port: IMADPort, level: int) -> None:
+        self._port = port
+        self._level = level
+        self._receiver: IMADReceiver | None = None
+        self.name = port.name
+        self.endPort = port.endPort
+        self.transactionIDBits = port.transactionIDBits
+        self.hasSMI = port.hasSMI
+        self.doesRMPP = port.doesRMPP
+
+    def _show(self, what: str, datagram: bytes) -> None:
+        for number, line in enumerate(dumped(datagram, self._level).splitlines()):
+            print(f"{what} {line}" if not number else f"    {line}", file=sys.stderr)
+
+    # IMADPort
+
+    def start(self, receiver: IMADReceiver) -> None:
+        """See L{IMADPort.start}."""
+        self._receiver = receiver
+        self._port.start(self)
+
+    def serve(self, managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
+        """See L{IMADPort.serve}."""
+        return self._port.serve(managementClass, methods, oui)
+
+    def send(self, datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
+        """See L{IMADPort.send}."""
+        self._show(f"-> {path}:", bytes(datagram))
+        self._port.send(datagram, path, answerWithin)
+
+    def pathOf(self, envelope: object) -> IBPath:
+        """See L{IMADPort.pathOf}."""
+        return self._port.pathOf(envelope)
+
+    def refresh(self) -> MADEndPort:
+        """See L{IMADPort.refresh}."""
+        self.endPort = self._port.refresh()
+        return self.endPort
+
+    def close(self) -> None:
+        """See L{IMADPort.close}."""
+        self._port.close()
+
+    # IMADReceiver
+
+    def received(self, datagram: bytes, envelope: object) -> None:
+        """Hand it on."""
+        self._show("<-", datagram)
+        assert self._receiver is not None
+        self._receiver.received(datagram, envelope)
+
+    def undeliverable(self, datagram: bytes, reason: str) -> None:
+        """Hand it on."""
+        self._show(f"undeliverable ({reason}):", datagram)
+        assert self._receiver is not None
+        self._receiver.undeliverable(datagram, reason)
+
+    def portLost(self, reason: str) -> None:
+        """Hand it on."""
+        assert self._receiver is not None
+        self._receiver.portLost(reason)
+
+
+class Progress:
+    """
+    How far a long piece of work is, on standard error when that is a terminal; else nothing at all.
+
+    A context: what it shows goes at its end. Call it with how much is done, and of how much.
+    """
+
+    def __init__(self, what: str, stream: TextIO | None = None) -> None:
+        self._what = what
+        self._stream = sys.stderr if stream is None else stream
+        self._bar: Bar | None = None
+        self._next = monotonic() + _REDRAWN
+        self.isShown = self._stream.isatty()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, done: int, total: int) -> None:
+        if not self.isShown:
+            return
+        now = monotonic()
+        if now < self._next:
+            return
+        self._next = now + _REDRAWN
+        if self._bar is None and not self._begin():
+            return
+        assert self._bar is not None
+        self._bar.update(self._bar.task_ids[0], completed=done, total=total)
+        self._bar.refresh()
+
+    def _begin(self) -> bool:
+        """Short work never comes here, and so needs no C{rich}; neither does who does not have it."""
+        try:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        except ImportError:
+            self.isShown = False
+            return False
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        console = Console(file=self._stream)
+        self._bar = Progress(*columns, console=console, transient=True, auto_refresh=False)
+        self._bar.add_task(self._what)
+        self._bar.start()
+        return True
+
+
+def tellJSON(what: object) -> None:
+    """What programs read; keys always stand in the same order."""
+    print(json.dumps(what, indent=2))
+
+
+def field(text: str) -> tuple[str, str]:
+    """
+    An argument C{NAME=VALUE}.
+
+    @raise usage.UsageError: it is none.
+    """
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise usage.UsageError(f"{text!r} is no NAME=VALUE")
+    return name, value
