@@ -2,7 +2,7 @@
 The software device and rxe over a bad wire: netem loses, doubles, reorders and spoils packets.
 
 Each kind of trouble, at 1 % and at 5 % of the packets of both directions, and in it twice 16 MiB: asked for
-by the software device, then by rxe. At one of the two levels these are READs, at the other a SEND and a WRITE:
+by the software device, then by rxe; at one of the two levels by READ, at the other by SEND and WRITE, since
 the emulated machine is slow. So each side sends data, acknowledgements and requests through each kind of
 trouble. The bytes have equal hashes, and what netem has done is counted: a test to whose packets nothing has
 happened fails.
