@@ -5,6 +5,7 @@ The completion reader: arms before it looks, hands over in batches, lets others 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import Any
 
 from zope.interface import implementer
@@ -18,6 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Completion, CompletionOpcode, Status
 from txrdma.interfaces import ICompletionChannel, ICompletionQueue, IPollable, IReactorPolling
+from txrdma.verbs import completions
 from txrdma.verbs.completions import CompletionReader
 
 
@@ -212,6 +214,8 @@ class LingeringTests(SynchronousTestCase):
     """With queues that show by themselves what has just happened."""
 
     def setUp(self) -> None:
+        ticks = count()
+        self.patch(completions, "perf_counter", lambda: next(ticks) * 1e-5)
         self.reactor: Any = MemoryReactorClock()
         self.log: list[str] = []
         self.queue = LiveQueue(self.log)
