@@ -127,11 +127,13 @@ class Running:
                 if self.isInterrupted:
                     return
                 try:
-                    self._tell(await self._client.run(self.test))
+                    measurement = await self._client.run(self.test)
                 except RDMAError:
                     if self._client.unfinished is not None:
                         self._tell(self._client.unfinished)
                     raise
+                if measurement.messages or not measurement.interrupted:
+                    self._tell(measurement)
 
     def progress(self) -> int:
         """Messages of the present test."""
