@@ -33,6 +33,7 @@ from txrdma.error import DeviceUnavailable
 from txrdma.interfaces import IVerbsDevice
 from txrdma.pingpong.compatible import Game, OneGame, playFirst
 from txrdma.pingpong.compatible import PORT as COMPATIBLE_PORT
+from txrdma.pingpong.link import ACK_TIMEOUT
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import DEEPEST, LARGEST, Measure, Test, Transfer
 from txrdma.pingpong.report import asDict, CSVReport, sizeFrom, sizesFrom
@@ -116,6 +117,7 @@ class CommandOptions(TellingOptions):
         ["depth", None, 64, "Requests outstanding at a time, for bandwidth.", int],
         ["mtu", None, 0, "Bytes of a packet's payload; else as many as both ports take.", int],
         ["inline", None, 0, "Send messages up to this length inline.", sizeFrom],
+        ["qp-timeout", None, ACK_TIMEOUT, "Wait 4.096 us, doubled so often, before sending again.", int],
         ["csv", None, None, "Write the results as CSV to this file, too; - is the standard output.", str],
     ]
 
@@ -145,6 +147,7 @@ class CommandOptions(TellingOptions):
             ("seconds", 0.01, 86400),
             ("warmup", 0, 1 << 40),
             ("depth", 1, DEEPEST),
+            ("qp-timeout", 1, 31),
             ("max-size", 1, LARGEST),
         ):
             if self[name] is not None and not low <= self[name] <= high:
@@ -202,7 +205,15 @@ class CommandOptions(TellingOptions):
             return openDevice(reactor, self["device"] or deviceAt(address))
 
         reading = cast(ReaderReactor, reactor)
-        return Side(reading, open, lambda d: d.close(), self["port"], self["gid-index"], bool(self["events"]))
+        return Side(
+            reading,
+            open,
+            lambda device: device.close(),
+            self["port"],
+            self["gid-index"],
+            bool(self["events"]),
+            self["qp-timeout"],
+        )
 
 
 def prepare(options: CommandOptions) -> None:
@@ -353,6 +364,7 @@ def _ownServer(reactor: IPingPongReactor, options: CommandOptions) -> IStreamCli
     """A process of our own, which serves us by its standard input and output."""
     command = [sys.executable, "-m", "txrdma.command", "pingpong", "--listen", "stdio:", "--once"]
     command += ["--port", str(options["port"]), "--max-size", str(LARGEST)]
+    command += ["--qp-timeout", str(options["qp-timeout"])]
     for name in ("device", "gid-index"):
         if options[name] is not None:
             command += [f"--{name}", str(options[name])]

@@ -36,6 +36,9 @@ from txrdma.pingpong.plan import Layout, LinkSettings
 from txrdma.verbs.completions import CompletionReader, LINGER_SECONDS, ReaderReactor
 
 QKEY: Final = 0x11111111
+ACK_TIMEOUT: Final = 16
+"""0.27 seconds."""
+
 _MOST_READS: Final = 16
 _RECEIVE: Final = int(CompletionOpcode.RECEIVE)
 _RNR_TIMER: Final = 4
@@ -125,10 +128,12 @@ class Link:
         port: int = 1,
         gidIndex: int | None = None,
         events: bool = False,
+        timeout: int = ACK_TIMEOUT,
         now: Callable[[], int] = perf_counter_ns,
     ) -> None:
         """
         @param gidIndex: which of the port's GIDs; without it, an IPv4 one where there is one.
+        @param timeout: the local ACK timeout (IBA 9.9.2.2); requests are sent seven times more.
         @param events: sleep until the completion channel wakes us, and never look before it does.
         """
         self.reactor = reactor
@@ -142,6 +147,7 @@ class Link:
         self.counted = 0
         self.peer: Whereabouts | None = None
         self._port = port
+        self._timeout = timeout
         self._gidIndex = usualGID(device, port) if gidIndex is None else gidIndex
         gids = device.gids(port)
         if not 0 <= self._gidIndex < len(gids):
@@ -208,11 +214,10 @@ class Link:
         """What carries the bytes."""
         return self.queuePair.route
 
-    def connect(self, peer: Whereabouts, timeout: int = 16) -> None:
+    def connect(self, peer: Whereabouts) -> None:
         """
         Be ready to send to the peer and to receive from it.
 
-        @param timeout: the local ACK timeout (IBA 9.9.2.2): 16 is 0.27 seconds, and there are seven more.
         @raise txrdma.error.RDMAError: this device can't reach that one.
         """
         self.peer = peer
@@ -220,7 +225,7 @@ class Link:
         if self.settings.kind is QPKind.UD:
             self._connectDatagrams(address)
         else:
-            self._connectReliably(address, peer, timeout)
+            self._connectReliably(address, peer)
         self._reader.start()
 
     def _connectDatagrams(self, address: AddressVector) -> None:
@@ -231,7 +236,7 @@ class Link:
         self._closing.callback(way.close)
         self.way = way
 
-    def _connectReliably(self, address: AddressVector, peer: Whereabouts, timeout: int) -> None:
+    def _connectReliably(self, address: AddressVector, peer: Whereabouts) -> None:
         modify = self.queuePair.modify
         modify(
             QPAttributes(
@@ -248,7 +253,7 @@ class Link:
             QPAttributes(
                 state=QPState.RTS,
                 sqPSN=self.here.psn,
-                timeout=timeout,
+                timeout=self._timeout,
                 retryCount=7,
                 rnrRetry=7,
                 maxRDAtomic=max(1, min(peer.reads, _MOST_READS, self.device.limits.maxRDAtomic)),

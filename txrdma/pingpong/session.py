@@ -37,7 +37,7 @@ from txrdma.pingpong.bootstrap import (
 )
 from txrdma.pingpong.conversation import Conversation, PeerLost
 from txrdma.pingpong.engine import answering, asking
-from txrdma.pingpong.link import Link
+from txrdma.pingpong.link import ACK_TIMEOUT, Link
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import LinkSettings, Measure, Test, Transfer
 from txrdma.verbs.completions import ReaderReactor
@@ -59,6 +59,7 @@ class Side:
 
     @ivar open: opens the device to use; given our own address in the conversation.
     @ivar close: what to do with it afterwards.
+    @ivar timeout: how long to wait for an acknowledgement, 4.096 microseconds times two to the power of it.
     """
 
     reactor: ReaderReactor
@@ -67,11 +68,21 @@ class Side:
     port: int = 1
     gidIndex: int | None = None
     events: bool = False
+    timeout: int = ACK_TIMEOUT
     now: Callable[[], int] = perf_counter_ns
 
     def link(self, device: IVerbsDevice, settings: LinkSettings) -> Link:
         """An end of a link."""
-        return Link(self.reactor, device, settings, self.port, self.gidIndex, self.events, self.now)
+        return Link(
+            self.reactor,
+            device,
+            settings,
+            self.port,
+            self.gidIndex,
+            self.events,
+            self.timeout,
+            self.now,
+        )
 
 
 @dataclass(frozen=True, slots=True)

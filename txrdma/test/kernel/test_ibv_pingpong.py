@@ -30,6 +30,9 @@ from txrdma.verbs.devices import openDevice
 
 BOXES = (Box(mtu=4200, timeout=420),)
 PROGRAMS = {Transfer.SEND: "ibv_rc_pingpong", Transfer.UD: "ibv_ud_pingpong"}
+PATIENT = 19
+"""An ACK timeout of two seconds: the emulated kernel may have to share its processors with other guests."""
+
 _ports = count(PORT + 100)
 """For each game another one: those before may not be free again yet."""
 
@@ -98,7 +101,9 @@ class Playing(InTheBox):
     ) -> Measurement:
         """A game; both must be content."""
         self.reactor = self.makeReactor()
-        side = Side(self.reactor, lambda address: self.openOurs(), lambda device: device.close())
+        side = Side(
+            self.reactor, lambda address: self.openOurs(), lambda device: device.close(), timeout=PATIENT
+        )
         test = Test(transfer, size=size, iterations=iterations, warmup=0, check=True)
         mtu = self.payload if transfer is Transfer.SEND else 0
         tcp = next(_ports)
