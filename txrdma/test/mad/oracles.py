@@ -1,0 +1,99 @@
+"""
+Where others have the fields of management datagrams: libibmad, probed from outside, and tshark's dissector.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
+from xml.etree import ElementTree
+
+from twisted.trial.unittest import SkipTest
+
+from txrdma.wire import Layout
+
+_PAYLOAD_AT = 14 + 20 + 8 + 12 + 8
+"""Of the datagram in a packet: behind Ethernet, IPv4, UDP, BTH and DETH."""
+
+
+class Place(NamedTuple):
+    """A field: where it begins, how long it is, both in bits, and its name."""
+
+    offset: int
+    width: int
+    name: str
+
+
+def placesOf(layout: type[Layout], base: int = 0) -> Iterator[tuple[Place, bool]]:
+    """The places of our own fields, those of inner layouts and arrays, too; and whether each is reserved."""
+    for field in layout.fields:
+        for index in range(field.count or 1):
+            offset = base + field.offset + index * field.width
+            name = field.name if field.count is None else f"{field.name}[{index}]"
+            if isinstance(field.type, type) and issubclass(field.type, Layout):
+                yield from placesOf(field.type, offset)
+            else:
+                yield Place(offset, field.width, name), field.reserved
+
+
+@cache
+def libibmad() -> dict[int, Place]:
+    """All that libibmad knows, by its own numbers."""
+    text = files("txrdma.test").joinpath("vectors/libibmad-fields.txt").read_text()
+    rows = [line.split() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return {int(number): Place(int(offset), int(width), name) for number, offset, width, name in rows}
+
+
+def tshark(datagrams: Sequence[bytes]) -> list[list[Place]]:
+    """
+    The places that tshark shows in each datagram, from its first byte on.
+
+    @raise SkipTest: it is not installed.
+    """
+    program = shutil.which("tshark")
+    if program is None:
+        raise SkipTest("tshark is not installed")
+    with tempfile.NamedTemporaryFile(suffix=".pcap") as capture:
+        capture.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
+        for datagram in datagrams:
+            packet = _packet(datagram)
+            capture.write(struct.pack("<IIII", 0, 0, len(packet), len(packet)) + packet)
+        capture.flush()
+        done = subprocess.run(
+            [program, "-r", capture.name, "-T", "pdml"], capture_output=True, text=True, check=True
+        )
+    packets = ElementTree.fromstring(done.stdout)
+    return [list(_shown(packet)) for packet in packets]
+
+
+def _packet(datagram: bytes) -> bytes:
+    isSMP = datagram[1] & 0x7F == 1
+    number = 0 if isSMP else 1
+    bth = struct.pack(">BBHII", 0x64, 0, 0xFFFF, number, 0)
+    content = bth + struct.pack(">II", 0x80010000, number) + datagram + bytes(4)
+    udp = struct.pack(">HHHH", 0xC000, 4791, 8 + len(content), 0) + content
+    addresses = bytes((192, 0, 2, 1, 192, 0, 2, 2))
+    ip = struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(udp), 0, 0, 64, 17, 0) + addresses
+    return bytes.fromhex("0200000000010200000000020800") + ip + udp
+
+
+def _shown(packet: ElementTree.Element) -> Iterator[Place]:
+    for field in packet.iter("field"):
+        name, shown = field.get("name", ""), field.get("showname", "")
+        size, position = int(field.get("size", 0)), int(field.get("pos", 0)) - _PAYLOAD_AT
+        if not name.startswith("infiniband.") or not size or position < 0:
+            continue
+        offset, width = position * 8, size * 8
+        pattern = re.match(r"[01. ]+(?= = )", shown)
+        if pattern is not None:
+            bits = pattern[0].replace(" ", "")
+            offset += len(bits) - len(bits.lstrip("."))
+            width = len(bits.strip("."))
+        yield Place(offset, width, name.removeprefix("infiniband."))
