@@ -289,6 +289,26 @@ class ProcessTests(SynchronousTestCase):
         self.assertRegex(err, r"\Atxrdma pingpong: (the other end has gone|the peer does not answer.*)\n\Z")
         self.checkUnfinished(first + out)
 
+    def test_progress(self) -> None:
+        """On a terminal, long work says how far it is, and leaves nothing of that behind."""
+        terminal, theirs = os.openpty()
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "txrdma.command", "pingpong", "--local", "-t", "read", "--json"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=theirs,
+            )
+            self.addCleanup(process.wait)
+            self.addCleanup(process.kill)
+            self.assertEqual(process.wait(PATIENCE), 0)
+            said = os.read(terminal, 1 << 16).decode()
+        finally:
+            os.close(theirs)
+            os.close(terminal)
+        self.assertRegex(said, r"\r\x1b\[Kread (latency|bandwidth), \d+ bytes: \d+ messages")
+        self.assertTrue(said.endswith("\r\x1b[K"))
+
     def test_nobody(self) -> None:
         """Nobody at the other end is one line."""
         client = self.start("tcp:127.0.0.1:1")
