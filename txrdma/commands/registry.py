@@ -71,6 +71,7 @@ class Command:
 COMMANDS: Final = (
     Command("connections", HERE, "Live SMC-R and fallback connections on this host."),
     Command("devices", HERE, "RDMA devices that could be used here."),
+    Command("discover", FABRICS, "What a fabric consists of: nodes, ports, links."),
     Command("pingpong", MEASURING, "Latency and bandwidth between two ends, over any device."),
 )
 

@@ -13,15 +13,37 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
-from txrdma.iba.path import IBDRPath, IBPath
+from txrdma.iba.path import IBDRPath
+from txrdma.iba.types import GUID
 from txrdma.iba.verbs import PhysicalState
 from txrdma.mad.attributes import Attribute
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.fabric import Fabric, Node, Port, Problem
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.smp import NodeDescription, NodeInfo, PortInfo, SwitchInfo
+from txrdma.wire import data, wire
 
 MAX_OUTSTANDING: Final = 128
+
+_LINK_UP: Final = PhysicalState.LINK_UP
+
+
+@wire(64)
+class _PortInfo(Attribute):
+    """As it came: a large fabric has many ports, and what they told is read when somebody asks."""
+
+    attributeID = PortInfo.attributeID
+    rpcs = PortInfo.rpcs
+    content: bytes = data(64)
+
+
+@wire(40)
+class _NodeInfo(Attribute):
+    """As it came: most tell of a switch that we know already."""
+
+    attributeID = NodeInfo.attributeID
+    rpcs = NodeInfo.rpcs
+    content: bytes = data(40)
 
 
 class Sweep:
@@ -30,6 +52,7 @@ class Sweep:
 
     @ivar fabric: what was found so far.
     @ivar asked: how many questions were sent, and C{answered} how many have ended.
+    @ivar progress: is called after answers, with how many have ended, and how many there are by now.
     """
 
     def __init__(
@@ -37,19 +60,18 @@ class Sweep:
         agent: RPCs,
         maxOutstanding: int = MAX_OUTSTANDING,
         maxHops: int = 63,
-        progress: Callable[[Sweep], None] | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """
         @param agent: remains its owner's.
         @param maxHops: how far from the beginning.
-        @param progress: is called after every answer.
         """
         self.fabric = Fabric()
         self.asked = self.answered = 0
-        self._agent = agent
+        self.progress = progress
+        self._call = agent.call
         self._maxOutstanding = maxOutstanding
         self._maxHops = maxHops
-        self._progress = progress
         self._waiting: deque[tuple[type[Attribute], IBDRPath, int, Callable[..., None], Any]] = deque()
         self._open: dict[Deferred[Any], None] = {}
         self._done: Deferred[Fabric] | None = None
@@ -62,7 +84,7 @@ class Sweep:
         @return: fires with the fabric, whatever the problems. Cancelling it cancels all that is on its way.
         """
         self._done = Deferred(lambda _: self._stop())
-        self._ask(NodeInfo, start or IBDRPath(), 0, self._found, None)
+        self._ask(_NodeInfo, start or IBDRPath(), 0, self._found, None)
         return self._done
 
     # Questions.
@@ -74,7 +96,7 @@ class Sweep:
             self._waiting.append((kind, route, modifier, then, about))
             return
         self.asked += 1
-        answer = self._agent.call("SubnGet", kind, route, modifier)
+        answer = self._call("SubnGet", kind, route, modifier)
         self._open[answer] = None
         answer.addBoth(self._told, answer, kind, route, then, about)
 
@@ -97,8 +119,8 @@ class Sweep:
             then(result, route, about)
         while self._waiting and len(self._open) < self._maxOutstanding:
             self._ask(*self._waiting.popleft())
-        if self._progress is not None:
-            self._progress(self)
+        if self.progress is not None:
+            self.progress(self.answered, self.asked + len(self._waiting))
         if not self._open and self._done is not None:
             done, self._done = self._done, None
             done.callback(self.fabric)
@@ -111,10 +133,10 @@ class Sweep:
                 done.errback(failure)
             return
         sort = "refused" if failure.check(MADError) else "unreachable"
-        self._problem(sort, route, f"{kind.__name__}: {failure.getErrorMessage()}")
+        self._problem(sort, route, f"{kind.__name__.lstrip('_')}: {failure.getErrorMessage()}")
 
     def _problem(self, sort: str, route: IBDRPath, text: str) -> None:
-        self.fabric.problems.append(Problem(sort, routeText(route), text))
+        self.fabric.problems.append(Problem(sort, str(route), text))
 
     def _stop(self) -> None:
         self._done = None
@@ -125,26 +147,33 @@ class Sweep:
 
     # Answers.
 
-    def _found(self, info: NodeInfo, route: IBDRPath, came: Port | None) -> None:
+    def _found(self, told: _NodeInfo, route: IBDRPath, came: Port | None) -> None:
         """Somebody is at the end of this route."""
-        node, isNew = self.fabric.add(info, route)
-        here = node.port(info.localPortNum)
+        content = told.content
+        node = self.fabric.nodes.get(GUID(content[12:20]))
+        number = content[36]
+        isNew = node is None
+        if node is None:
+            node, _ = self.fabric.add(NodeInfo.decode(content), route)
+        elif not node.isSwitch:
+            node.portGUIDs[number] = GUID(content[20:28])
+        isKnown = number in node.ports
+        here = node.port(number)
         if came is not None and not self.fabric.link(came, here):
             self._problem(
                 "duplicate-guid",
                 route,
-                f"port {here.number} of {node.guid} is at {came}, and is linked to {here.peer or came.peer}",
+                f"port {number} of {node.guid} is at {came}, and is linked to {here.peer or came.peer}",
             )
             return
         if isNew:
             self._ask(NodeDescription, route, 0, self._named, node)
             if node.isSwitch:
                 self._ask(SwitchInfo, route, 0, self._switched, node)
-                for number in range(node.info.numPorts + 1):
-                    self._ask(PortInfo, route, number, self._ported, node.port(number))
-        if not node.isSwitch and not here.raw:
-            here.raw = bytes(64)  # it is being asked
-            self._ask(PortInfo, route, here.number, self._ported, here)
+                for each in range(node.info.numPorts + 1):
+                    self._ask(_PortInfo, route, each, self._ported, node.port(each))
+        if not node.isSwitch and not isKnown:
+            self._ask(_PortInfo, route, number, self._ported, here)
 
     @staticmethod
     def _named(told: NodeDescription, route: IBDRPath, node: Node) -> None:
@@ -154,17 +183,10 @@ class Sweep:
     def _switched(told: SwitchInfo, route: IBDRPath, node: Node) -> None:
         node.switchInfo = told
 
-    def _ported(self, told: PortInfo, route: IBDRPath, port: Port) -> None:
-        port.raw = told.encode()
-        if port.number == 0 or port.peer is not None or told.portPhysicalState is not PhysicalState.LINK_UP:
+    def _ported(self, told: _PortInfo, route: IBDRPath, port: Port) -> None:
+        content = port.raw = told.content
+        if port.number == 0 or port.peer is not None or content[33] >> 4 != _LINK_UP:
             return
         isFirst = not route.drPath
-        if (port.node.isSwitch or isFirst) and len(route.drPath) < self._maxHops:
-            self._ask(NodeInfo, route.then(port.number), 0, self._found, port)
-
-
-def routeText(path: IBPath) -> str:
-    """A path, in the words that people type it in: C{"DR 0,1,3"}, C{"lid 7"}."""
-    if isinstance(path, IBDRPath):
-        return "DR " + ",".join(map(str, (0, *path.drPath)))
-    return f"lid {path.dlid}"
+        if (isFirst or port.node.isSwitch) and len(route.drPath) < self._maxHops:
+            self._ask(_NodeInfo, route.then(port.number), 0, self._found, port)

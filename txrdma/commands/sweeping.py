@@ -1,0 +1,104 @@
+"""
+What commands about whole fabrics have in common: a sweep, or a snapshot of an earlier one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from twisted.python import usage
+
+from txrdma.commands.fabrics import count, FabricOptions, opened, Progress, Session
+from txrdma.error import InvalidRequest
+from txrdma.mad.administered import AdministeredSweep, LIDSweep
+from txrdma.mad.discovery import MAX_OUTSTANDING, Sweep
+from txrdma.mad.fabric import described, Fabric
+
+WAYS = ("dr", "lid", "sa")
+
+
+class SweepOptions(FabricOptions):
+    """How the fabric is to be found out."""
+
+    optParameters = [
+        ["by", None, "dr", "Ask by directed routes (dr), by LIDs (lid), or the administration (sa)."],
+        ["outstanding", "o", MAX_OUTSTANDING, "How many questions to have on their way.", count],
+        ["hops", None, 63, "How far to go by directed routes.", count],
+        ["load", None, "", "Take the snapshot in this file instead of asking."],
+        ["save", None, "", "Write a snapshot of the fabric into this file."],
+    ]
+
+    def postOptions(self) -> None:
+        if self["sa"]:
+            self["by"] = "sa"
+        if self["by"] not in WAYS:
+            raise usage.UsageError(f"--by {self['by']}: there are {', '.join(WAYS)}")
+        if not self["outstanding"]:
+            raise usage.UsageError("--outstanding 0: without a question there is no answer")
+
+
+async def fabricOf(reactor: Any, options: SweepOptions) -> Fabric:
+    """The fabric that the options name: swept now, or at an earlier time."""
+    if options["load"]:
+        return loaded(options["load"])
+    with opened(reactor, options) as session:
+        return await swept(session)
+
+
+async def swept(session: Session) -> Fabric:
+    """
+    Find out what the fabric consists of, as the session's options say; progress on a terminal.
+
+    Problems are in the fabric; the snapshot that C{--save} asks for is written.
+    """
+    options = session.options
+    if options["load"]:
+        return loaded(options["load"])
+    with Progress("asking") as progress:
+        sweep: Sweep | AdministeredSweep | LIDSweep
+        if options["by"] == "dr":
+            sweep = Sweep(session.agent, options["outstanding"], options["hops"])
+            if progress.isShown:
+                sweep.progress = progress
+        elif options["by"] == "sa":
+            sweep = AdministeredSweep(session.agent, session.administration)
+        else:
+            sweep = LIDSweep(session.agent, session.endPort, options["outstanding"])
+            sweep.progress = progress if progress.isShown else None
+        fabric = await sweep.run()
+    if options["save"]:
+        save(fabric, options["save"])
+    return fabric
+
+
+def loaded(path: str) -> Fabric:
+    """
+    A snapshot.
+
+    @raise InvalidRequest: there is none in that file.
+    """
+    try:
+        return Fabric.fromDict(json.loads(Path(path).read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"snapshot {path}: {error}") from error
+
+
+def save(fabric: Fabric, path: str) -> None:
+    """
+    Write a snapshot.
+
+    @raise InvalidRequest: there is no room for it, or no such folder.
+    """
+    try:
+        Path(path).write_text(json.dumps(fabric.toDict()) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise InvalidRequest(f"snapshot {path}: {error}") from error
+
+
+def tellProblems(fabric: Fabric) -> None:
+    """On standard error, a line each."""
+    for line in described(fabric.problems):
+        print(line, file=sys.stderr)
