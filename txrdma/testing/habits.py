@@ -25,7 +25,7 @@ class Habits:
     @ivar failuresAreSolicited: a completion queue that is armed for solicited completions wakes for failures,
         too (IBA 11.4.2.2). rxe makes no difference between a flushed receive and an ordinary one.
     @ivar shortReceive: what becomes of a message that is longer than its receive, at the sender's and at the
-        receiver's. IBA 9.7.5.2.6 and table 63: "invalid request" there, a length error here. rxe takes it for
+        receiver's. IBA 9.9.3 has "invalid request" there, and a length error here. rxe takes it for
         a broken receive: see C{badReceive}.
     @ivar badReceive: the same when the receive's memory can't be written: an operational error there, and
         here a protection error (IBA 10.10.3). rxe says LOC_QP_OP_ERR.
