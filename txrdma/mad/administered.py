@@ -59,7 +59,8 @@ class AdministeredSweep:
             for call in calls:
                 call.cancel()
         tables = [self._table(kind, *answer) for kind, answer in zip(_TABLES, told, strict=True)]
-        for take, records in zip((self._node, self._link, self._port, self._switch), tables, strict=True):
+        takers: tuple[Callable[[Any], None], ...] = (self._node, self._link, self._port, self._switch)
+        for take, records in zip(takers, tables, strict=True):
             for record in records:
                 take(record)
         return self.fabric
@@ -68,10 +69,11 @@ class AdministeredSweep:
         if succeeded:
             return list(told)
         assert isinstance(told, Failure)
-        if kind is NodeRecord or not told.check(MADFailure):
-            raise told.value
-        sort = "refused" if told.check(MADError) else "unreachable"
-        self._problem(sort, "administration", f"{kind.__name__}: {told.getErrorMessage()}")
+        error: BaseException = told.value
+        if kind is NodeRecord or not isinstance(error, MADFailure):
+            raise error
+        sort = "refused" if isinstance(error, MADError) else "unreachable"
+        self._problem(sort, "administration", f"{kind.__name__}: {error}")
         return []
 
     def _problem(self, sort: str, where: str, text: str) -> None:
