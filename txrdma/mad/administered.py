@@ -69,7 +69,8 @@ class AdministeredSweep:
         if succeeded:
             return list(told)
         assert isinstance(told, Failure)
-        error: BaseException = told.value
+        error = told.value
+        assert error is not None
         if kind is NodeRecord or not isinstance(error, MADFailure):
             raise error
         sort = "refused" if isinstance(error, MADError) else "unreachable"
