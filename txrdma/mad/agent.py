@@ -7,6 +7,7 @@ Follows InfiniBand Architecture vol. 1, 13.4 (datagrams), 13.4.8.1 (redirection)
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from secrets import randbits
 from struct import Struct
 from typing import Any, Final
@@ -193,6 +194,9 @@ class MADAgent(RPCs):
             content = payload.encode()
         if name not in kind.rpcs:
             raise InvalidRequest(f"{kind.__name__} is not for {name}, but for {', '.join(sorted(kind.rpcs))}")
+        if kind.vendorClass is not None:
+            rpc = replace(rpc, managementClass=kind.vendorClass)
+            keys = keys._replace(oui=kind.oui)
         return Call(rpc, kind, content, modifier, keys, mask, self._forget)
 
     def _forget(self, call: Call) -> None:

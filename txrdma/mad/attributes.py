@@ -162,12 +162,15 @@ class Attribute(Layout):
 
     @cvar attributeID: its number in the header.
     @cvar rpcs: the names of the calls that carry it.
+    @cvar vendorClass: of a vendor's attribute the class that calls go to; C{oui} says whose class that is.
     """
 
     __slots__ = ()
 
     attributeID: ClassVar[int]
     rpcs: ClassVar[frozenset[str]] = frozenset()
+    vendorClass: ClassVar[ManagementClass | None] = None
+    oui: ClassVar[int] = 0
 
     def toDict(self) -> dict[str, object]:
         """All fields that are not reserved, as JSON can carry them; enumerations by name."""
@@ -188,17 +191,22 @@ def carried(verbs: str, but: str = "") -> Iterator[str]:
             yield from (prefix + verb for verb in theirs.split() if verb in verbs.split())
 
 
-def attribute(identifier: int, *rpcs: str) -> Callable[[type[T]], type[T]]:
+def attribute(
+    identifier: int, *rpcs: str, vendorClass: ManagementClass | None = None, oui: int = 0
+) -> Callable[[type[T]], type[T]]:
     """
     Say the number of an attribute and the calls that carry it.
 
+    @param vendorClass: which of the vendors' classes C{Vend...} means; C{oui} is the vendor's, in the second
+        range of these classes.
     @raise KeyError: the specification knows no such call.
     """
 
     def decorate(cls: type[T]) -> type[T]:
         cls.attributeID = identifier
         cls.rpcs = frozenset(RPCS[name].name for name in rpcs)
-        for managementClass in {RPCS[name].managementClass for name in rpcs}:
+        cls.vendorClass, cls.oui = vendorClass, oui
+        for managementClass in {vendorClass or RPCS[name].managementClass for name in rpcs}:
             _registered.setdefault((managementClass, identifier), cls)
         return cls
 

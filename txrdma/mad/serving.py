@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 from txrdma.error import WireError
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.interfaces import IMADHandler
-from txrdma.mad._frames import frame, managementPacket, NO_KEYS
+from txrdma.mad._frames import frame, Keys, managementPacket, NO_KEYS
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.attributes import Attribute, attributeOf, ManagementClass, Method
 from txrdma.mad.errors import MADRefusal
@@ -29,6 +29,7 @@ from txrdma.mad.messages import (
     Notice,
     RMPPHeader,
     RMPPType,
+    VendorOUIFormat,
 )
 
 _log = Logger()
@@ -158,7 +159,7 @@ class MADServer:
         rmpp = RMPPHeader(version=1, type=RMPPType.DATA, active=True) if isTable else None
         datagram = frame(
             *(header.managementClass, answer, header.transactionID, header.attributeID),
-            *(header.attributeModifier, b"" if isTable else content, NO_KEYS, 0),
+            *(header.attributeModifier, b"" if isTable else content, _keys(request), 0),
             rmpp=rmpp,
             status=status,
             attributeOffset=distance // 8 if isTable else 0,
@@ -177,6 +178,11 @@ def _read(datagram: bytes, message: bytes, path: IBPath) -> MADRequest:
     payload = None if kind is None else kind.decode(message.ljust(kind.size, b"\0"))
     frame = formatOf(header.managementClass).decode(datagram.ljust(256, b"\0"))
     return MADRequest(header, frame, payload, message, path)
+
+
+def _keys(request: MADRequest) -> Keys:
+    """A vendor's answer says whose it is, as the request does."""
+    return Keys(oui=request.frame.oui) if isinstance(request.frame, VendorOUIFormat) else NO_KEYS
 
 
 def _managementAnswer(request: MADRequest, method: int, content: bytes, status: int) -> bytes:

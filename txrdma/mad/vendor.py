@@ -1,0 +1,157 @@
+"""
+Vendors' classes that hosts answer: the ping and the system statistics of the OpenFabrics Alliance.
+
+Follows infiniband-diags: C{ibping} is class 0x32 of the OUI 00:14:05, C{ibsysstat} class 0x33. What they tell
+is text that ends with a zero.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from zope.interface import implementer
+
+from txrdma.interfaces import IMADHandler
+from txrdma.mad.attributes import Attribute, attribute, ManagementClass, Method
+from txrdma.mad.errors import MADRefusal
+from txrdma.mad.messages import MADRequest, MADStatus
+from txrdma.mad.serving import MADServer
+from txrdma.wire import data, wire
+
+OPENIB_OUI: Final = 0x001405
+
+_LENGTH: Final = 216
+
+
+class VendorText(Attribute):
+    """Text, of a vendor."""
+
+    __slots__ = ()
+
+    content: bytes
+
+    @property
+    def text(self) -> str:
+        """What it says; what is no UTF-8 is replaced."""
+        return self.content.partition(b"\0")[0].decode("utf-8", "replace")
+
+
+def filled(text: str) -> bytes:
+    """Text as these attributes carry it: as much as there is room for, and a zero at least."""
+    return text.encode()[: _LENGTH - 1].ljust(_LENGTH, b"\0")
+
+
+@attribute(0x0000, "VendGet", vendorClass=ManagementClass.VENDOR_OPENIB_PING, oui=OPENIB_OUI)
+@wire(_LENGTH)
+class OpenIBPing(VendorText):
+    """Are you there? The answer is the host's name."""
+
+    content: bytes = data(_LENGTH)
+
+
+@attribute(0x0010, "VendGet", vendorClass=ManagementClass.VENDOR_OPENIB_SYSSTAT, oui=OPENIB_OUI)
+@wire(_LENGTH)
+class OpenIBSystemPing(VendorText):
+    """Are you there? Of the class of system statistics."""
+
+    content: bytes = data(_LENGTH)
+
+
+@attribute(0x0011, "VendGet", vendorClass=ManagementClass.VENDOR_OPENIB_SYSSTAT, oui=OPENIB_OUI)
+@wire(_LENGTH)
+class OpenIBHostInfo(VendorText):
+    """The host's name."""
+
+    content: bytes = data(_LENGTH)
+
+
+@attribute(0x0012, "VendGet", vendorClass=ManagementClass.VENDOR_OPENIB_SYSSTAT, oui=OPENIB_OUI)
+@wire(_LENGTH)
+class OpenIBCPUInfo(VendorText):
+    """The host's processors, a line each."""
+
+    content: bytes = data(_LENGTH)
+
+
+def hostName() -> str:
+    """What this host is called."""
+    return socket.getfqdn()
+
+
+def processors(path: str = "/proc/cpuinfo") -> str:
+    """This host's processors, as C{ibsysstat} tells them."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = list(_processors(file.read()))
+    except OSError:
+        lines = []
+    return "".join(lines) or f"{os.cpu_count() or 1} processors\n"
+
+
+def _processors(told: str) -> Iterator[str]:
+    for number, part in enumerate(part for part in told.split("\n\n") if part.strip()):
+        values = dict(line.split(":", 1) for line in part.splitlines() if ":" in line)
+        known = {key.strip(): value.strip() for key, value in values.items()}
+        if "model name" in known or "cpu MHz" in known:
+            model, mhz = known.get("model name", "unknown"), known.get("cpu MHz", "unknown")
+            yield f"cpu {number}: model {model} MHZ {mhz}\n"
+
+
+@implementer(IMADHandler)
+class TextHandler:
+    """
+    Answers with text.
+
+    @ivar answered: how many requests.
+    """
+
+    def __init__(self, texts: dict[type[VendorText], Callable[[], str]]) -> None:
+        """
+        @param texts: what tells the text of each attribute.
+        """
+        self._texts = texts
+        self.answered = 0
+
+    def handle(self, request: MADRequest) -> object:
+        """Answer one."""
+        kind = type(request.payload)
+        tell = self._texts.get(kind)  # type: ignore[arg-type]  # others are simply not in it
+        if tell is None:
+            raise MADRefusal(MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
+        self.answered += 1
+        return kind(content=filled(tell()))  # type: ignore[call-arg, misc]  # all of these have it
+
+
+def servePing(server: MADServer, name: str = "") -> tuple[TextHandler, Callable[[], None]]:
+    """
+    Answer C{ibping} and C{txrdma ping}.
+
+    @return: who answers, and what ends it.
+    @raise txrdma.error.ResourceExhausted: somebody else on this host does already.
+    """
+    handler = TextHandler({OpenIBPing: lambda: name or hostName()})
+    return handler, _served(server, handler, ManagementClass.VENDOR_OPENIB_PING)
+
+
+def serveSysstat(server: MADServer, name: str = "") -> tuple[TextHandler, Callable[[], None]]:
+    """
+    Answer C{ibsysstat} and C{txrdma sysstat}.
+
+    @return: who answers, and what ends it.
+    @raise txrdma.error.ResourceExhausted: somebody else on this host does already.
+    """
+    handler = TextHandler(
+        {
+            OpenIBSystemPing: lambda: "",
+            OpenIBHostInfo: lambda: name or hostName(),
+            OpenIBCPUInfo: processors,
+        }
+    )
+    return handler, _served(server, handler, ManagementClass.VENDOR_OPENIB_SYSSTAT)
+
+
+def _served(server: MADServer, handler: TextHandler, managementClass: ManagementClass) -> Callable[[], None]:
+    return server.handle(managementClass, handler, (Method.GET,), OPENIB_OUI)
