@@ -16,14 +16,16 @@ from typing import Any, Final
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from txrdma.iba.path import GMP_QKEY, IBDRPath, IBPath
-from txrdma.iba.types import GUID, LID, QPN
+from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.iba.verbs import PhysicalState, PortState
+from txrdma.mad.messages import ClassPortInfo, formatOf, Notice
 from txrdma.sim.counters import Counters
 from txrdma.sim.madport import SimulatedMADPort
-from txrdma.sim.manager import SubnetManager
+from txrdma.sim.manager import GID_PREFIX, SubnetManager
 from txrdma.sim.netfile import Net
 from txrdma.sim.nodes import bringDown, bringUp, buildNodes, endPorts, SimulatedNode, SimulatedPort
 from txrdma.sim.pma import PerformanceManagementAgents
+from txrdma.sim.sa import SubnetAdministration
 from txrdma.sim.sma import SubnetManagementAgents
 from txrdma.sim.traps import badMKey, linkChanged, trapDatagram
 
@@ -37,10 +39,13 @@ _SUBN: Final = 0x01
 _DIRECTED: Final = 0x81
 _PERFORMANCE: Final = 0x04
 _GET: Final = 0x01
+_SET: Final = 0x02
 _TRAP: Final = 0x05
 _TRAP_REPRESS: Final = 0x07
 _RESPONSE: Final = 0x80
 _BUSY: Final = 0x01
+_IN_SERVICE: Final = 64
+_OUT_OF_SERVICE: Final = 65
 _REDIRECT: Final = 0x02
 
 
@@ -49,8 +54,8 @@ class SimulatedFabric:
     A subnet.
 
     @ivar nodes: by their identifiers in the net file.
-    @ivar manager: of the subnet; None in one that nobody manages.
-    @ivar sent: how many datagrams were sent, C{lost} how many of these the fabric has lost by chance.
+    @ivar manager: of the subnet; None in one that nobody manages. C{administration} is its other half.
+    @ivar datagrams: how many datagrams were sent, C{lost} how many of these the fabric has lost by chance.
     """
 
     def __init__(
@@ -88,9 +93,10 @@ class SimulatedFabric:
         self._resweepSeconds = resweepSeconds
         self._resweep: IDelayedCall | None = None
         self._directed: dict[tuple[SimulatedMADPort, bytes], tuple[SimulatedMADPort, bytes]] = {}
-        self.sma = SubnetManagementAgents(self._linear, self._changed, self._violated)
+        self.sma = SubnetManagementAgents(self.linearOf, self._changed, self._violated)
         self.pma = PerformanceManagementAgents(clock.seconds)
         self.manager: SubnetManager | None = None
+        self.administration: SubnetAdministration | None = None
         if isManaged:
             self.manage(managerAt, lmc)
 
@@ -150,7 +156,11 @@ class SimulatedFabric:
             hosts = (node.identifier for node in self.nodes.values() if not node.isSwitch)
             name = next(hosts, "") or next(iter(self.nodes))
         port = self.port(name, number)
-        return SimulatedMADPort(self, port.end, "" if number is None else f"sim:node={name}/{number}")
+        return self.attachTo(port.end, "" if number is None else f"sim:node={name}/{number}")
+
+    def attachTo(self, port: SimulatedPort, name: str = "") -> SimulatedMADPort:
+        """The same, of a port that is known."""
+        return SimulatedMADPort(self, port, name)
 
     # The manager.
 
@@ -165,6 +175,9 @@ class SimulatedFabric:
             at = hosts[-1] if hosts else next(iter(self.nodes))
         self.manager = SubnetManager(self.nodes, self.port(at).end, lmc)
         self.sweep()
+        if self.administration is not None:
+            self.administration.close()
+        self.administration = SubnetAdministration(self, self.manager.port)
         return self.manager
 
     def sweep(self) -> None:
@@ -173,15 +186,33 @@ class SimulatedFabric:
             self._resweep.cancel()
         self._resweep = None
         manager = self.manager
-        if manager is not None and not manager.port.node.isDead:
-            manager.sweep()
-            self.sma.smPort = manager.port
-            self.sma.smInfo = manager.info().encode()
+        if manager is None or manager.port.node.isDead:
+            return
+        before = set(manager.ports.values())
+        manager.sweep()
+        self.sma.smPort = manager.port
+        self.sma.smInfo = manager.info().encode()
+        after = set(manager.ports.values())
+        if self.administration is not None:
+            for trap, ports in ((_IN_SERVICE, after - before), (_OUT_OF_SERVICE, before - after)):
+                for port in sorted(ports, key=lambda port: port.lid):
+                    self.administration.notice(trap, GID.fromParts(GID_PREFIX, port.guid))
 
-    def _linear(self, switch: SimulatedNode) -> bytearray:
+    def linearOf(self, switch: SimulatedNode) -> bytearray:
+        """The forwarding table of a switch, made when somebody looks at it first."""
         if switch.linear is None:
             switch.linear = bytearray() if self.manager is None else self.manager.table(switch)
         return switch.linear
+
+    def close(self) -> None:
+        """Nothing happens any more."""
+        for call in (self._timer, self._resweep):
+            if call is not None and call.active():
+                call.cancel()
+        self._timer = self._resweep = None
+        self._due.clear()
+        if self.administration is not None:
+            self.administration.close()
 
     # Faults.
 
@@ -398,7 +429,7 @@ class SimulatedFabric:
                     return port
                 table = node.linear
                 if table is None:
-                    table = self._linear(node)
+                    table = self.linearOf(node)
                 out = table[dlid] if dlid < len(table) else 0xFF
                 if not 0 < out < len(node.ports):
                     return None
@@ -437,6 +468,11 @@ class SimulatedFabric:
             for attachment in end.attachments:
                 self.later(self.latencySeconds / 2, attachment.deliver, datagram, came)
             return
+        if not isSMP and (node.busyFor or node.redirects):
+            excuse = _excuse(node, datagram)
+            if excuse is not None:
+                self._answer(node, sender, bytes(excuse), came.reverse())
+                return
         if end.attachments:
             server = _servedBy(end, managementClass, method)
             if server is not None:
@@ -449,16 +485,10 @@ class SimulatedFabric:
 
     def _byItself(self, port: SimulatedPort, datagram: bytes) -> bytearray | None:
         """What a node's own agents answer; None for silence."""
-        node = port.node
         if datagram[1] == _SUBN:
             return self.sma.answer(port, datagram)
         if datagram[1] != _PERFORMANCE or datagram[3] & _RESPONSE:
             return None
-        if node.busyFor:
-            node.busyFor -= 1
-            return _said(datagram, _BUSY)
-        if node.redirects and _PERFORMANCE in node.redirects:
-            return _redirecting(datagram, node.redirects[_PERFORMANCE])
         return self.pma.answer(port, datagram)
 
     def _answer(self, node: SimulatedNode, to: SimulatedMADPort, reply: bytes, path: IBPath) -> None:
@@ -483,7 +513,7 @@ class SimulatedFabric:
     def _violated(self, end: SimulatedPort, datagram: bytes) -> None:
         self._trap(end, badMKey(end.lid, datagram))
 
-    def _trap(self, end: SimulatedPort, notice: Any) -> None:
+    def _trap(self, end: SimulatedPort, notice: Notice) -> None:
         """Tell the manager of the subnet, if somebody attached is there to hear it (IBA 13.4.9)."""
         smLID = int.from_bytes(end.info[18:20], "big")
         if not smLID or end.node.isDead:
@@ -520,17 +550,24 @@ def _isAboutRMPP(datagram: bytes) -> bool:
     return datagram[1] in _RMPP and datagram[24] == 1 and datagram[25] > 1
 
 
+def _excuse(node: SimulatedNode, datagram: bytes) -> bytearray | None:
+    """What a node says that is busy, or would have somebody else asked."""
+    if node.busyFor:
+        node.busyFor -= 1
+        return _said(datagram, _BUSY)
+    lid = (node.redirects or {}).get(datagram[1])
+    return None if lid is None else _redirecting(datagram, lid)
+
+
 def _said(datagram: bytes, status: int) -> bytearray:
     reply = bytearray(datagram)
-    reply[3] = 0x81
+    reply[3] = _RESPONSE | (_GET if datagram[3] == _SET else datagram[3])
     reply[4:6] = status.to_bytes(2, "big")
     return reply
 
 
 def _redirecting(datagram: bytes, lid: LID) -> bytearray:
     """Ask somebody else (IBA 13.4.8.1)."""
-    from txrdma.mad.messages import ClassPortInfo, formatOf
-
     reply = _said(datagram, _REDIRECT)
     where = ClassPortInfo(
         baseVersion=1,

@@ -7,7 +7,7 @@ ACTIVE, and lays the ways through the switches.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from txrdma.iba.types import LID
@@ -22,6 +22,7 @@ GID_PREFIX: Final = 0xFE80000000000000
 PRIORITY: Final = 4
 _HIGHEST_LID: Final = 0xBFFF
 _ROOM_OF_TABLE: Final = 64
+_FIRST_MLID: Final = 0xC000
 
 
 class SubnetManager:
@@ -56,7 +57,8 @@ class SubnetManager:
         @raise ValueError: there are more ports than LIDs.
         """
         self.sweeps += 1
-        present = self._present()
+        reachable = self._reachable()
+        present = self._present(reachable)
         self._assign(present)
         isSM = int(PortCapability.SM).to_bytes(4, "big")
         self.port.info[20:24] = bytes(
@@ -66,7 +68,7 @@ class SubnetManager:
         for port in present:
             self._activate(port, smLID)
         top = max((lid + (1 << port.lmc) - 1 for lid, port in self.ports.items()), default=0)
-        switches = [node for node in self.nodes.values() if node.isSwitch]
+        switches = [node for node in self.nodes.values() if node.isSwitch and node in reachable]
         self.routing = Routing(switches, top)
         for switch in switches:
             switch.linear = None
@@ -82,15 +84,70 @@ class SubnetManager:
             return bytearray(b"\xff" * _ROOM_OF_TABLE)
         return self.routing.table(switch)
 
-    def _present(self) -> list[SimulatedPort]:
+    def lay(self, mlid: int, members: Iterable[SimulatedPort]) -> None:
+        """
+        Lay the ways of a multicast group: along those that lead from its members to the first of them.
+        """
+        block, place = divmod(mlid - _FIRST_MLID, 32)
+        masks: dict[SimulatedNode, int] = {}
+        first: SimulatedPort | None = None
+        for member in members:
+            first = first or member
+            for port in self._way(member, first.lid):
+                if port.node.isSwitch:
+                    masks[port.node] = masks.get(port.node, 0) | 1 << port.number
+        for node in self.nodes.values():
+            if node.isSwitch:
+                _setMulticast(node, block, place, masks.get(node, 0))
+
+    def _way(self, member: SimulatedPort, lid: int) -> Iterator[SimulatedPort]:
+        """Every port that a packet from a port to a LID enters and leaves by."""
+        port = member
+        if member.node.isSwitch:
+            yield member
+        for _hop in range(_ROOM_OF_TABLE):
+            if port.node.isSwitch:
+                if port.node.ports[0].lid == lid:
+                    yield port.node.ports[0]
+                    return
+                table = self.table(port.node) if port.node.linear is None else port.node.linear
+                out = table[lid] if lid < len(table) else 0xFF
+                if not 0 < out < len(port.node.ports):
+                    return
+                port = port.node.ports[out]
+                yield port
+            elif port.lid == lid and port is not member or port is member and member.lid == lid:
+                if port is member and port.way is not None:
+                    yield port.way
+                return
+            if port.way is None:
+                return
+            port = port.way
+            yield port
+
+    def _reachable(self) -> set[SimulatedNode]:
+        """All nodes that a sweep from the manager's port would find."""
+        found = {self.port.node}
+        waiting = [self.port.node]
+        while waiting:
+            node = waiting.pop()
+            for port in node.external if node.isSwitch else [self.port]:
+                peer = port.way
+                if peer is not None and peer.node not in found and not peer.node.isDead:
+                    found.add(peer.node)
+                    if peer.node.isSwitch:
+                        waiting.append(peer.node)
+        return found
+
+    def _present(self, reachable: set[SimulatedNode]) -> list[SimulatedPort]:
         """All end ports that are to be managed: hosts first, so that theirs are the first LIDs."""
         nodes = sorted(self.nodes.values(), key=lambda node: node.kind is NodeType.SWITCH)
         return [
             port
             for node in nodes
-            if not node.isDead
+            if node in reachable
             for port in endPorts(node)
-            if node.isSwitch or port.way is not None
+            if node.isSwitch or port is self.port or port.way is not None
         ]
 
     def _assign(self, present: Iterable[SimulatedPort]) -> None:
@@ -141,3 +198,14 @@ class SubnetManager:
                 end.info[36] = end.info[36] & 0x0F | mtu << 4
                 end.info[43] = end.info[43] & 0x0F | lanes << 4
                 end.become(PortState.ACTIVE, end.physicalState)
+
+
+def _setMulticast(switch: SimulatedNode, block: int, place: int, ports: int) -> None:
+    """Say by which ports a switch sends what is for a multicast LID."""
+    table = switch.multicast = switch.multicast or {}
+    for position in range(switch.numPorts // 16 + 1):
+        mask = ports >> position * 16 & 0xFFFF
+        part = bytearray(table.get((position, block), bytes(64)))
+        part[place * 2 : place * 2 + 2] = mask.to_bytes(2, "big")
+        if mask or (position, block) in table:
+            table[position, block] = bytes(part)

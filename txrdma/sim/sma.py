@@ -151,6 +151,12 @@ class SubnetManagementAgents:
         self._violated(end, datagram)
         return False
 
+    def told(self, port: SimulatedPort, attribute: int, modifier: int) -> bytes:
+        """What a port tells without being asked by a datagram."""
+        status, content = self._gets[attribute](port.node, port, modifier)
+        assert not status
+        return content
+
     # What is told.
 
     @staticmethod

@@ -77,6 +77,7 @@ class SimulatedPortStringParser:
             holding.ports -= 1
             if not holding.ports:
                 del _held[key]
+                holding.fabric.close()
 
         port.whenClosed(closed)
         return port

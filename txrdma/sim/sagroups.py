@@ -1,0 +1,293 @@
+"""
+What others tell the subnet administration of a simulated fabric: groups, services, subscriptions.
+
+Follows InfiniBand Architecture vol. 1, 15.2.5.17 (MCMemberRecord), 15.2.5.14 (ServiceRecord) and 13.4.8.3
+(InformInfo).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import GID, LID
+from txrdma.mad.errors import MADRefusal
+from txrdma.mad.messages import InformInfo, Notice
+from txrdma.mad.sa import componentsOf, InformInfoRecord, MCMemberRecord, Record, ServiceRecord
+from txrdma.mad.values import PathMTU, Rate, Selector
+
+NO_RESOURCES: Final = 0x0100
+INVALID: Final = 0x0200
+NO_RECORDS: Final = 0x0300
+TOO_MANY: Final = 0x0400
+INVALID_GID: Final = 0x0500
+INSUFFICIENT: Final = 0x0600
+DENIED: Final = 0x0700
+"""Statuses of subnet administration (IBA table 185)."""
+
+FIRST_MLID: Final = 0xC000
+MOST_GROUPS: Final = 1024
+FOREVER: Final = 0xFFFFFFFF
+FULL_MEMBER: Final = 1
+_EVERYTHING: Final = 0xFFFF
+_GROUP_FIELDS: Final = (
+    *("mgid", "qkey", "mlid", "mtu", "mtuSelector", "trafficClass", "pkey", "rate", "rateSelector"),
+    *("packetLifeTime", "packetLifeTimeSelector", "serviceLevel", "flowLabel", "hopLimit", "scope"),
+)
+_TO_CREATE: Final = ("qkey", "trafficClass", "serviceLevel", "flowLabel", "pkey")
+IPOIB_BROADCAST: Final = GID(bytes.fromhex("ff12401bffff000000000000ffffffff"))
+
+
+def saidComponents(kind: type[Record], mask: int) -> set[str]:
+    """The names of those components that a mask names."""
+    masks, _owners = componentsOf(kind)
+    return {name for name, bits in masks.items() if mask & bits}
+
+
+def changed(layout: Any, **values: Any) -> Any:
+    """A layout with some other values."""
+    kept = {one.name: getattr(layout, one.name) for one in layout.fields}
+    return type(layout)(**{**kept, **values})
+
+
+@dataclass(slots=True)
+class Group:
+    """
+    A multicast group.
+
+    @ivar record: what all members share.
+    @ivar members: by port GID, the state they joined in.
+    @ivar isPermanent: it stays without members.
+    """
+
+    record: MCMemberRecord
+    members: dict[GID, MCMemberRecord] = field(default_factory=dict)
+    isPermanent: bool = False
+
+
+class Groups:
+    """
+    The multicast groups. IPoIB's broadcast group is there from the beginning.
+    """
+
+    def __init__(self, changed: Callable[[Group], None], told: Callable[[int, GID], None]) -> None:
+        """
+        @param changed: a group's members are others now.
+        @param told: is called with 66 and 67 when a group comes and goes.
+        """
+        self._changed = changed
+        self._told = told
+        self.groups: dict[GID, Group] = {}
+        broadcast = MCMemberRecord(
+            mgid=IPOIB_BROADCAST,
+            qkey=0x0B1B,
+            mlid=LID(FIRST_MLID),
+            mtuSelector=Selector.EXACTLY,
+            mtu=PathMTU.MTU_2048,
+            pkey=0xFFFF,
+            rateSelector=Selector.EXACTLY,
+            rate=Rate.GBPS_10,
+            packetLifeTimeSelector=Selector.EXACTLY,
+            packetLifeTime=18,
+            scope=2,
+        )
+        self.groups[IPOIB_BROADCAST] = Group(broadcast, isPermanent=True)
+
+    def records(self, isTrusted: bool) -> Iterator[MCMemberRecord]:
+        """One of each group, or, for who is trusted, one of each member."""
+        for group in self.groups.values():
+            if isTrusted and group.members:
+                yield from group.members.values()
+            else:
+                yield group.record
+
+    def join(self, wanted: MCMemberRecord, mask: int) -> MCMemberRecord:
+        """
+        Join, or create and join.
+
+        @raise MADRefusal: it says too little, or contradicts the group.
+        """
+        said = saidComponents(MCMemberRecord, mask)
+        if not {"portGID", "joinState"} <= said or not wanted.joinState:
+            raise MADRefusal(INSUFFICIENT, "who wants to join says which port, and how")
+        group = self.groups.get(wanted.mgid) if "mgid" in said else None
+        if group is None:
+            group = self._create(wanted, said)
+        for name in _GROUP_FIELDS:
+            if name in said and name != "mgid" and not _agrees(name, wanted, group.record):
+                raise MADRefusal(INVALID, f"the group's {name} is {getattr(group.record, name)}")
+        before = group.members.get(wanted.portGID)
+        state = wanted.joinState | (before.joinState if before is not None else 0)
+        member = changed(group.record, portGID=wanted.portGID, joinState=state, proxyJoin=wanted.proxyJoin)
+        group.members[wanted.portGID] = member
+        self._changed(group)
+        return changed(member, joinState=wanted.joinState)  # type: ignore[no-any-return]  # of the same type
+
+    def _create(self, wanted: MCMemberRecord, said: set[str]) -> Group:
+        if not set(_TO_CREATE) <= said:
+            raise MADRefusal(INSUFFICIENT, "there is no such group, and that is too little to create one")
+        if not wanted.joinState & FULL_MEMBER:
+            raise MADRefusal(INVALID, "who creates a group joins it as a full member")
+        taken = {group.record.mlid for group in self.groups.values()}
+        free = [mlid for mlid in range(FIRST_MLID, FIRST_MLID + MOST_GROUPS) if mlid not in taken]
+        if not free:
+            raise MADRefusal(NO_RESOURCES, "there is no multicast LID left")
+        mgid = wanted.mgid
+        if "mgid" not in said or not any(mgid.raw):
+            mgid = GID(bytes.fromhex("ff12a01cfe80") + bytes(8) + free[0].to_bytes(2, "big"))
+        elif mgid.raw[0] != 0xFF:
+            raise MADRefusal(INVALID, f"{mgid} is no multicast GID")
+        record = changed(
+            wanted,
+            mgid=mgid,
+            portGID=GID(bytes(16)),
+            mlid=LID(free[0]),
+            mtuSelector=Selector.EXACTLY,
+            mtu=wanted.mtu if "mtu" in said and wanted.mtu else PathMTU.MTU_2048,
+            rateSelector=Selector.EXACTLY,
+            rate=wanted.rate if "rate" in said and wanted.rate else Rate.GBPS_10,
+            packetLifeTimeSelector=Selector.EXACTLY,
+            packetLifeTime=wanted.packetLifeTime if "packetLifeTime" in said else 18,
+            scope=wanted.scope if "scope" in said else mgid.raw[1] & 15,
+            joinState=0,
+            proxyJoin=False,
+        )
+        group = self.groups[mgid] = Group(record)
+        self._told(66, mgid)
+        return group
+
+    def leave(self, wanted: MCMemberRecord, mask: int) -> MCMemberRecord:
+        """
+        Leave.
+
+        @raise MADRefusal: it was no member.
+        """
+        said = saidComponents(MCMemberRecord, mask)
+        if not {"mgid", "portGID", "joinState"} <= said:
+            raise MADRefusal(INSUFFICIENT, "who leaves says which group, which port, and how")
+        group = self.groups.get(wanted.mgid)
+        member = None if group is None else group.members.get(wanted.portGID)
+        if group is None or member is None or wanted.joinState & ~member.joinState:
+            raise MADRefusal(INVALID, "it is no such member")
+        state = member.joinState & ~wanted.joinState
+        if state:
+            group.members[wanted.portGID] = changed(member, joinState=state)
+        else:
+            del group.members[wanted.portGID]
+        if not any(one.joinState & FULL_MEMBER for one in group.members.values()) and not group.isPermanent:
+            group.members.clear()
+            del self.groups[wanted.mgid]
+            self._told(67, wanted.mgid)
+        self._changed(group)
+        return member
+
+
+def _agrees(name: str, wanted: MCMemberRecord, group: MCMemberRecord) -> bool:
+    if name.endswith("Selector") or name in ("hopLimit", "packetLifeTime"):
+        return True
+    if name in ("mtu", "rate"):
+        selector = getattr(wanted, name + "Selector")
+        there, said = getattr(group, name), getattr(wanted, name)
+        if name == "rate":
+            there, said = there.gigabits or 0, said.gigabits or 0
+        return bool(
+            there > said
+            if selector is Selector.GREATER
+            else there < said
+            if selector is Selector.LESS
+            else selector is Selector.LARGEST or there >= said
+        )
+    if name == "pkey":
+        return wanted.pkey & 0x7FFF == group.pkey & 0x7FFF
+    return bool(getattr(wanted, name) == getattr(group, name))
+
+
+class Services:
+    """The services that somebody offers, as long as their leases last."""
+
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._services: dict[tuple[int, GID, int], tuple[ServiceRecord, float]] = {}
+
+    def records(self) -> Iterator[ServiceRecord]:
+        """Those that still hold, with what is left of their leases."""
+        now = self._seconds()
+        for key, (record, until) in tuple(self._services.items()):
+            if until <= now:
+                del self._services[key]
+            elif record.serviceLease == FOREVER:
+                yield record
+            else:
+                yield changed(record, serviceLease=int(until - now))
+
+    def set(self, record: ServiceRecord, mask: int) -> ServiceRecord:
+        """
+        Offer one.
+
+        @raise MADRefusal: it does not say which, and where.
+        """
+        if not {"serviceID", "serviceGID"} <= saidComponents(ServiceRecord, mask):
+            raise MADRefusal(INSUFFICIENT, "a service has an ID and a GID")
+        lease = record.serviceLease if "serviceLease" in saidComponents(ServiceRecord, mask) else FOREVER
+        until = float("inf") if lease == FOREVER else self._seconds() + lease
+        kept = changed(record, serviceLease=lease)
+        self._services[record.serviceID, record.serviceGID, record.servicePKey] = (kept, until)
+        return kept  # type: ignore[no-any-return]  # of the same type
+
+    def delete(self, matches: Callable[[bytes], bool]) -> ServiceRecord:
+        """
+        Offer those no more.
+
+        @raise MADRefusal: there was none.
+        """
+        found = [key for key, (record, _) in self._services.items() if matches(record.encode())]
+        if not found:
+            raise MADRefusal(NO_RECORDS, "there is no such service")
+        return [self._services.pop(key)[0] for key in found][-1]
+
+
+class Subscriptions:
+    """Who wants to be told of what."""
+
+    def __init__(self) -> None:
+        self._subscriptions: dict[tuple[int, int, bytes], tuple[InformInfo, IBPath, GID]] = {}
+
+    def inform(self, wanted: InformInfo, path: IBPath, gid: GID) -> InformInfo:
+        """
+        Begin or end one.
+
+        @param path: leads to who asks, whose port has C{gid}.
+        """
+        about = changed(wanted, subscribe=1, qpn=0, responseTimeValue=0)
+        key = (path.dlid, path.dqpn, about.encode())
+        if not wanted.subscribe:
+            if self._subscriptions.pop(key, None) is None:
+                raise MADRefusal(INVALID, "it was no subscriber")
+        else:
+            self._subscriptions[key] = (wanted, path, gid)
+        return wanted
+
+    def records(self) -> Iterator[InformInfoRecord]:
+        """Each of them."""
+        for number, (info, _path, gid) in enumerate(self._subscriptions.values()):
+            yield InformInfoRecord(subscriberGID=gid, enum=number, informInfo=info)
+
+    def interested(self, notice: Notice) -> Iterator[IBPath]:
+        """The ways to those who want to be told of this."""
+        for info, path, _gid in tuple(self._subscriptions.values()):
+            if _wants(info, notice):
+                yield path
+
+
+def _wants(info: InformInfo, notice: Notice) -> bool:
+    first, last = info.lidRangeBegin, info.lidRangeEnd
+    if not any(info.gid.raw) and first != _EVERYTHING and not first <= notice.issuerLID <= max(first, last):
+        return False
+    return (
+        bool(info.isGeneric) == notice.isGeneric
+        and info.trapNumber in (_EVERYTHING, notice.trapNumber)
+        and info.type in (_EVERYTHING, int(notice.type))
+        and info.producerType in (0xFFFFFF, notice.producerType)
+    )

@@ -1,0 +1,229 @@
+"""
+Paths through a simulated fabric, as its subnet administration tells them.
+
+Follows InfiniBand Architecture vol. 1, 15.2.5.16 (PathRecord).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Final
+
+from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, LID
+from txrdma.mad.sa import componentsOf, PathRecord
+from txrdma.mad.smp import PKeyTable
+from txrdma.mad.values import (
+    EXTENDED_GIGABITS,
+    GIGABITS,
+    LANES,
+    LinkSpeed,
+    LinkSpeedExtended,
+    LinkWidth,
+    PathMTU,
+    Rate,
+    Selector,
+)
+from txrdma.sim.madport import SUBNET_TIMEOUT
+from txrdma.sim.manager import GID_PREFIX
+from txrdma.sim.nodes import SimulatedPort
+from txrdma.sim.sma import SubnetManagementAgents
+
+MOST_PATHS: Final = 100_000
+"""More are not told at once."""
+
+_FULL: Final = 0x8000
+_EVERY_LID: Final = 0xFFFF
+_RATES: Final = {rate.gigabits: rate for rate in Rate}
+
+
+def rateOf(port: SimulatedPort) -> Rate:
+    """What a link carries, by its width and speed (IBA 15.2.5.16, table 207)."""
+    info = port.info
+    lanes = LANES.get(LinkWidth(info[31]), 1)
+    extended = info[62] >> 4
+    if extended:
+        speed = EXTENDED_GIGABITS.get(LinkSpeedExtended(extended), 0.0)
+    else:
+        speed = GIGABITS.get(LinkSpeed(info[35] >> 4), 0.0)
+    wanted = lanes * speed
+    known = [gigabits for gigabits in _RATES if gigabits is not None and gigabits <= wanted * 1.001]
+    return _RATES[max(known)] if known else Rate.GBPS_2_5
+
+
+class Paths:
+    """
+    The paths that there are.
+    """
+
+    def __init__(
+        self,
+        ends: Callable[[], Iterable[SimulatedPort]],
+        portOf: Callable[[int], SimulatedPort | None],
+        linear: Callable[[SimulatedPort], bytearray],
+        sma: SubnetManagementAgents,
+    ) -> None:
+        """
+        @param ends: all end ports with a LID.
+        @param portOf: whose a LID is.
+        @param linear: the forwarding table of a port's switch.
+        """
+        self._ends = ends
+        self._portOf = portOf
+        self._linear = linear
+        self._sma = sma
+        self._rates: dict[tuple[int, int, int], Rate] = {}
+
+    def find(self, wanted: PathRecord, mask: int) -> Iterator[PathRecord]:
+        """
+        All that a query means.
+
+        @raise LookupError: it names a GID that nobody has, as its argument says.
+        """
+        masks, _ = componentsOf(PathRecord)
+        said = {name for name, bits in masks.items() if mask & bits}
+        sources = self._named(
+            wanted.sgid if "sgid" in said else None, wanted.slid if "slid" in said else None
+        )
+        targets = self._named(
+            wanted.dgid if "dgid" in said else None, wanted.dlid if "dlid" in said else None
+        )
+        most = wanted.numbPath if "numbPath" in said and wanted.numbPath else 127
+        for source in sources:
+            for target in targets:
+                yield from islice(self._between(source, target, wanted, said), most)
+
+    def _named(self, gid: GID | None, lid: int | None) -> list[SimulatedPort]:
+        if gid is None and lid is None:
+            return list(self._ends())
+        if gid is not None:
+            port = self._withGID(gid)
+            if port is None:
+                raise LookupError(str(gid))
+            return [port] if lid is None or self._portOf(lid) is port else []
+        assert lid is not None
+        port = self._portOf(lid)
+        return [] if port is None else [port]
+
+    def _withGID(self, gid: GID) -> SimulatedPort | None:
+        if gid.raw[:8] != GID_PREFIX.to_bytes(8, "big"):
+            return None
+        guid = GUID(gid.raw[8:])
+        for port in self._ends():
+            if port.guid == guid:
+                return port
+            for (attribute, _block), content in (port.tables or {}).items():
+                if attribute == 0x14 and guid.raw in (content[at : at + 8] for at in range(0, 64, 8)):
+                    return port
+        return None
+
+    def _between(
+        self, source: SimulatedPort, target: SimulatedPort, wanted: PathRecord, said: set[str]
+    ) -> Iterator[PathRecord]:
+        pkey = self._pkey(source, target, wanted.pkey if "pkey" in said else None)
+        if pkey is None or ("serviceLevel" in said and wanted.serviceLevel):
+            return
+        for offset in range(1 << target.lmc):
+            dlid = target.lid + offset
+            slid = source.lid + offset % (1 << source.lmc)
+            if ("dlid" in said and dlid != wanted.dlid) or ("slid" in said and slid != wanted.slid):
+                continue
+            found = self._measured(source, dlid)
+            if found is None:
+                continue
+            mtu, rate = found
+            if not _suits(wanted, said, mtu, rate):
+                continue
+            yield PathRecord(
+                serviceID=wanted.serviceID,
+                dgid=GID.fromParts(GID_PREFIX, target.guid),
+                sgid=GID.fromParts(GID_PREFIX, source.guid),
+                dlid=LID(dlid),
+                slid=LID(slid),
+                flowLabel=wanted.flowLabel if "flowLabel" in said else 0,
+                trafficClass=wanted.trafficClass if "trafficClass" in said else 0,
+                reversible=True,
+                numbPath=wanted.numbPath if "numbPath" in said else 0,
+                pkey=pkey,
+                mtuSelector=Selector.EXACTLY,
+                mtu=PathMTU(mtu),
+                rateSelector=Selector.EXACTLY,
+                rate=rate,
+                packetLifeTimeSelector=Selector.EXACTLY,
+                packetLifeTime=0 if source is target else SUBNET_TIMEOUT,
+            )
+
+    def _pkey(self, source: SimulatedPort, target: SimulatedPort, wanted: int | None) -> int | None:
+        """A partition that both are in, one of them as a full member."""
+        theirs = {key & 0x7FFF: key & _FULL for key in self._keys(target) if key}
+        for key in self._keys(source):
+            number = key & 0x7FFF
+            if not number or number not in theirs or not (key | theirs[number]) & _FULL:
+                continue
+            if wanted is None or wanted & 0x7FFF == number:
+                return key
+        return None
+
+    def _keys(self, port: SimulatedPort) -> tuple[int, ...]:
+        if port.tables is None:
+            return (DEFAULT_PKEY,)
+        return PKeyTable.decode(self._sma.pkeys(port, 0)).pkeys
+
+    def _measured(self, source: SimulatedPort, dlid: int) -> tuple[int, Rate] | None:
+        """The MTU and the rate of the narrowest link on the way; None when there is no way."""
+        mtu, slowest, port = source.info[36] >> 4 if source.number else source.info[41] & 15, 1e9, source
+        rate = Rate.GBPS_2_5
+        for hop in range(64):
+            if port.node.isSwitch:
+                own = port.node.ports[0]
+                if own.lid <= dlid < own.lid + (1 << own.lmc):
+                    break
+                table = self._linear(port)
+                out = table[dlid] if dlid < len(table) else 0xFF
+                if not 0 < out < len(port.node.ports):
+                    return None
+                port = port.node.ports[out]
+            elif port.lid <= dlid < port.lid + (1 << port.lmc):
+                break
+            elif hop:
+                return None
+            if port.way is None:
+                return None
+            mtu = min(mtu, port.info[36] >> 4)
+            link = self._rate(port)
+            if (link.gigabits or 0) < slowest:
+                rate, slowest = link, link.gigabits or 0
+            port = port.way
+        else:
+            return None
+        if slowest == 1e9:  # to itself
+            rate = self._rate(source)
+        return mtu, rate
+
+    def _rate(self, port: SimulatedPort) -> Rate:
+        key = (port.info[31], port.info[35] >> 4, port.info[62] >> 4)
+        known = self._rates.get(key)
+        if known is None:
+            known = self._rates[key] = rateOf(port)
+        return known
+
+
+def _suits(wanted: PathRecord, said: set[str], mtu: int, rate: Rate) -> bool:
+    """Whether a path is as wide, as fast, as short-lived as is asked for."""
+    return all(
+        name not in said or compared(selector if name + "Selector" in said else None, there, asked)
+        for name, selector, there, asked in (
+            ("mtu", wanted.mtuSelector, mtu, wanted.mtu),
+            ("rate", wanted.rateSelector, rate.gigabits or 0, wanted.rate.gigabits or 0),
+            ("packetLifeTime", wanted.packetLifeTimeSelector, SUBNET_TIMEOUT, wanted.packetLifeTime),
+        )
+    )
+
+
+def compared(selector: Selector | None, there: float, wanted: float) -> bool:
+    """Whether a number suits; without a selector it has to be the same."""
+    if selector is Selector.GREATER:
+        return there > wanted
+    if selector is Selector.LESS:
+        return there < wanted
+    return selector is Selector.LARGEST or there == wanted
