@@ -22,6 +22,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.soft._box import (
+    barrier,
     COMPLETION_OF,
     CONSUMED,
     FIRST,
@@ -111,6 +112,8 @@ class Lane(Receiving):
 
     def nudged(self) -> None:
         """The peer asks us to look: what it wants, what it has done, whether its port is up."""
+        self.poll()
+        barrier()  # who sees by now that we have not come so far does not ask again: what it wants is there
         self.poll()
         if self._dead or not self._linked:
             return

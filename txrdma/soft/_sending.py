@@ -93,6 +93,7 @@ class Sending(Writer):
         "_heldAt",
         "_impatient",
         "_notes",
+        "_nudgedFor",
         "_linked",
         "_lookup",
         "_outstanding",
@@ -133,6 +134,7 @@ class Sending(Writer):
         self._epoch = 0
         self._rungReceives = 0
         self._urgent = False  # the peer is to look, even when nobody there waits for messages
+        self._nudgedFor = 0  # how far it was to come when it was asked to
         # How long the peer may take, and how it ends.
         self._impatient = True
         self._attentive = True  # every post ends with a full look around
@@ -272,12 +274,19 @@ class Sending(Writer):
         if wake & Wake.DOWN:
             self._surroundings.watch()
         elif self._urgent and not wake & Wake.RECEIVES:
-            self._surroundings.nudge()
+            self._nudge()
         self._urgent = False
         if (self._produced == self._acknowledged or self._failing) and not self._retire():
             return
         if self._impatient:
             self._surroundings.watch()
+
+    def _nudge(self) -> None:
+        """Have the peer look, unless it was asked before and has not looked since: it will find all."""
+        self._refresh()
+        if self._acknowledged >= self._nudgedFor:
+            self._nudgedFor = self._produced
+            self._surroundings.nudge()
 
     def _carryOut(self, request: SendRequest) -> bool:
         """Do it, or tell that it has to wait."""

@@ -8,7 +8,7 @@ import random
 import sys
 from typing import Any
 
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import (
@@ -20,8 +20,8 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.soft import _atomics, _receiving, _sending, _writer
-from txrdma.soft._box import ASKED_BYTES, FIRST, Kind, RESULT_COUNT, WAKE, Wake
+from txrdma.soft import _atomics, _lane, _receiving, _sending, _writer
+from txrdma.soft._box import ASKED_BYTES, CONSUMED, FIRST, Kind, RESULT_COUNT, WAKE, Wake
 from txrdma.test.lanes import ALL, ok, pair, send, spoil
 
 ADD, SWAP = Operation.FETCH_AND_ADD, Operation.COMPARE_AND_SWAP
@@ -223,6 +223,34 @@ class AtomicTests(AtomicCase):
             self.one.lane.poll()
         self.assertEqual(ok(self.one.sent), [1, 2, 2])
         self.assertEqual(self.one.rung, ["receives"])
+
+    def test_askedOnce(self) -> None:
+        """A peer that has been asked to look is not asked again before it has looked, and then finds all."""
+        for turn in range(3):
+            for index in range(3):
+                self.one.post(self.atomic(index, operand=1))
+            self.assertEqual(len(self.one.said), 1)
+            self.one.deliver()
+            self.assertEqual(self.word(self.other.memory.view), 3 * turn + 3)
+            self.one.lane.poll()
+
+    def test_askedWhileLooking(self) -> None:
+        """Nothing is lost that comes when the peer has just looked, and that can't be seen yet."""
+        if not (_lane.__file__ or "").endswith(".py"):
+            raise SkipTest("compiled functions can't be patched")
+        words = self.other.box.cast("Q")
+        self.one.post(self.atomic(1, operand=1))
+
+        def meanwhile() -> None:
+            words[CONSUMED], later = 0, words[CONSUMED]
+            self.one.post(self.atomic(2, operand=1))
+            words[CONSUMED] = later
+
+        self.patch(_lane, "barrier", meanwhile)
+        (look,) = self.one.said
+        self.one.said.clear()
+        look()
+        self.assertEqual((self.word(self.other.memory.view), self.one.said), (2, []))
 
     def test_waitingSender(self) -> None:
         """Who waits for completions is rung when the atomic is done."""
