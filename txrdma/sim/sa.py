@@ -67,7 +67,7 @@ class SubnetAdministration:
         """@param port: the manager's."""
         self.asked = 0
         self._fabric = fabric
-        self._records = Records(fabric.nodes.values(), fabric.sma, fabric.linearOf)
+        self._records = Records(self._ends, fabric.sma, fabric.linearOf)
         self._paths = Paths(self._ends, fabric.portOf, lambda port: fabric.linearOf(port.node), fabric.sma)
         self.groups = Groups(self._regrouped, self.notice)
         self.services = Services(fabric.clock.seconds)

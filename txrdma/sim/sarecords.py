@@ -11,7 +11,7 @@ from typing import Final
 
 from txrdma.mad import sa
 from txrdma.mad.sa import componentsOf, Record
-from txrdma.sim.nodes import endPorts, MULTICAST_CAP, SimulatedNode, SimulatedPort
+from txrdma.sim.nodes import MULTICAST_CAP, SimulatedNode, SimulatedPort
 from txrdma.sim.sma import SubnetManagementAgents
 
 _SWITCHES_BLOCK: Final = 32
@@ -63,11 +63,12 @@ class Records:
 
     def __init__(
         self,
-        nodes: Iterable[SimulatedNode],
+        ends: Callable[[], Iterable[SimulatedPort]],
         sma: SubnetManagementAgents,
         linear: Callable[[SimulatedNode], bytearray],
     ) -> None:
-        self._nodes = nodes
+        """@param ends: all end ports that the manager knows."""
+        self._ends = ends
         self._sma = sma
         self._linear = linear
         self._makers: dict[type[Record], Callable[[SimulatedPort], Iterator[bytes]]] = {
@@ -95,12 +96,9 @@ class Records:
         @param at: whether those of an end port can be meant at all.
         """
         make = self._makers[kind]
-        for node in self._nodes:
-            if node.isDead:
-                continue
-            for port in endPorts(node):
-                if port.lid and at(port):
-                    yield from make(port)
+        for port in self._ends():
+            if at(port):
+                yield from make(port)
 
     @staticmethod
     def _node(port: SimulatedPort) -> Iterator[bytes]:
