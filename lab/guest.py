@@ -128,7 +128,7 @@ class Guest:
             *"-nodefaults -no-user-config -display none -no-reboot -cpu max".split(),
             *("-accel", "tcg,thread=multi", "-smp", str(wish.cpus), "-m", str(wish.memory)),
             *("-kernel", str(self.kernel.image), "-initrd", str(archive)),
-            *("-append", "console=ttyS0 quiet panic=-1 random.trust_cpu=on"),
+            *("-append", "console=ttyS0 quiet panic=-1 random.trust_cpu=on mitigations=off"),
             *("-serial", f"file:{self._job}/console"),
         ]
 
