@@ -106,6 +106,6 @@ globals().update(
     {
         name: case
         for name, case in PyverbsContractTests.makeTestCaseClasses().items()
-        if any(reactor in name for reactor in ("_EPoll", "_Select"))
+        if "_EPoll" in name  # one is enough here, where time is dear: readers are tested with select, too
     }
 )
