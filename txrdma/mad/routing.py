@@ -1,0 +1,371 @@
+"""
+Ways through a fabric: where forwarding tables send a packet, hop by hop, and what the tables hold.
+
+Follows InfiniBand Architecture vol. 1, 14.2.5.10 and 14.2.5.12 (the tables), 18.2.4 (how switches use them).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
+from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
+from txrdma.iba.types import GUID, LID
+from txrdma.iba.verbs import NodeType, PhysicalState
+from txrdma.mad.errors import MADError
+from txrdma.mad.paths import toAdministration
+from txrdma.mad.rpcs import RPCs
+from txrdma.mad.sa import (
+    LinearForwardingTableRecord,
+    LinkRecord,
+    MulticastForwardingTableRecord,
+    NodeRecord,
+    PortInfoRecord,
+    SwitchInfoRecord,
+)
+from txrdma.mad.smp import (
+    LinearForwardingTable,
+    MulticastForwardingTable,
+    NodeDescription,
+    NodeInfo,
+    PortInfo,
+    SwitchInfo,
+)
+
+NO_PORT: Final = 0xFF
+"""In a table: packets for this LID are dropped."""
+
+FIRST_MULTICAST: Final = 0xC000
+MOST_HOPS: Final = 63
+
+_LIDS_IN_BLOCK: Final = 64
+_GROUPS_IN_BLOCK: Final = 32
+_PORTS_IN_POSITION: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """
+    A node on a way, as seen through the port by which it was entered.
+
+    @ivar route: leads there; of who asks the administration the LID.
+    @ivar entry: the port that a packet comes in by; at the beginning that of the node itself, 0 of a switch.
+    @ivar lid: of that port, of a switch its own; it has two to the power of C{lmc} of them.
+    """
+
+    route: IBPath
+    info: NodeInfo
+    description: str
+    lid: LID
+    lmc: int
+    entry: int
+
+    @property
+    def isSwitch(self) -> bool:
+        return self.info.nodeType is NodeType.SWITCH
+
+    @property
+    def portGUID(self) -> GUID:
+        return self.info.portGUID
+
+    def owns(self, lid: int) -> bool:
+        """Whether packets for this LID are for it."""
+        return bool(self.lid) and self.lid <= lid < self.lid + (1 << self.lmc)
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """
+    A step of a way.
+
+    @ivar exit: the port that a packet leaves by; 0 at the end.
+    @ivar depth: how far from the beginning; of ways that fork (multicast), C{parent} is where it came from.
+    """
+
+    stop: Stop
+    exit: int = 0
+    depth: int = 0
+    parent: int = -1
+
+
+class NoRoute(RDMAError):
+    """
+    The tables do not lead there.
+
+    @ivar hops: as far as they do.
+    """
+
+    def __init__(self, message: str, hops: list[Hop]) -> None:
+        super().__init__(message)
+        self.hops = hops
+
+
+class IView(Protocol):
+    """How a way's stops are looked at."""
+
+    async def begin(self, lid: int | None) -> Stop:
+        """Where a way begins: at the port of this LID, or our own."""
+
+    async def exitFor(self, stop: Stop, lid: int) -> int:
+        """The port that a switch sends packets for this LID to; C{NO_PORT} where it drops them."""
+
+    async def exitsFor(self, stop: Stop, mlid: int) -> list[int]:
+        """The ports that a switch sends packets for this multicast LID to."""
+
+    async def beyond(self, stop: Stop, port: int) -> Stop | None:
+        """What is at the other end of a port's link; None without one."""
+
+
+# Ways.
+
+
+async def trace(view: IView, target: int, source: int | None = None) -> list[Hop]:
+    """
+    The way of a packet for C{target}.
+
+    @param source: a LID; our own port unless said.
+    @raise NoRoute: it does not get there.
+    """
+    stop = await view.begin(source)
+    hops: list[Hop] = []
+    while not stop.owns(target):
+        if len(hops) >= MOST_HOPS:
+            raise NoRoute(f"a packet for LID {target} goes in circles", hops)
+        if hops and not stop.isSwitch:
+            raise NoRoute(f"a packet for LID {target} ends at {_named(stop)}, which is no switch", hops)
+        port = await view.exitFor(stop, target) if stop.isSwitch else stop.info.localPortNum
+        if port in (NO_PORT, 0):
+            raise NoRoute(f"{_named(stop)} has no port for LID {target}", [*hops, Hop(stop, 0, len(hops))])
+        hops.append(Hop(stop, port, len(hops), len(hops) - 1))
+        there = await view.beyond(stop, port)
+        if there is None:
+            raise NoRoute(f"port {port} of {_named(stop)}, for LID {target}, has no link", hops)
+        stop = there
+    return [*hops, Hop(stop, 0, len(hops), len(hops) - 1)]
+
+
+async def traceMulticast(view: IView, mlid: int, source: int | None = None) -> list[Hop]:
+    """
+    The ways of a packet for a multicast LID: all of them, each step after the one that leads to it.
+
+    @raise NoRoute: it comes to a switch twice.
+    """
+    if not FIRST_MULTICAST <= mlid < 0xFFFF:
+        raise InvalidRequest(f"{mlid:#06x} is no multicast LID: they are from 0xc000 to 0xfffe")
+    first = await view.begin(source)
+    hops: list[Hop] = []
+    seen: set[GUID] = set()
+    waiting = deque([(first, -1, 0)])
+    while waiting:
+        stop, parent, depth = waiting.popleft()
+        if stop.isSwitch:
+            if stop.info.nodeGUID in seen:
+                raise NoRoute(f"a packet for {mlid:#06x} comes to {_named(stop)} twice", hops)
+            seen.add(stop.info.nodeGUID)
+            exits = [port for port in await view.exitsFor(stop, mlid) if port != stop.entry]
+        else:
+            exits = [] if hops else [stop.info.localPortNum]
+        here = len(hops)
+        hops += [Hop(stop, port, depth, parent) for port in exits if port] or [Hop(stop, 0, depth, parent)]
+        for index, port in enumerate(port for port in exits if port):
+            there = await view.beyond(stop, port)
+            if there is not None:
+                waiting.append((there, here + index, depth + 1))
+    return hops
+
+
+def _named(stop: Stop) -> str:
+    return f"{stop.description or stop.info.nodeGUID} (LID {stop.lid})"
+
+
+# Looking by subnet management.
+
+
+class DirectView:
+    """
+    Asks the nodes themselves, by directed routes; so each step needs the link that it is about, and no LID.
+
+    A way that begins elsewhere is found by the tables that lead there from our own port.
+    """
+
+    def __init__(self, rpcs: RPCs) -> None:
+        self._rpcs = rpcs
+        self._switches: dict[GUID, SwitchInfo] = {}
+
+    async def begin(self, lid: int | None) -> Stop:
+        """Our own port, or what the tables lead to."""
+        ours = await self._stopAt(IBDRPath())
+        if lid is None or ours.owns(lid):
+            return ours
+        hops = await trace(self, lid)
+        return hops[-1].stop
+
+    async def exitFor(self, stop: Stop, lid: int) -> int:
+        """As the table's block has it."""
+        if lid > (await self._switch(stop)).linearFDBTop:
+            return NO_PORT
+        block = await self._rpcs.SubnGet(LinearForwardingTable, stop.route, lid // _LIDS_IN_BLOCK)
+        return block.ports[lid % _LIDS_IN_BLOCK]
+
+    async def exitsFor(self, stop: Stop, mlid: int) -> list[int]:
+        """As the blocks of all positions have it."""
+        info = await self._switch(stop)
+        if mlid - FIRST_MULTICAST >= info.multicastFDBCap:
+            return []
+        block, offset = divmod(mlid - FIRST_MULTICAST, _GROUPS_IN_BLOCK)
+        exits: list[int] = []
+        for position in range(positions(stop.info.numPorts)):
+            told = await self._rpcs.SubnGet(MulticastForwardingTable, stop.route, position << 28 | block)
+            exits += ports(told.portMasks[offset], position)
+        return exits
+
+    async def beyond(self, stop: Stop, port: int) -> Stop | None:
+        """One hop further; from a host that we came to, one hop back."""
+        route = stop.route
+        assert isinstance(route, IBDRPath)
+        if not stop.isSwitch and route.drPath:
+            return await self._stopAt(IBDRPath(drPath=route.drPath[:-1]), route.drPath[-1])
+        if stop.isSwitch or route.drPath:
+            told = await self._rpcs.SubnGet(PortInfo, route, port)
+        else:
+            told = await self._rpcs.SubnGet(PortInfo, route)
+        if told.portPhysicalState is not PhysicalState.LINK_UP:
+            return None
+        return await self._stopAt(route.then(port))
+
+    async def _stopAt(self, route: IBDRPath, entry: int | None = None) -> Stop:
+        info = await self._rpcs.SubnGet(NodeInfo, route)
+        description = await self._rpcs.SubnGet(NodeDescription, route)
+        isSwitch = info.nodeType is NodeType.SWITCH
+        own = await self._rpcs.SubnGet(PortInfo, route, 0 if isSwitch else info.localPortNum)
+        if entry is None:
+            entry = 0 if isSwitch and not route.drPath else info.localPortNum
+        return Stop(route, info, description.text, own.lid, own.lmc, entry)
+
+    async def _switch(self, stop: Stop) -> SwitchInfo:
+        known = self._switches.get(stop.info.nodeGUID)
+        if known is None:
+            known = await self._rpcs.SubnGet(SwitchInfo, stop.route)
+            self._switches[stop.info.nodeGUID] = known
+        return known
+
+
+# Looking by the administration.
+
+
+class AdministeredView:
+    """Asks the subnet's administration, one record at a time: for the tables and for the links."""
+
+    def __init__(self, agent: RPCs, endPort: MADEndPort) -> None:
+        """
+        @raise DeviceUnavailable: our port knows of none.
+        """
+        if not endPort.smLID:
+            raise DeviceUnavailable("no subnet manager is known to our port, so none can be asked")
+        self._agent = agent
+        self._endPort = endPort
+        self._administration = toAdministration(endPort)
+        self._switches: dict[int, SwitchInfo] = {}
+
+    async def begin(self, lid: int | None) -> Stop:
+        """Who has the LID."""
+        return await self._stopAt(self._endPort.lid if lid is None else LID(lid), 0)
+
+    async def exitFor(self, stop: Stop, lid: int) -> int:
+        """As the record of the table's block has it."""
+        switch = await self._switch(stop)
+        if lid > switch.linearFDBTop:
+            return NO_PORT
+        query = LinearForwardingTableRecord.query(lid=stop.lid, blockNum=lid // _LIDS_IN_BLOCK)
+        record = await self._agent.SubnAdmGet(query, self._administration)
+        return record.table.ports[lid % _LIDS_IN_BLOCK]
+
+    async def exitsFor(self, stop: Stop, mlid: int) -> list[int]:
+        """As the records of all positions have it."""
+        block, offset = divmod(mlid - FIRST_MULTICAST, _GROUPS_IN_BLOCK)
+        exits: list[int] = []
+        for position in range(positions(stop.info.numPorts)):
+            query = MulticastForwardingTableRecord.query(lid=stop.lid, position=position, blockNum=block)
+            try:
+                record = await self._agent.SubnAdmGet(query, self._administration)
+            except MADError:
+                continue  # blocks that hold nothing have no record
+            exits += ports(record.table.portMasks[offset], position)
+        return exits
+
+    async def beyond(self, stop: Stop, port: int) -> Stop | None:
+        """Where the record of the link ends."""
+        query = LinkRecord.query(fromLID=stop.lid, fromPort=port)
+        try:
+            link = await self._agent.SubnAdmGet(query, self._administration)
+        except MADError:
+            return None
+        return await self._stopAt(link.toLID, link.toPort)
+
+    async def _stopAt(self, lid: LID, entry: int) -> Stop:
+        record = await self._agent.SubnAdmGet(NodeRecord.query(lid=lid), self._administration)
+        info = record.nodeInfo
+        isSwitch = info.nodeType is NodeType.SWITCH
+        number = 0 if isSwitch else info.localPortNum
+        query = PortInfoRecord.query(endPortLID=record.lid, portNum=number)
+        port = (await self._agent.SubnAdmGet(query, self._administration)).portInfo
+        return Stop(
+            *(IBPath(dlid=record.lid), info, record.nodeDescription.text, record.lid, port.lmc),
+            entry or (0 if isSwitch else info.localPortNum),
+        )
+
+    async def _switch(self, stop: Stop) -> SwitchInfo:
+        known = self._switches.get(stop.lid)
+        if known is None:
+            query = SwitchInfoRecord.query(lid=stop.lid)
+            known = (await self._agent.SubnAdmGet(query, self._administration)).switchInfo
+            self._switches[stop.lid] = known
+        return known
+
+
+# Whole tables.
+
+
+def positions(numPorts: int) -> int:
+    """How many parts a multicast table has: each is about 16 ports, port 0 being the first."""
+    return numPorts // _PORTS_IN_POSITION + 1
+
+
+def ports(mask: int, position: int = 0) -> list[int]:
+    """The ports of a multicast table's entry."""
+    first = position * _PORTS_IN_POSITION
+    return [first + bit for bit in range(_PORTS_IN_POSITION) if mask >> bit & 1]
+
+
+async def linearTable(rpcs: RPCs, path: IBPath, info: SwitchInfo | None = None) -> bytes:
+    """A switch's table for unicast LIDs: a port for each, from LID 0 to the highest that it knows."""
+    if info is None:
+        info = await rpcs.SubnGet(SwitchInfo, path)
+    blocks = [
+        (await rpcs.SubnGet(LinearForwardingTable, path, number)).ports
+        for number in range(info.linearFDBTop // _LIDS_IN_BLOCK + 1)
+    ]
+    return b"".join(blocks)[: info.linearFDBTop + 1]
+
+
+async def multicastTable(
+    rpcs: RPCs, path: IBPath, numPorts: int, info: SwitchInfo | None = None
+) -> dict[int, list[int]]:
+    """A switch's table for multicast LIDs: the ports of each that has some."""
+    if info is None:
+        info = await rpcs.SubnGet(SwitchInfo, path)
+    top = info.multicastFDBTop
+    groups = info.multicastFDBCap
+    if top:  # it says how far to look, 0xBFFF when there is nothing
+        groups = min(groups, max(0, top - FIRST_MULTICAST + 1))
+    table: dict[int, list[int]] = {}
+    for block in range(-(-groups // _GROUPS_IN_BLOCK)):
+        for position in range(positions(numPorts)):
+            told = await rpcs.SubnGet(MulticastForwardingTable, path, position << 28 | block)
+            for offset, mask in enumerate(told.portMasks):
+                if mask:
+                    mlid = FIRST_MULTICAST + block * _GROUPS_IN_BLOCK + offset
+                    table.setdefault(mlid, []).extend(ports(mask, position))
+    return dict(sorted(table.items()))
