@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from getopt import GetoptError, gnu_getopt
 from time import monotonic
 from typing import Any, Final, TextIO, TYPE_CHECKING
 
@@ -101,6 +102,23 @@ class FabricOptions(CommandOptions):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self["debug"] = 0
+
+    def parseOptions(self, options: Sequence[str] | None = None) -> None:
+        """As Twisted's, but options may stand behind arguments, too."""
+        given = sys.argv[1:] if options is None else options
+        try:
+            said, arguments = gnu_getopt(list(given), self.shortOpt, self.longOpt)
+            given = [*self._flat(said), "--", *arguments]
+        except GetoptError:
+            pass  # what is wrong, Twisted says
+        super().parseOptions(given)  # type: ignore[no-untyped-call]  # of Twisted's
+
+    def _flat(self, options: Sequence[tuple[str, str]]) -> Iterator[str]:
+        for name, value in options:
+            if name.startswith("--"):
+                yield f"{name}={value}" if f"{name[2:]}=" in self.longOpt else name
+            else:
+                yield name + value
 
     def opt_debug(self) -> None:
         """Show datagrams on standard error; twice their fields, three times their bytes, too."""
@@ -216,9 +234,7 @@ def opened(reactor: Any, options: FabricOptions) -> Iterator[Session]:
             _ = session.administration
         yield session
     except MADFailure as error:
-        if not level:
-            raise
-        raise RDMAError(error.detailed(level)) from error
+        raise RDMAError(error.detailed(level) if level else f"{where(error.path)}: {error}") from error
     finally:
         agent.close()
 
@@ -338,6 +354,28 @@ class Progress:
         self._bar.add_task(self._what)
         self._bar.start()
         return True
+
+
+def confirmed(what: str, isSaid: bool) -> None:
+    """
+    Ask whether to do something that changes the fabric.
+
+    @param what: it, in words.
+    @param isSaid: nothing needs to be asked.
+    @raise SystemExit: the answer is no, or nobody is there to answer.
+    """
+    if isSaid:
+        return
+    if not sys.stdin.isatty():
+        raise SystemExit(f"{what}: this changes the fabric; say --yes")
+    print(f"{what}? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise SystemExit("nothing was changed")
+
+
+def where(path: IBPath) -> str:
+    """A path in short: C{"DR 0,1"}, C{"lid 7"}."""
+    return str(path) if isinstance(path, IBDRPath) else f"lid {path.dlid}"
 
 
 def tellJSON(what: object) -> None:

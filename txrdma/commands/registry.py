@@ -72,6 +72,7 @@ COMMANDS: Final = (
     Command("connections", HERE, "Live SMC-R and fallback connections on this host."),
     Command("devices", HERE, "RDMA devices that could be used here."),
     Command("discover", FABRICS, "What a fabric consists of: nodes, ports, links."),
+    Command("query", FABRICS, "Any call to any port, with any field set by name."),
     Command("pingpong", MEASURING, "Latency and bandwidth between two ends, over any device."),
 )
 

@@ -1,0 +1,214 @@
+"""
+Attributes and their fields by name, and their values from what people type.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TypeVar
+
+from txrdma.error import InvalidRequest, WireError
+from txrdma.mad.attributes import allAttributes, Attribute, RPC, RPCS
+from txrdma.mad.sa import componentsOf, Query, Record
+from txrdma.wire import Field, Layout
+
+Pair = tuple[str, str]
+T = TypeVar("T", bound=Layout)
+
+_TEXTS: Final = ("nodeString", "serviceName")
+_TRUTH: Final = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False}
+_TRUTH["off"] = False
+
+
+def rpcNamed(name: str) -> RPC:
+    """
+    The call of that name, however it is capitalized.
+
+    @raise InvalidRequest: there is none.
+    """
+    for known, rpc in RPCS.items():
+        if known.lower() == name.lower():
+            return rpc
+    raise InvalidRequest(f"there is no call {name}; there are {', '.join(RPCS)}")
+
+
+def attributeNamed(name: str, rpc: RPC | None = None) -> type[Attribute]:
+    """
+    The attribute of that name, however it is capitalized.
+
+    @param rpc: the call that is to carry it.
+    @raise InvalidRequest: there is none, or the call does not carry it.
+    """
+    carried = {kind.__name__: kind for kind in attributesOf(rpc)}
+    for known, kind in carried.items():
+        if known.lower() == name.lower():
+            return kind
+    of = "" if rpc is None else f" of {rpc.name}"
+    raise InvalidRequest(f"there is no attribute {name}{of}; there are {', '.join(sorted(carried))}")
+
+
+def attributesOf(rpc: RPC | None) -> Iterator[type[Attribute]]:
+    """All that a call carries; all that there are without one."""
+    import txrdma.cm.messages
+    import txrdma.mad.devices
+    import txrdma.mad.pma
+    import txrdma.mad.sa
+    import txrdma.mad.smp  # noqa: F401  # each of them declares some
+
+    kinds = dict.fromkeys(allAttributes().values())
+    return (kind for kind in kinds if rpc is None or rpc.name in kind.rpcs)
+
+
+def assigned(kind: type[Attribute], pairs: Iterable[Pair], base: Attribute | None = None) -> Attribute:
+    """
+    An attribute with these fields; C{inner.name}, or C{name} alone, is a field of an inner layout.
+
+    @param base: what the other fields are taken from; zeros without.
+    @raise InvalidRequest: there is no such field, or the value does not fit.
+    """
+    made: Layout = kind() if base is None else base
+    for name, text in pairs:
+        place = _place(kind, name)
+        made = _with(made, place, read(place[-1], text))
+    assert isinstance(made, Attribute)
+    return made
+
+
+def forSetting(told: Attribute) -> Attribute:
+    """What was got, to be set again with changes: states that must not be touched are no change (IBA 14.2.5.6)."""
+    from txrdma.iba.verbs import PhysicalState, PortState
+    from txrdma.mad.smp import PortInfo
+
+    if isinstance(told, PortInfo):
+        told = _replaced(told, portState=PortState.NOP, portPhysicalState=PhysicalState.NOP)
+    return told
+
+
+def queried(record: type[Record], pairs: Iterable[Pair]) -> Query[Any]:
+    """
+    A query for the records with these components; those of the inner attribute are named as they are there.
+
+    @raise InvalidRequest: there is no such component, or the value does not fit.
+    """
+    masks, _ = componentsOf(record)
+    known = {name.lower(): name for name in masks}
+    values: dict[str, Any] = {}
+    for name, text in pairs:
+        component = known.get(name.rpartition(".")[2].lower())
+        if component is None:
+            raise InvalidRequest(f"{record.__name__} has no component {name}; there are {', '.join(masks)}")
+        values[component] = read(_place(record, component)[-1], text)
+    try:
+        return record.query(**values)
+    except (WireError, TypeError) as error:
+        raise InvalidRequest(str(error)) from error
+
+
+def read(field: Field, text: str) -> Any:
+    """
+    A field's value; several with commas between, where the field has several.
+
+    @raise InvalidRequest: it is none, or is too large.
+    """
+    if field.count is None:
+        return _readOne(field, text)
+    values = [_readOne(field, part) for part in text.split(",")]
+    if len(values) > field.count:
+        raise InvalidRequest(f"{field.name} has {field.count} values, not {len(values)}")
+    zero = _readOne(field, "::" if field.width == 128 else "0")
+    return tuple(values + [zero] * (field.count - len(values)))
+
+
+def _readOne(field: Field, text: str) -> Any:
+    kind = field.type
+    try:
+        if kind is bytes:
+            return _readBytes(field, text)
+        if kind is bool:
+            return _TRUTH[text.lower()]
+        if isinstance(kind, type) and issubclass(kind, enum.Enum):
+            return _readCode(kind, text)
+        if hasattr(kind, "fromString"):
+            return kind.fromString(text)
+        number = int(text, 0)
+        if not 0 <= number < 1 << field.width:
+            raise ValueError
+        return number
+    except (ValueError, KeyError) as error:
+        raise InvalidRequest(f"{field.name}={text} does not fit into {_wanted(field)}") from error
+
+
+def _readBytes(field: Field, text: str) -> bytes:
+    length = field.width // 8
+    raw = bytes.fromhex(text[2:]) if text.startswith("0x") else text.encode()
+    if len(raw) > length:
+        raise ValueError
+    return raw.ljust(length, b"\0")
+
+
+def _readCode(kind: type[enum.Enum], text: str) -> enum.Enum:
+    """By name or number; flags by several names with commas between."""
+    names = {name.lower(): member for name, member in kind.__members__.items()}
+    said = text.lower()
+    if said in names:
+        return names[said]
+    return kind(int(text, 0))
+
+
+def _wanted(field: Field) -> str:
+    kind = field.type
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return f"one of {', '.join(kind.__members__)}"
+    if kind is bytes:
+        return f"{field.width // 8} bytes, as text or in hexadecimal after 0x"
+    return kind.__name__ if hasattr(kind, "fromString") else f"{field.width} bits"
+
+
+def _place(kind: type[Layout], name: str) -> list[Field]:
+    """The fields, from the outermost in, that lead to one."""
+    head, dot, rest = name.partition(".")
+    for field in kind.fields:
+        if field.reserved or field.name.lower() != head.lower():
+            continue
+        if not dot:
+            return [field]
+        if _isLayout(field):
+            return [field, *_place(field.type, rest)]
+    if not dot:
+        for field in kind.fields:
+            if _isLayout(field) and any(inner.name.lower() == head.lower() for inner in field.type.fields):
+                return [field, *_place(field.type, head)]
+    names = [field.name for field in kind.fields if not field.reserved]
+    raise InvalidRequest(f"{kind.__name__} has no field {name}; there are {', '.join(names)}")
+
+
+def _isLayout(field: Field) -> bool:
+    return isinstance(field.type, type) and issubclass(field.type, Layout) and field.count is None
+
+
+def _with(layout: Layout, place: list[Field], value: Any) -> Layout:
+    """The same with another value at a place."""
+    field, *rest = place
+    if rest:
+        value = _with(getattr(layout, field.name), rest, value)
+    return _replaced(layout, **{field.name: value})
+
+
+def _replaced(layout: T, **values: Any) -> T:
+    kept = {each.name: getattr(layout, each.name) for each in layout.fields}
+    return type(layout)(**{**kept, **values})
+
+
+def attributeDict(layout: Layout) -> dict[str, Any]:
+    """As JSON carries it: L{Attribute.toDict}, with texts as texts."""
+    told: dict[str, Any] = layout.toDict()  # type: ignore[attr-defined]  # those of attributes have it
+    for field in layout.fields:
+        if field.name in _TEXTS:
+            told[field.name] = getattr(layout, field.name).partition(b"\0")[0].decode("utf-8", "replace")
+        elif _isLayout(field) and isinstance(told[field.name], dict):
+            for inner in field.type.fields:
+                if inner.name in _TEXTS:
+                    raw = getattr(getattr(layout, field.name), inner.name)
+                    told[field.name][inner.name] = raw.partition(b"\0")[0].decode("utf-8", "replace")
+    return told

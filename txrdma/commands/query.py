@@ -1,0 +1,111 @@
+"""
+C{txrdma query}: any call, with any field.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txrdma.commands.attributefields import (
+    assigned,
+    attributeDict,
+    attributeNamed,
+    forSetting,
+    queried,
+    rpcNamed,
+)
+from txrdma.commands.fabrics import (
+    confirmed,
+    count,
+    FabricOptions,
+    field,
+    opened,
+    Session,
+    TARGETS,
+    tellJSON,
+    where,
+)
+from txrdma.error import InvalidRequest
+from txrdma.iba.path import IBPath
+from txrdma.mad.attributes import Attribute, ManagementClass, Method, RPC
+from txrdma.mad.sa import Record
+
+_HARMLESS = (Method.GET, Method.GET_TABLE, Method.GET_MULTI, Method.GET_TRACE_TABLE)
+
+
+class CommandOptions(FabricOptions):
+    """Which call, to whom, with what in it."""
+
+    synopsis = "[options] RPC ATTRIBUTE [TARGET] [FIELD=VALUE...]"
+    longdesc = (
+        "Make any call by its name in the specification, as SubnGet PortInfo 3 --modifier 1, and show the "
+        "answer. Fields are named as --json shows them; inner ones with a dot. Of records of the "
+        "administration they are the components that are asked for. " + TARGETS + " Calls of the "
+        "administration go to it."
+    )
+    optFlags = [
+        ["change", None, "Of a Set: get the attribute first, and change only the fields that are given."],
+        ["yes", "y", "Don't ask before something is changed."],
+    ]
+    optParameters = [["modifier", "m", 0, "Attribute modifier.", count]]
+
+    def parseArgs(self, rpc: str = "", attribute: str = "", *rest: str) -> None:
+        if not attribute:
+            from twisted.python.usage import UsageError
+
+            raise UsageError("say RPC and ATTRIBUTE, as SubnGet NodeInfo")
+        self["rpc"], self["attribute"] = rpc, attribute
+        isTarget = bool(rest) and "=" not in rest[0]
+        self["target"] = rest[0] if isTarget else ""
+        self["fields"] = [field(each) for each in rest[isTarget:]]
+
+
+async def carryOut(reactor: Any, options: CommandOptions) -> None:
+    """C{txrdma query}."""
+    rpc = rpcNamed(options["rpc"])
+    kind = attributeNamed(options["attribute"], rpc)
+    with opened(reactor, options) as session:
+        path = await _path(session, rpc, options["target"])
+        payload = await _payload(session, rpc, kind, path)
+        if rpc.method not in _HARMLESS:
+            confirmed(f"{rpc.name} {kind.__name__} to {where(path)}", options["yes"])
+        answer = await session.rpcs.call(rpc.name, payload, path, options["modifier"])
+    tell(answer, options["json"])
+
+
+async def _path(session: Session, rpc: RPC, target: str) -> IBPath:
+    if rpc.managementClass is ManagementClass.SUBN_LID:
+        return await session.toManagement(target)
+    if rpc.managementClass is ManagementClass.SUBN_ADM and not target:
+        return session.administration
+    return await session.toServices(target)
+
+
+async def _payload(session: Session, rpc: RPC, kind: type[Attribute], path: IBPath) -> Any:
+    options = session.options
+    fields = options["fields"]
+    if issubclass(kind, Record):
+        return queried(kind, fields)
+    base = None
+    if options["change"]:
+        getting = rpc.name.removesuffix("Set") + "Get"
+        if rpc.method is not Method.SET or getting not in kind.rpcs:
+            raise InvalidRequest(f"--change: there is nothing to get before {rpc.name} {kind.__name__}")
+        base = forSetting(await session.rpcs.call(getting, kind, path, options["modifier"]))
+    return assigned(kind, fields, base)
+
+
+def tell(answer: Any, asJSON: bool) -> None:
+    """An attribute, several, or none."""
+    several = answer if isinstance(answer, list) else [] if answer is None else [answer]
+    if asJSON:
+        told = [{"attribute": type(each).__name__, "fields": attributeDict(each)} for each in several]
+        tellJSON(told if isinstance(answer, list) else told[0] if told else None)
+        return
+    for number, each in enumerate(several):
+        if number:
+            print()
+        print(f"# {type(each).__name__}")
+        print(each)
+    if answer is None:
+        print("sent")
