@@ -62,13 +62,13 @@ class _Spec:
     little: bool = False
     bytewise: bool = False
     reserved: bool = False
-    shown: Callable[[int], str] | None = None
+    shown: Callable[[Any], str] | None = None
 
 
 # These return Any so that "field: Type = bits(8)" is right for every Type.
 
 
-def bits(width: int, *, little: bool = False, shown: Callable[[int], str] | None = None) -> Any:
+def bits(width: int, *, little: bool = False, shown: Callable[[Any], str] | None = None) -> Any:
     """
     A field of that many bits, most significant first.
 
@@ -78,9 +78,9 @@ def bits(width: int, *, little: bool = False, shown: Callable[[int], str] | None
     return _Spec(width=width, little=little, shown=shown)
 
 
-def data(length: int) -> Any:
+def data(length: int, *, shown: Callable[[Any], str] | None = None) -> Any:
     """A field of that many bytes: C{bytes}, or a value class."""
-    return _Spec(width=length * 8, bytewise=True)
+    return _Spec(width=length * 8, bytewise=True, shown=shown)
 
 
 def nested() -> Any:
@@ -117,7 +117,7 @@ class Field:
     count: int | None
     little: bool
     reserved: bool
-    shown: Callable[[int], str] | None = None
+    shown: Callable[[Any], str] | None = None
 
 
 class Layout:

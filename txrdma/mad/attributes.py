@@ -141,6 +141,16 @@ def key(width: int) -> Any:
     return bits(width, shown=lambda number: f"{number:#0{-(-width // 4) + 2}x}")
 
 
+def text(raw: bytes) -> str:
+    """UTF-8 up to the first zero; what is no UTF-8, or what a terminal would act on, is replaced."""
+    said = raw.partition(b"\0")[0].decode("utf-8", "replace")
+    return (
+        said
+        if said.isprintable()
+        else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in said)
+    )
+
+
 def mask(width: int, names: type[enum.IntFlag]) -> Any:
     """A field of named bits."""
 

@@ -7,7 +7,7 @@ Follows InfiniBand Architecture vol. 1, 16.2.3, 16.3.3 and 16.4.3.
 from __future__ import annotations
 
 from txrdma.iba.types import GUID
-from txrdma.mad.attributes import Attribute, attribute, key
+from txrdma.mad.attributes import Attribute, attribute, key, text
 from txrdma.wire import array, bits, data, Layout, wire
 
 
@@ -53,14 +53,14 @@ class IOControllerProfile(Attribute):
     controllerServicesMask: int = key(8)
     serviceEntries: int = bits(8)
     reserved5: bytes = data(9)
-    idString: bytes = data(64)
+    idString: bytes = data(64, shown=text)
 
 
 @wire(48)
 class ServiceEntry(Layout):
     """A service of a controller (IBA 16.3.3.5)."""
 
-    serviceName: bytes = data(40)
+    serviceName: bytes = data(40, shown=text)
     serviceID: int = key(64)
 
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from typing_extensions import Self
 
 from txrdma.iba.types import GID, LID
-from txrdma.mad.attributes import Attribute, attribute, key
+from txrdma.mad.attributes import Attribute, attribute, key, text
 from txrdma.mad.messages import InformInfo
 from txrdma.mad.smp import (
     GUIDInfo,
@@ -278,7 +278,7 @@ class ServiceRecord(Record):
     reserved: int = bits(16)
     serviceLease: int = bits(32)
     serviceKey: bytes = data(16)
-    serviceName: bytes = data(64)
+    serviceName: bytes = data(64, shown=text)
     data8: tuple[int, ...] = array(16, bits(8))
     data16: tuple[int, ...] = array(8, bits(16))
     data32: tuple[int, ...] = array(4, bits(32))
@@ -448,7 +448,7 @@ class ServiceAssociationRecord(Record):
 
     components = "serviceKey serviceName"
     serviceKey: bytes = data(16)
-    serviceName: bytes = data(64)
+    serviceName: bytes = data(64, shown=text)
 
 
 @attribute(0x00F3, "SubnAdmGet", "SubnAdmGetTable")

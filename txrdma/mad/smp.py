@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
-from txrdma.mad.attributes import Attribute, attribute, key, mask
+from txrdma.mad.attributes import Attribute, attribute, key, mask, text
 from txrdma.mad.values import (
     DownDefault,
     extendedSpeedText,
@@ -26,12 +26,12 @@ from txrdma.wire import array, bits, data, Layout, wire
 class NodeDescription(Attribute):
     """What the node's owner calls it: UTF-8, filled up with zeros (IBA 14.2.5.2)."""
 
-    nodeString: bytes = data(64)
+    nodeString: bytes = data(64, shown=text)
 
     @property
     def text(self) -> str:
         """The same as text; what is no UTF-8 is replaced."""
-        return self.nodeString.partition(b"\0")[0].decode("utf-8", "replace")
+        return text(self.nodeString)
 
 
 @attribute(0x0011, "SubnGet")

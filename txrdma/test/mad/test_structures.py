@@ -22,7 +22,8 @@ import txrdma.mad.pma
 import txrdma.mad.sa
 import txrdma.mad.smp  # noqa: F401  (declared by being imported)
 from txrdma.iba.path import IBPath
-from txrdma.mad import messages, pma, sa, smp
+from txrdma.iba.types import LID
+from txrdma.mad import messages, pma, sa, smp, traps
 from txrdma.mad._frames import frame, managementPacket
 from txrdma.mad.attributes import allAttributes, Attribute, ManagementClass, Method, RPCS
 from txrdma.mad.dump import dumped, payloadOf
@@ -306,3 +307,56 @@ class EveryStructureTests(SynchronousTestCase):
                 masks, _ = componentsOf(kind)
                 self.assertTrue(masks, kind)
                 self.assertLess(max(masks.values()), 1 << 64)
+
+
+class NoticeTests(SynchronousTestCase):
+    """What notices tell."""
+
+    def test_details(self) -> None:
+        """libibmad has the LIDs and the capability mask of traps where we have them."""
+        table = {place.name: place for place in libibmad().values() if place.name.startswith("NoticeData")}
+        base = table["NoticeDataDetails"].offset
+        ours = {
+            "NoticeDataLID": (traps.LinkDetails, "lid"),
+            "NoticeDataTrap144LID": (traps.LocalChangeDetails, "lid"),
+            "NoticeDataTrap144CapMask": (traps.LocalChangeDetails, "capabilityMask"),
+        }
+        for name, (kind, field) in ours.items():
+            place = next(place for place, _ in placesOf(kind, base) if place.name == field)
+            self.assertEqual(place[:2], table[name][:2], name)
+
+    def test_tshark(self) -> None:
+        """tshark has the fields of all traps where we have them, but for what stands here."""
+        kinds = sorted(traps.Trap, key=int)
+        known = [
+            number for number in kinds if traps.detailsOf(messages.Notice(isGeneric=True, trapNumber=number))
+        ]
+        notices = [messages.Notice(isGeneric=True, trapNumber=number) for number in known]
+        datagrams = [
+            managementPacket(Method.TRAP, 7, 2, 0, notice.encode(), IBPath(), 0) for notice in notices
+        ]
+        for notice, places in zip(notices, tshark(datagrams), strict=True):
+            details = traps.detailsOf(notice)
+            assert details is not None
+            seen = {(place.offset, place.width) for place in places}
+            shown = [place for place in places if place.name.startswith("trap.")]
+            missing = {
+                place.name
+                for place, isReserved in placesOf(type(details), (64 + 10) * 8)
+                if not isReserved and (place.offset, place.width) not in seen
+            }
+            if shown:
+                self.assertEqual(missing - _NEWER_IN_TRAPS, set(), traps.Trap(notice.trapNumber))
+
+    def test_describe(self) -> None:
+        """A notice names its trap and its details."""
+        details = traps.LinkDetails(lid=LID(7)).encode()
+        notice = messages.Notice(isGeneric=True, trapNumber=128, details=details)
+        told = traps.describe(notice)
+        self.assertEqual((told["trap"], told["details"]), ("LINK_STATE_CHANGE", {"lid": 7}))
+        strange = traps.describe(messages.Notice(trapNumber=128))
+        self.assertEqual((strange["trap"], strange["details"]), (None, bytes(54).hex()))
+        json.dumps([told, strange])
+
+
+_NEWER_IN_TRAPS: Final = {"linkSpeedExtEnabledChanged", "capabilityMask2Changed", "capabilityMask2"}

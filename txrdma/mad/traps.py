@@ -1,0 +1,185 @@
+"""
+What notices tell: the details of each trap of the specification.
+
+Follows InfiniBand Architecture vol. 1, 14.2.5.1 (tables 131 to 139) and 15.2.5.2 (the administration's).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txrdma.iba.types import GID, GUID, LID, QPN
+from txrdma.mad.attributes import Attribute, key, mask, plain
+from txrdma.mad.messages import Notice
+from txrdma.mad.values import PortCapability
+from txrdma.wire import bits, Code, data, Layout, wire
+
+
+class Trap(Code):
+    """The traps of subnet management and administration, by their numbers."""
+
+    GID_IN_SERVICE = 64
+    GID_OUT_OF_SERVICE = 65
+    MULTICAST_GROUP_CREATED = 66
+    MULTICAST_GROUP_DELETED = 67
+    UNPATH = 68
+    REPATH = 69
+    LINK_STATE_CHANGE = 128
+    LINK_INTEGRITY = 129
+    BUFFER_OVERRUN = 130
+    FLOW_CONTROL = 131
+    LOCAL_CHANGES = 144
+    SYSTEM_IMAGE_GUID_CHANGE = 145
+    BAD_MKEY = 256
+    BAD_PKEY = 257
+    BAD_QKEY = 258
+    BAD_PKEY_FROM_SWITCH = 259
+
+
+@wire(54)
+class GIDDetails(Layout):
+    """Traps 64 to 67: whose GID, or which group's."""
+
+    reserved: bytes = data(6)
+    gid: GID = data(16)
+    reserved2: bytes = data(32)
+
+
+@wire(54)
+class LinkDetails(Layout):
+    """Trap 128: the switch whose links have changed."""
+
+    lid: LID = bits(16)
+    reserved: bytes = data(52)
+
+
+@wire(54)
+class PortDetails(Layout):
+    """Traps 129 to 131: the port that has had too many errors."""
+
+    reserved: bytes = data(2)
+    lid: LID = bits(16)
+    portNum: int = bits(8)
+    reserved2: bytes = data(49)
+
+
+@wire(54)
+class LocalChangeDetails(Layout):
+    """Trap 144: what has changed at a port."""
+
+    reserved: int = bits(16)
+    lid: LID = bits(16)
+    reserved2: int = bits(13)
+    capabilityMask2Changed: bool = bits(1)
+    reserved3: int = bits(1)
+    otherLocalChanges: bool = bits(1)
+    capabilityMask: int = mask(32, PortCapability)
+    reserved4: int = bits(12)
+    linkSpeedExtEnabledChanged: bool = bits(1)
+    linkSpeedEnabledChanged: bool = bits(1)
+    linkWidthEnabledChanged: bool = bits(1)
+    nodeDescriptionChanged: bool = bits(1)
+    capabilityMask2: int = key(16)
+    reserved5: bytes = data(40)
+
+
+@wire(54)
+class SystemImageDetails(Layout):
+    """Trap 145: the new system image GUID."""
+
+    reserved: bytes = data(2)
+    lid: LID = bits(16)
+    reserved2: bytes = data(2)
+    systemImageGUID: GUID = data(8)
+    reserved3: bytes = data(40)
+
+
+@wire(54)
+class BadMKeyDetails(Layout):
+    """Trap 256: somebody used an M_Key that is none."""
+
+    reserved: bytes = data(2)
+    lid: LID = bits(16)
+    drSLID: LID = bits(16)
+    method: int = key(8)
+    reserved2: int = bits(8)
+    attributeID: int = key(16)
+    attributeModifier: int = key(32)
+    mkey: int = key(64)
+    reserved3: int = bits(8)
+    drNotice: bool = bits(1)
+    drPathTruncated: bool = bits(1)
+    drHopCount: int = bits(6)
+    drNoticeReturnPath: bytes = data(30)
+
+
+@wire(54)
+class BadKeyDetails(Layout):
+    """Traps 257 and 258: somebody used a P_Key, or a Q_Key, that does not fit."""
+
+    reserved: int = bits(16)
+    lid1: LID = bits(16)
+    lid2: LID = bits(16)
+    key: int = key(32)
+    serviceLevel: int = bits(4)
+    reserved2: int = bits(4)
+    qp1: QPN = bits(24)
+    reserved3: int = bits(8)
+    qp2: QPN = bits(24)
+    gid1: GID = data(16)
+    gid2: GID = data(16)
+    reserved4: bytes = data(4)
+
+
+@wire(54)
+class SwitchPKeyDetails(Layout):
+    """Trap 259: a switch met a P_Key that its port does not take."""
+
+    dataValid: int = key(16)
+    lid1: LID = bits(16)
+    lid2: LID = bits(16)
+    pkey: int = key(16)
+    serviceLevel: int = bits(4)
+    reserved: int = bits(4)
+    qp1: QPN = bits(24)
+    reserved2: int = bits(8)
+    qp2: QPN = bits(24)
+    gid1: GID = data(16)
+    gid2: GID = data(16)
+    swLID: LID = bits(16)
+    portNum: int = bits(8)
+    reserved3: bytes = data(3)
+
+
+_DETAILS: Final[dict[int, type[Layout]]] = {
+    Trap.GID_IN_SERVICE: GIDDetails,
+    Trap.GID_OUT_OF_SERVICE: GIDDetails,
+    Trap.MULTICAST_GROUP_CREATED: GIDDetails,
+    Trap.MULTICAST_GROUP_DELETED: GIDDetails,
+    Trap.LINK_STATE_CHANGE: LinkDetails,
+    Trap.LINK_INTEGRITY: PortDetails,
+    Trap.BUFFER_OVERRUN: PortDetails,
+    Trap.FLOW_CONTROL: PortDetails,
+    Trap.LOCAL_CHANGES: LocalChangeDetails,
+    Trap.SYSTEM_IMAGE_GUID_CHANGE: SystemImageDetails,
+    Trap.BAD_MKEY: BadMKeyDetails,
+    Trap.BAD_PKEY: BadKeyDetails,
+    Trap.BAD_QKEY: BadKeyDetails,
+    Trap.BAD_PKEY_FROM_SWITCH: SwitchPKeyDetails,
+}
+
+
+def detailsOf(notice: Notice) -> Layout | None:
+    """What a generic notice tells besides; None of a vendor's, or of a trap that we do not know."""
+    kind = _DETAILS.get(notice.trapNumber) if notice.isGeneric else None
+    return None if kind is None else kind.decode(notice.details)
+
+
+def describe(notice: Notice) -> dict[str, object]:
+    """A notice as JSON can carry it, with its trap's name and details."""
+    details = detailsOf(notice)
+    return {
+        "trap": Trap(notice.trapNumber).name if notice.isGeneric else None,
+        **Attribute.toDict(notice),
+        "details": notice.details.hex() if details is None else plain(details),
+    }
