@@ -120,8 +120,9 @@ def markdown(
         (
             "The software device by its queue pairs, without SMC-R: two processes as above. Messages of bulk "
             "transfers come from 64 MiB, too; up to 4 MiB are outstanding. Completions are counted in one of "
-            "the two processes, on its one core: those that its `CompletionReader` has taken on the reactor "
-            "and handed over, of 64-byte messages, posted again as they complete, 256 of them outstanding."
+            "the two processes, on its one core: those that its `CompletionReader` has taken on the polling "
+            "reactor and handed over, of 64-byte messages, posted again as they complete, 256 of them "
+            "outstanding."
         ),
         "",
         *table("Twisted", "software device", [outcome for outcome in outcomes if outcome.case.isVerbs]),
