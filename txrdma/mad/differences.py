@@ -1,0 +1,117 @@
+"""
+What has changed between two snapshots of a fabric: nodes, ports, links, rates, LIDs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from txrdma.iba.types import GUID
+from txrdma.mad.fabric import Fabric, Node, Port
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """
+    Something that is not as it was.
+
+    @ivar kind: C{node-added}, C{node-removed}, C{node-changed}, C{port-changed}, C{link-added},
+        C{link-removed}, C{state-changed}, C{rate-changed}, C{lid-changed}.
+    @ivar guid: of the node; C{port} is one of its ports, or None.
+    @ivar before: how it was, and C{after} how it is, in words; C{""} for nothing.
+    """
+
+    kind: str
+    guid: GUID
+    name: str
+    port: int | None
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        where = f"{self.name or 'a node'} ({self.guid})"
+        if self.port is not None:
+            where += f" port {self.port}"
+        if not self.before or not self.after:
+            return f"{self.kind}: {where}: {self.before or self.after}".rstrip(": ")
+        return f"{self.kind}: {where}: {self.before} -> {self.after}"
+
+
+def differences(before: Fabric, after: Fabric) -> list[Difference]:
+    """All of them: nodes and their ports first, each link that came or went once after them."""
+    found: list[Difference] = []
+    for guid in sorted(before.nodes.keys() | after.nodes.keys(), key=lambda guid: guid.raw):
+        old, new = before.nodes.get(guid), after.nodes.get(guid)
+        if old is None and new is not None:
+            found.append(Difference("node-added", guid, new.description, None, "", _what(new)))
+        elif new is None and old is not None:
+            found.append(Difference("node-removed", guid, old.description, None, _what(old), ""))
+        elif old is not None and new is not None:
+            found += _ofNode(old, new)
+    were, are = _links(before), _links(after)
+    found += (_ofLink("link-removed", *were[key]) for key in were if key not in are)
+    found += (_ofLink("link-added", *are[key]) for key in are if key not in were)
+    return found
+
+
+def _ofNode(old: Node, new: Node) -> Iterator[Difference]:
+    name = new.description or old.description
+    for said, was, now in (
+        ("type", old.type.name, new.type.name),
+        ("ports", str(old.info.numPorts), str(new.info.numPorts)),
+        ("description", old.description, new.description),
+        ("revision", hex(old.info.revision), hex(new.info.revision)),
+    ):
+        if was != now:
+            yield Difference("node-changed", old.guid, name, None, f"{said} {was}", f"{said} {now}")
+    for number in sorted(old.ports.keys() | new.ports.keys()):
+        yield from _ofPort(old.ports.get(number), new.ports.get(number), name)
+
+
+def _ofPort(old: Port | None, new: Port | None, name: str) -> Iterator[Difference]:
+    known = new or old
+    assert known is not None  # it is in one of them
+
+    def difference(kind: str, was: str, now: str) -> Difference:
+        return Difference(kind, known.node.guid, name, known.number, was, now)
+
+    was, now = _guid(old), _guid(new)
+    if was and now and was != now:
+        yield difference("port-changed", f"GUID {was}", f"GUID {now}")
+    if old is None or new is None or not (old.raw and new.raw):
+        return
+    if old.state is not new.state:
+        yield difference("state-changed", old.state.name, new.state.name)
+    elif (was := _rate(old)) != (now := _rate(new)) and new.peer is not None:
+        yield difference("rate-changed", was, now)
+    isEnd = (new.number == 0) == new.node.isSwitch
+    if isEnd and old.lid != new.lid:
+        yield difference("lid-changed", f"LID {old.lid}", f"LID {new.lid}")
+    elif isEnd and old.raw[34] & 7 != new.raw[34] & 7:
+        yield difference("lid-changed", f"LMC {old.raw[34] & 7}", f"LMC {new.raw[34] & 7}")
+
+
+def _what(node: Node) -> str:
+    return f"{node.type.name} with {node.info.numPorts} ports"
+
+
+def _guid(port: Port | None) -> str:
+    if port is None or port.node.isSwitch:
+        return ""
+    guid = port.node.portGUIDs.get(port.number)
+    return "" if guid is None else str(guid)
+
+
+def _links(fabric: Fabric) -> dict[tuple[GUID, int, GUID, int], tuple[Port, Port]]:
+    return {(a.node.guid, a.number, b.node.guid, b.number): (a, b) for a, b in fabric.links()}
+
+
+def _ofLink(kind: str, one: Port, other: Port) -> Difference:
+    text = f"to {other.node.description or 'a node'} ({other.node.guid}) port {other.number}"
+    was, now = (text, "") if kind == "link-removed" else ("", text)
+    return Difference(kind, one.node.guid, one.node.description, one.number, was, now)
+
+
+def _rate(port: Port) -> str:
+    return f"{port.width}X {port.laneGigabits} Gbps"

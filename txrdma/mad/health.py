@@ -1,0 +1,245 @@
+"""
+What is wrong with a fabric: links that could be better, identifiers that two have, and who manages it.
+
+Follows InfiniBand Architecture vol. 1, 14.2.5.6 (PortInfo) and 14.4 (subnet managers).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from txrdma.iba.path import MADEndPort
+from txrdma.iba.types import GUID
+from txrdma.iba.verbs import PhysicalState, PortState
+from txrdma.mad.errorcounters import ALL_PORTS, CounterReport, shownName
+from txrdma.mad.errors import MADFailure
+from txrdma.mad.fabric import Fabric, Node, Port
+from txrdma.mad.paths import toLID
+from txrdma.mad.rpcs import RPCs
+from txrdma.mad.schedule import MADSchedule
+from txrdma.mad.smp import SMInfo
+from txrdma.mad.values import EXTENDED_GIGABITS, GIGABITS, LANES, PathMTU, PortCapability, SMState
+
+_ZERO: Final = GUID(bytes(8))
+_HIGHEST_UNICAST: Final = 0xBFFF
+_NO_EXTENDED: Final = 30
+"""LinkSpeedExtEnabled: only speeds up to QDR are wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """
+    Something that should not be.
+
+    @ivar kind: C{state}, C{width}, C{speed}, C{mtu}, C{errors}, C{no-lid}, C{bad-lid}, C{duplicate-lid},
+        C{duplicate-guid}, C{no-guid}, C{no-sm}, C{several-sms}, C{other-sm}, C{sm-silent},
+        C{counters-silent}, or the kind of a fabric's problem.
+    @ivar where: for people; C{guid} and C{port} say it for programs, where it is a node or port.
+    """
+
+    kind: str
+    where: str
+    text: str
+    guid: GUID | None = None
+    port: int | None = None
+
+
+def _about(kind: str, port: Port, text: str) -> Finding:
+    return Finding(kind, f"{_name(port.node)} port {port.number}", text, port.node.guid, port.number)
+
+
+def _aboutNode(kind: str, node: Node, text: str) -> Finding:
+    return Finding(kind, _name(node), text, node.guid)
+
+
+def _name(node: Node) -> str:
+    return f"{node.description or 'a node'} ({node.guid})"
+
+
+# Links.
+
+
+class LinkMode(NamedTuple):
+    """How a link runs, or could: lanes, and what each of them carries in Gbit/s; zeros where nobody knows."""
+
+    lanes: int
+    gigabits: float
+
+
+def activeMode(port: Port) -> LinkMode:
+    """How a port's link runs."""
+    return LinkMode(port.width, port.laneGigabits)
+
+
+def bestMode(port: Port, asEnabled: bool = False) -> LinkMode:
+    """
+    How it could run: what both ends support.
+
+    @param asEnabled: only what both have enabled, too.
+    """
+    ends = [port.raw] if port.peer is None else [port.raw, port.peer.raw]
+    if not all(ends):
+        return LinkMode(0, 0.0)
+    widths = speeds = extended = 0xFF
+    for raw in ends:
+        widths &= raw[30]
+        speeds &= raw[32] >> 4
+        extended &= raw[62] & 15
+        if asEnabled:
+            widths &= raw[29]
+            speeds &= raw[35] & 15
+            enabled = raw[63] & 31
+            extended &= 0 if enabled == _NO_EXTENDED else enabled
+    lanes = max((lanes for flag, lanes in LANES.items() if widths & flag), default=0)
+    rates = [rate for flag, rate in EXTENDED_GIGABITS.items() if extended & flag]
+    return LinkMode(
+        lanes, max(rates or [rate for flag, rate in GIGABITS.items() if speeds & flag], default=0.0)
+    )
+
+
+def belowBest(port: Port, asEnabled: bool = False) -> list[str]:
+    """What a link could have that it does not: C{["12X", "53.125 Gbps"]}; nothing when it is at its best."""
+    active, best = activeMode(port), bestMode(port, asEnabled)
+    said = []
+    if 0 < active.lanes < best.lanes:
+        said.append(f"{best.lanes}X")
+    if 0 < active.gigabits < best.gigabits:
+        said.append(f"{best.gigabits} Gbps")
+    return said
+
+
+def hasLink(port: Port) -> bool:
+    """Whether its physical link is up."""
+    return port.physicalState is PhysicalState.LINK_UP
+
+
+def _linkFindings(fabric: Fabric) -> Iterator[Finding]:
+    for one, other in fabric.links():
+        if not (one.raw and other.raw):
+            continue
+        there = f"the link to {_name(other.node)} port {other.number}"
+        if one.state is not PortState.ACTIVE or other.state is not PortState.ACTIVE:
+            states = (
+                one.state.name if one.state is other.state else f"{one.state.name} and {other.state.name}"
+            )
+            yield _about("state", one, f"{there} is {states}")
+            continue
+        active, best = activeMode(one), bestMode(one, asEnabled=True)
+        if active.lanes < best.lanes:
+            yield _about("width", one, f"{there} runs with {active.lanes} of {best.lanes} lanes")
+        if active.gigabits < best.gigabits:
+            yield _about("speed", one, f"{there} runs at {active.gigabits} of {best.gigabits} Gbit/s a lane")
+        here, far = one.raw[36] >> 4, other.raw[36] >> 4
+        if here != far:
+            mtus = f"{PathMTU(here).name} here, {PathMTU(far).name} there"
+            yield _about("mtu", one, f"{there} has different MTUs: {mtus}")
+
+
+# Identifiers.
+
+
+def endPorts(fabric: Fabric) -> Iterator[Port]:
+    """The ports that have LIDs: of switches the inner one, of others all that have told something."""
+    for node in fabric.nodes.values():
+        for port in node.ports.values():
+            if port.raw and (port.number == 0) == node.isSwitch:
+                yield port
+
+
+def _identifierFindings(fabric: Fabric) -> Iterator[Finding]:
+    owners: dict[int, Port] = {}
+    for port in endPorts(fabric):
+        if not port.lid:
+            if port.node.isSwitch or hasLink(port):
+                yield _about("no-lid", port, "it has no LID")
+            continue
+        lids = range(port.lid, port.lid + (1 << (port.raw[34] & 7)))
+        if lids[-1] > _HIGHEST_UNICAST:
+            yield _about("bad-lid", port, f"its LIDs {lids[0]} to {lids[-1]} are not for unicast")
+        for lid in lids:
+            owner = owners.setdefault(lid, port)
+            if owner is not port:
+                where = f"{_name(owner.node)} port {owner.number}"
+                yield _about("duplicate-lid", port, f"LID {lid} is that of {where}, too")
+    yield from _guidFindings(fabric)
+
+
+def _guidFindings(fabric: Fabric) -> Iterator[Finding]:
+    ports: dict[GUID, list[tuple[Node, int]]] = defaultdict(list)
+    for node in fabric.nodes.values():
+        if node.guid == _ZERO:
+            yield _aboutNode("no-guid", node, "its GUID is zero")
+        for number, guid in node.portGUIDs.items():
+            ports[guid].append((node, number))
+    for guid, owners in ports.items():
+        for node, number in owners[1:]:
+            first = f"{_name(owners[0][0])} port {owners[0][1]}"
+            yield _about("duplicate-guid", node.port(number), f"its GUID {guid} is that of {first}, too")
+
+
+# All of it.
+
+
+def findings(fabric: Fabric) -> list[Finding]:
+    """What is wrong by what its ports have told."""
+    found = [Finding(problem.kind, problem.where, problem.text) for problem in fabric.problems]
+    found += _identifierFindings(fabric)
+    found += _linkFindings(fabric)
+    return found
+
+
+def counterFindings(report: CounterReport) -> list[Finding]:
+    """What is wrong by what ports have counted."""
+    found = []
+    for counted in report.ports:
+        if counted.errors and counted.number != ALL_PORTS:
+            said = ", ".join(f"{shownName(name)} {value}" for name, value in counted.errors.items())
+            found.append(_about("errors", counted.node.port(counted.number), said))
+    return found + [_aboutNode("counters-silent", node, why) for node, why in report.silent]
+
+
+async def managerFindings(rpcs: RPCs, endPort: MADEndPort, fabric: Fabric) -> list[Finding]:
+    """Whether there is one subnet manager that is in charge, and all ports know it."""
+    if not endPort.smLID:
+        return [Finding("no-sm", "our port", "no subnet manager is known to it")]
+    found: list[Finding] = []
+    masters: dict[GUID, str] = {}
+    try:
+        info = await rpcs.SubnGet(SMInfo, toLID(endPort, endPort.smLID))
+        if info.smState is not SMState.MASTER:
+            text = f"the subnet manager that is known to us is {info.smState.name}"
+            found.append(Finding("no-sm", f"LID {endPort.smLID}", text))
+        else:
+            masters[info.guid] = f"LID {endPort.smLID}"
+    except MADFailure as error:
+        found.append(Finding("sm-silent", f"LID {endPort.smLID}", f"the subnet manager: {error}"))
+    schedule = MADSchedule(rpcs)
+
+    async def ask(port: Port) -> None:
+        try:
+            info = await schedule.SubnGet(SMInfo, toLID(endPort, port.lid))
+        except MADFailure as error:
+            found.append(_about("sm-silent", port, f"it says that it has a subnet manager: {error}"))
+            return
+        if info.smState is SMState.MASTER:
+            masters.setdefault(info.guid, f"LID {port.lid}")
+
+    isSM = PortCapability.SM
+    others = (
+        port for port in endPorts(fabric) if port.info.capabilityMask & isSM and port.lid != endPort.smLID
+    )
+    await schedule.run(mqueue=(ask(port) for port in list(others) if port.lid))
+    if len(masters) > 1:
+        where = " and ".join(masters.values())
+        found.append(
+            Finding("several-sms", where, f"{len(masters)} subnet managers think they are in charge")
+        )
+    for port in endPorts(fabric):
+        told = port.info.masterSMLID
+        if hasLink(port) and port.lid and told != endPort.smLID:
+            text = f"its subnet manager is at LID {told}, ours at LID {endPort.smLID}"
+            found.append(_about("other-sm", port, text))
+    return found
