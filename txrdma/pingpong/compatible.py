@@ -283,7 +283,7 @@ async def _play(
         if isFirst:
             exchange.say(mine)
         _connect(link, await exchange.hear(LINE_BYTES))
-        game = Game(link, test, isFirst)
+        game = Game(link, test, isFirst, side.stallSeconds)
         playing(game)
         if isFirst:
             exchange.say(_DONE)

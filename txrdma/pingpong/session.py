@@ -22,7 +22,7 @@ from twisted.logger import Logger
 from txrdma.error import InvalidRequest, RDMAError, Refused, WireError
 from txrdma.iba.verbs import QPKind
 from txrdma.interfaces import IVerbsDevice
-from txrdma.pingpong.activity import Activity
+from txrdma.pingpong.activity import Activity, STALL_SECONDS
 from txrdma.pingpong.bootstrap import (
     Connect,
     Connected,
@@ -59,6 +59,7 @@ class Side:
 
     @ivar open: opens the device to use; given our own address in the conversation.
     @ivar close: what to do with it afterwards.
+    @ivar stallSeconds: after that time in which nothing has ended, a test has failed.
     @ivar timeout: how long to wait for an acknowledgement, 4.096 microseconds times two to the power of it.
     """
 
@@ -69,6 +70,7 @@ class Side:
     gidIndex: int | None = None
     events: bool = False
     timeout: int = ACK_TIMEOUT
+    stallSeconds: float = STALL_SECONDS
     now: Callable[[], int] = perf_counter_ns
 
     def link(self, device: IVerbsDevice, settings: LinkSettings) -> Link:
@@ -169,7 +171,7 @@ class Client:
         talk, link = self._conversation, self._link
         assert link is not None  # opened before
         checkFit(test, link.settings)
-        self._activity = activity = asking(link, test)
+        self._activity = activity = asking(link, test, self._side.stallSeconds)
         try:
             talk.say(Run(test))
             await talk.hear(Ready)
@@ -379,11 +381,11 @@ class _Service:
                     await self._run(asked.test)
         except Exception as error:
             talk.end(error)
-            raise
-        finally:
             # The client shall hear of it from us, before it sees by its queue pair that we are gone.
             with suppress(TimeoutError):
                 await talk.gone.addTimeout(_PARTING_SECONDS, self._side.reactor)
+            raise
+        finally:
             if self._link is not None:
                 self._link.close()
             self._side.close(device)
@@ -404,7 +406,7 @@ class _Service:
         if link is None:
             raise WireError("pingpong message", 0, "a test before there is a link")
         checkFit(test, link.settings)
-        self._activity = activity = answering(link, test)
+        self._activity = activity = answering(link, test, self._side.stallSeconds)
         activity.start()
         talk.say(Ready())
         try:

@@ -174,6 +174,7 @@ class LimitsTests(SessionCase):
             talk.say(Run(test))  # as if it did not know
             refusal = self.assertRaises(Refused, self.successOf, talk.hear(Ready))
             self.assertEqual(str(refusal), f"the other end says: {error}")
+            self.runUntil(lambda: len(self.ended) == len(self.begun))
             self.assertIsInstance(self.ended[-1], InvalidRequest)
 
 

@@ -31,8 +31,10 @@ from txrdma.verbs.devices import openDevice
 BOXES = (Box(mtu=4200, timeout=420),)
 PROGRAMS = {Transfer.SEND: "ibv_rc_pingpong", Transfer.UD: "ibv_ud_pingpong"}
 LONG = 100_000
-"""Bytes of a message of more packets than one UDP_SEGMENT holds, with a payload of 1 KiB. Who plays with those
-sleeps between them: a program that looks all the time leaves too little of an emulated processor to the kernel."""
+"""
+Bytes of a message of more packets of 1 KiB than one UDP_SEGMENT holds. Who plays with it sleeps
+between them: a program that looks all the time leaves too little of an emulated processor to the kernel.
+"""
 
 PATIENT = 19
 """An ACK timeout of two seconds: the emulated kernel may have to share its processors with other guests."""
@@ -106,7 +108,11 @@ class Playing(InTheBox):
         """A game; both must be content."""
         self.reactor = self.makeReactor()
         side = Side(
-            self.reactor, lambda address: self.openOurs(), lambda device: device.close(), timeout=PATIENT
+            self.reactor,
+            lambda address: self.openOurs(),
+            lambda device: device.close(),
+            timeout=PATIENT,
+            stallSeconds=50,
         )
         test = Test(transfer, size=size, iterations=iterations, warmup=0, check=True)
         mtu = self.payload if transfer is Transfer.SEND else 0
