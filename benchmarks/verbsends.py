@@ -15,6 +15,10 @@ from typing import Any
 from benchmarks.ends import cpuSeconds, Orders, prepare, tell
 
 
+TIMEOUT = 18
+"""Of acknowledgements: a second, for the machine may have others to serve."""
+
+
 def main(role: str, orders: Orders) -> None:
     """Run one end."""
     prepare(orders)
@@ -30,7 +34,10 @@ def main(role: str, orders: Orders) -> None:
 
     def side(reactor: Any) -> Side:
         return Side(
-            reactor, lambda address: openDevice(reactor, orders["device"]), lambda device: device.close()
+            reactor,
+            lambda address: openDevice(reactor, orders["device"]),
+            lambda device: device.close(),
+            timeout=TIMEOUT,
         )
 
     async def server(reactor: Any) -> None:

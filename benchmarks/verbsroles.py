@@ -134,7 +134,7 @@ async def bulk(endpoint: IStreamClientEndpoint, side: Side, orders: Orders) -> R
     link = side.link(device, opened.settings)
     try:
         link.memory.view[:SOURCE_BYTES] = os.urandom(SOURCE_BYTES)
-        link.connect(opened.there, timeout=18)  # a second: the machine may have others to serve
+        link.connect(opened.there)
         conversation.say(Connect(link.here))
         await conversation.hear(Connected)
         link.taker = taker = Bulk(link, orders)
