@@ -14,7 +14,6 @@ from typing import Any
 
 from benchmarks.ends import cpuSeconds, Orders, prepare, tell
 
-
 TIMEOUT = 18
 """Of acknowledgements: a second, for the machine may have others to serve."""
 
