@@ -76,7 +76,7 @@ def assigned(kind: type[Attribute], pairs: Iterable[Pair], base: Attribute | Non
 
 
 def forSetting(told: Attribute) -> Attribute:
-    """What was got, to be set again with changes: states that must not be touched are no change (IBA 14.2.5.6)."""
+    """What was got, to be set again with changes: of states that is "no change" (IBA 14.2.5.6)."""
     from txrdma.iba.verbs import PhysicalState, PortState
     from txrdma.mad.smp import PortInfo
 

@@ -72,6 +72,8 @@ COMMANDS: Final = (
     Command("connections", HERE, "Live SMC-R and fallback connections on this host."),
     Command("devices", HERE, "RDMA devices that could be used here."),
     Command("discover", FABRICS, "What a fabric consists of: nodes, ports, links."),
+    Command("saquery", FABRICS, "Records of the subnet's administration, by any component."),
+    Command("smpquery", FABRICS, "What a node or a port tells by subnet management."),
     Command("query", FABRICS, "Any call to any port, with any field set by name."),
     Command("pingpong", MEASURING, "Latency and bandwidth between two ends, over any device."),
 )

@@ -15,6 +15,7 @@ from twisted.internet.defer import Deferred
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort, PERMISSIVE_LID
 from txrdma.iba.types import LID
+from txrdma.iba.verbs import NodeType
 from txrdma.mad._frames import Keys
 from txrdma.mad.attributes import Attribute
 from txrdma.mad.paths import toAdministration
@@ -134,10 +135,18 @@ class SATransactor(RPCs):
         record, field, components = _RECODED[kind]
         lid = await self._lidOf(path)
         where = "endPortLID" if record is PortInfoRecord else "lid"
+        if record is PortInfoRecord and not modifier & 0xFF:
+            modifier = await self._ownPort(lid, options)
         query: Query[Record] = record.query(**{where: lid}, **components(modifier))
         answer = await self._agent.SubnAdmGet(query, self._administration, **options)
         content: Attribute = getattr(answer, field)
         return content
+
+    async def _ownPort(self, lid: LID, options: dict[str, Any]) -> int:
+        """Which port of a node the LID is of: 0 asks a node for it, but in a record the number stands."""
+        query = NodeRecord.query(lid=lid)
+        info = (await self._agent.SubnAdmGet(query, self._administration, **options)).nodeInfo
+        return 0 if info.nodeType is NodeType.SWITCH else info.localPortNum
 
     async def _lidOf(self, path: IBPath) -> LID:
         """

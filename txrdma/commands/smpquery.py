@@ -1,0 +1,274 @@
+"""
+C{txrdma smpquery}: what nodes and ports tell by subnet management.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from twisted.python import usage
+
+from txrdma.commands.attributefields import attributeDict
+from txrdma.commands.fabrics import count, FabricOptions, opened, Session, TARGETS, tellJSON, where
+from txrdma.iba.path import IBPath
+from txrdma.mad.attributes import Attribute
+from txrdma.mad.smp import (
+    ExtendedPortInfo,
+    GUIDInfo,
+    LedInfo,
+    LinearForwardingTable,
+    MulticastForwardingTable,
+    NodeDescription,
+    NodeInfo,
+    PKeyTable,
+    PortInfo,
+    RandomForwardingTable,
+    SLtoVLMappingTable,
+    SMInfo,
+    SwitchInfo,
+    VendorDiag,
+    VLArbitrationTable,
+)
+
+Answers = list[tuple[int, Any]]
+"""Modifiers, and what was answered."""
+
+_EXTENDED_SPEEDS: Final = 1 << 31
+_FIRST_MULTICAST: Final = 0xC000
+_NO_PORT: Final = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """
+    Something that can be asked for.
+
+    @ivar names: all that it goes by, the one of the specification first; case does not matter.
+    @ivar modifiers: which attribute modifiers to ask with, when none is given; asked for a port.
+    @ivar table: lines of its answers together, for people; None where each is printed by itself.
+    """
+
+    attribute: type[Attribute]
+    names: tuple[str, ...]
+    modifiers: Callable[[Session, IBPath, int], Any] | None = None
+    table: Callable[[Answers], Iterator[str]] | None = None
+
+
+# Which modifiers there are.
+
+
+async def _pkeyBlocks(session: Session, path: IBPath, port: int) -> list[int]:
+    info = await session.rpcs.SubnGet(NodeInfo, path)
+    capacity = info.partitionCap
+    if info.nodeType == 2 and port:
+        capacity = (await session.rpcs.SubnGet(SwitchInfo, path)).partitionEnforcementCap
+    inPort = port << 16 if info.nodeType == 2 else 0
+    return [inPort | block for block in range(-(-capacity // 32))]
+
+
+async def _guidBlocks(session: Session, path: IBPath, port: int) -> list[int]:
+    capacity = (await session.rpcs.SubnGet(PortInfo, path, port)).guidCap
+    return list(range(-(-capacity // 8)))
+
+
+async def _lanePorts(session: Session, path: IBPath, port: int) -> list[int]:
+    info = await session.rpcs.SubnGet(NodeInfo, path)
+    if info.nodeType != 2:
+        return [0]
+    first = 0 if (await session.rpcs.SubnGet(SwitchInfo, path)).enhancedPort0 else 1
+    return [source << 8 | port for source in range(first, info.numPorts + 1)]
+
+
+async def _arbitrationBlocks(session: Session, path: IBPath, port: int) -> list[int]:
+    info = await session.rpcs.SubnGet(PortInfo, path, port)
+    low, high = info.vlArbitrationLowCap, info.vlArbitrationHighCap
+    blocks = [1] * bool(low) + [2] * (low > 32) + [3] * bool(high) + [4] * (high > 32)
+    return [block << 16 | port for block in blocks]
+
+
+async def _linearBlocks(session: Session, path: IBPath, port: int) -> list[int]:
+    info = await session.rpcs.SubnGet(SwitchInfo, path)
+    return list(range(info.linearFDBTop // 64 + 1)) if info.linearFDBCap else []
+
+
+async def _randomBlocks(session: Session, path: IBPath, port: int) -> list[int]:
+    capacity = (await session.rpcs.SubnGet(SwitchInfo, path)).randomFDBCap
+    return list(range(-(-capacity // 16)))
+
+
+async def _multicastBlocks(session: Session, path: IBPath, port: int) -> list[int]:
+    node = await session.rpcs.SubnGet(NodeInfo, path)
+    info = await session.rpcs.SubnGet(SwitchInfo, path)
+    capacity, top = info.multicastFDBCap, info.multicastFDBTop
+    if _FIRST_MULTICAST <= top < _FIRST_MULTICAST + capacity:
+        capacity = top - _FIRST_MULTICAST + 1
+    positions = node.numPorts // 16 + 1
+    return [position << 28 | block for block in range(-(-capacity // 32)) for position in range(positions)]
+
+
+async def _port(session: Session, path: IBPath, port: int) -> list[int]:
+    return [port]
+
+
+async def _extendedPort(session: Session, path: IBPath, port: int) -> list[int]:
+    return [port | _EXTENDED_SPEEDS]
+
+
+# Tables for people.
+
+
+def _pkeyLines(answers: Answers) -> Iterator[str]:
+    for modifier, told in answers:
+        for first in range(0, 32, 8):
+            said = " ".join(f"{pkey:#06x}" for pkey in told.pkeys[first : first + 8])
+            yield f"{(modifier & 0xFFFF) * 32 + first:4}: {said}"
+
+
+def _guidLines(answers: Answers) -> Iterator[str]:
+    for modifier, told in answers:
+        for first in range(0, 8, 2):
+            said = " ".join(f"0x{guid.raw.hex()}" for guid in told.guids[first : first + 2])
+            yield f"{modifier * 8 + first:4}: {said}"
+
+
+def _laneLines(answers: Answers) -> Iterator[str]:
+    yield f"{'SL:':>23}|" + "|".join(f"{number:2}" for number in range(16)) + "|"
+    for modifier, told in answers:
+        said = "|".join(f"{vl:2}" for vl in told.vls)
+        yield f"ports: in {modifier >> 8:2}, out {modifier & 0xFF:2}: |{said}|"
+
+
+def _arbitrationLines(answers: Answers) -> Iterator[str]:
+    for modifier, told in answers:
+        block = modifier >> 16
+        used = max((index for index, entry in enumerate(told.entries) if entry.weight), default=0) + 1
+        yield f"# {'low' if block <= 2 else 'high'} priority, entries {32 * (1 - block % 2)} and on"
+        yield "VL    : |" + "|".join(f"{entry.vl:#4x}" for entry in told.entries[:used]) + "|"
+        yield "WEIGHT: |" + "|".join(f"{entry.weight:#4x}" for entry in told.entries[:used]) + "|"
+
+
+def _linearLines(answers: Answers) -> Iterator[str]:
+    yield "LID     port"
+    for modifier, told in answers:
+        for index, port in enumerate(told.ports):
+            if port != _NO_PORT:
+                yield f"{modifier * 64 + index:<#8x}{port:03}"
+
+
+def _randomLines(answers: Answers) -> Iterator[str]:
+    yield "LID     LMC  port"
+    for _, told in answers:
+        for entry in told.entries:
+            if entry.valid:
+                yield f"{entry.lid:<#8x}{entry.lmc:<5}{entry.port:03}"
+
+
+def _multicastLines(answers: Answers) -> Iterator[str]:
+    ports: dict[int, list[int]] = {}
+    for modifier, told in answers:
+        position, block = modifier >> 28, modifier & 0x1FF
+        for index, mask in enumerate(told.portMasks):
+            if mask:
+                found = ports.setdefault(_FIRST_MULTICAST + block * 32 + index, [])
+                found += (position * 16 + bit for bit in range(16) if mask >> bit & 1)
+    yield "MLID    ports"
+    for mlid, found in sorted(ports.items()):
+        yield f"{mlid:<#8x}{','.join(map(str, found))}"
+
+
+KINDS: Final = (
+    Kind(NodeInfo, ("NodeInfo", "NI")),
+    Kind(NodeDescription, ("NodeDescription", "NodeDesc", "ND")),
+    Kind(PortInfo, ("PortInfo", "PI"), _port),
+    Kind(PortInfo, ("PortInfoExtended", "PIE"), _extendedPort),
+    Kind(SwitchInfo, ("SwitchInfo", "SI")),
+    Kind(PKeyTable, ("PKeyTable", "PKeys", "PK"), _pkeyBlocks, _pkeyLines),
+    Kind(SLtoVLMappingTable, ("SLtoVLMappingTable", "SLtoVL", "SL2VLTable", "SL2VL"), _lanePorts, _laneLines),
+    Kind(
+        *(VLArbitrationTable, ("VLArbitrationTable", "VLArbitration", "VLArb")),
+        *(_arbitrationBlocks, _arbitrationLines),
+    ),
+    Kind(GUIDInfo, ("GUIDInfo", "GI"), _guidBlocks, _guidLines),
+    Kind(LinearForwardingTable, ("LinearForwardingTable", "LFT"), _linearBlocks, _linearLines),
+    Kind(RandomForwardingTable, ("RandomForwardingTable", "RFT"), _randomBlocks, _randomLines),
+    Kind(MulticastForwardingTable, ("MulticastForwardingTable", "MFT"), _multicastBlocks, _multicastLines),
+    Kind(SMInfo, ("SMInfo", "SMI")),
+    Kind(VendorDiag, ("VendorDiag", "VD")),
+    Kind(LedInfo, ("LedInfo", "LED")),
+    Kind(ExtendedPortInfo, ("ExtendedPortInfo", "MlnxExtPortInfo", "MEPI"), _port),
+)
+
+
+def kindNamed(name: str) -> Kind | None:
+    """What goes by that name."""
+    for kind in KINDS:
+        if name.lower() in (known.lower() for known in kind.names):
+            return kind
+    return None
+
+
+class CommandOptions(FabricOptions):
+    """What, and from whom."""
+
+    synopsis = "[options] ATTRIBUTE [TARGET [PORT]]"
+    longdesc = (
+        "Show what a node or a port tells. ATTRIBUTE is one of "
+        + ", ".join("/".join(kind.names) for kind in KINDS)
+        + ". Of tables all blocks are asked for, unless --modifier chooses one. "
+        + TARGETS
+    )
+    optParameters = [
+        ["modifier", "m", None, "Attribute modifier, instead of what the attribute needs.", count]
+    ]
+
+    def parseArgs(self, attribute: str = "", target: str = "", port: str = "0") -> None:
+        kind = kindNamed(attribute)
+        if kind is None:
+            known = ", ".join(kind.names[0] for kind in KINDS)
+            raise usage.UsageError(f"there is no attribute {attribute!r}; there are {known}")
+        self["kind"], self["target"] = kind, target
+        try:
+            self["port"] = count(port)
+        except ValueError as error:
+            raise usage.UsageError(f"port {port}: {error}") from error
+        if self["port"] > 255:
+            raise usage.UsageError(f"port {port}: there are 255 at most")
+
+
+async def carryOut(reactor: Any, options: CommandOptions) -> None:
+    """C{txrdma smpquery}."""
+    kind: Kind = options["kind"]
+    with opened(reactor, options) as session:
+        path = await session.toManagement(options["target"])
+        answers = [
+            (modifier, await session.rpcs.SubnGet(kind.attribute, path, modifier))
+            for modifier in await _modifiers(session, kind, path)
+        ]
+    if options["json"]:
+        tellJSON(
+            {
+                "attribute": kind.attribute.__name__,
+                "path": where(path),
+                "answers": [
+                    {"modifier": modifier, "fields": attributeDict(told)} for modifier, told in answers
+                ],
+            }
+        )
+        return
+    port = f" port {options['port']}" if kind.modifiers is not None else ""
+    print(f"# {kind.names[0]}: {where(path)}{port}")
+    if kind.table is not None and options["modifier"] is None:
+        print("\n".join(kind.table(answers)))
+    else:
+        print("\n".join(str(told) for _, told in answers))
+
+
+async def _modifiers(session: Session, kind: Kind, path: IBPath) -> list[int]:
+    if session.options["modifier"] is not None:
+        return [session.options["modifier"]]
+    if kind.modifiers is None:
+        return [0]
+    wanted: list[int] = await kind.modifiers(session, path, session.options["port"])
+    return wanted
