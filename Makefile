@@ -5,6 +5,7 @@
 #   make bench      the benchmarks; results go to docs/benchmarks.md
 #   make test-compiled, make bench-compiled   the same with the cores compiled by mypyc, in .venv-compiled
 #   make test-kernel   the suites that want a Linux kernel with RDMA, in an emulated guest; DOCS=1 writes the table
+#   make test-ibsim    the suites that want ibsim, OpenSM and infiniband-diags, which it installs where it can
 #   make simulate   queue pairs and connections on a lossy network: make simulate SEEDS=10000 [FIRST=0]
 #   make fuzz       every decoder under atheris: make fuzz SECONDS=60
 
@@ -18,6 +19,7 @@ BENCH ?=
 DOCS ?=
 CAPTURE ?=
 PATIENCE ?=
+IBSIM_TESTS = $(if $(filter file,$(origin TESTS)),txrdma.test.ibsim,$(TESTS))
 KERNEL_TESTS = $(if $(filter file,$(origin TESTS)),txrdma.test.kernel,$(TESTS))
 
 VENV := .venv
@@ -28,7 +30,7 @@ COMPILED_TESTS ?= txrdma.test.smc txrdma.test.test_smc_reactors txrdma.test.test
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test test-compiled test-kernel check lint format types docs bench bench-compiled simulate fuzz clean
+.PHONY: demo test test-compiled test-kernel test-ibsim check lint format types docs bench bench-compiled simulate fuzz clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.has-demo
@@ -64,6 +66,10 @@ test-compiled: $(COMPILED)/.installed
 # TESTS=txrdma.test.kernel.test_... for a part; what it leaves is in build/kernel.
 test-kernel: $(VENV)/.has-test
 	@$(if $(CAPTURE),LAB_CAPTURE=1) LAB_PATIENCE=$(PATIENCE) $(BIN)/python -m lab.suites $(if $(DOCS),--docs) $(KERNEL_TESTS)
+
+test-ibsim: $(VENV)/.has-test
+	@tools/have-ibsim
+	@IBSIM=1 $(BIN)/python tools/trial.py --label ibsim -j$(JOBS) $(IBSIM_TESTS)
 
 bench-compiled: $(COMPILED)/.installed
 	@rm -rf $(COMPILED)/benchmarks && cp -r benchmarks $(COMPILED)/

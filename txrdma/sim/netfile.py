@@ -111,6 +111,9 @@ class Net:
 def _nodeLines(node: NetNode) -> Iterator[str]:
     if node.guid is not None:
         yield f"{_GUIDS[node.kind]}=0x{int(node.guid):x}"
+    for name, value in (("vendid", node.vendorID), ("devid", node.deviceID)):
+        if value:
+            yield f"{name}={value:#x}"
     said = f'\t# "{node.description}"' if node.description != node.identifier else ""
     if node.lid:
         said = (said or "\t#") + f" lid {node.lid} lmc {node.lmc}"

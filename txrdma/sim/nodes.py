@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 ALL_WIDTHS: Final = 0x1F
 ALL_SPEEDS: Final = 7
+DEFAULT_WIDTH: Final = 2
+DEFAULT_SPEED: Final = 1
+"""4X and SDR, where a net file says nothing."""
+
 PKEYS_PER_PORT: Final = 64
 PKEYS_PER_SWITCH: Final = 8
 FIRST_GUIDS: Final = {
@@ -30,7 +34,10 @@ FIRST_GUIDS: Final = {
     NodeType.SWITCH: 0x200000,
     NodeType.ROUTER: 0x300000,
 }
-"""Of nodes whose net file says none; those of channel adapters and routers have one more for each port."""
+"""
+Of nodes whose net file says none: they go on from the one before; those of channel adapters and routers have
+one more for each port.
+"""
 
 LINEAR_CAP: Final = 0x7800
 MULTICAST_CAP: Final = 0x0400
@@ -51,7 +58,7 @@ _SWITCH_CAPABILITIES: Final = (
 )
 _CAPABILITIES2: Final = 0x30
 _LEASE: Final = 0xFF9
-_FURTHEST: Final = 0x400000
+_CABLED: Final = PortCapability.CAPABILITY_MASK_NOTICE
 
 STATE: Final = 32
 """Byte of a PortInfo with the port's state, in its low half; C{PHYSICAL} in its high half."""
@@ -205,18 +212,18 @@ class _Builder:
     """Makes nodes; ports that are alike are encoded once."""
 
     def __init__(self, net: Net) -> None:
-        self._width = net.width or ALL_WIDTHS
-        self._speed = net.speed or ALL_SPEEDS
+        self._width = net.width or DEFAULT_WIDTH
+        self._speed = net.speed or DEFAULT_SPEED
         self._extended = net.extendedSpeed
         self._next = dict(FIRST_GUIDS)
-        self._templates: dict[tuple[bool, int, int, int], bytes] = {}
+        self._templates: dict[tuple[bool, bool, int, int, int], bytes] = {}
 
     def node(self, said: NetNode) -> SimulatedNode:
         """One of them, its ports without links."""
         guid = said.guid
         if guid is None:
             guid = GUID.fromInt(self._next[said.kind])
-            self._next[said.kind] += 1 if said.kind is NodeType.SWITCH else said.ports + 1
+        self._next[said.kind] = int(guid) + (1 if said.kind is NodeType.SWITCH else said.ports + 1)
         isSwitch = said.kind is NodeType.SWITCH
         info = NodeInfo(
             baseVersion=1,
@@ -246,21 +253,23 @@ class _Builder:
 
     def _portInfo(self, isSwitch: bool, link: NetLink | None, number: int) -> bytes:
         if number == 0:
-            return _SWITCH_PORT if isSwitch else b""
+            return _switchPort(self._width, self._speed).encode() if isSwitch else b""
         width = (link.width if link else 0) or self._width
         speed = (link.speed if link else 0) or self._speed
         extended = (link.extendedSpeed if link else 0) or self._extended
-        key = (isSwitch, width, speed, extended)
+        key = (isSwitch, link is not None, width, speed, extended)
         template = self._templates.get(key)
         if template is None:
-            template = self._templates[key] = _portInfo(isSwitch, width, speed, extended).encode()
+            template = self._templates[key] = _portInfo(*key).encode()
         return template
 
 
-def _portInfo(isSwitch: bool, width: int, speed: int, extended: int) -> PortInfo:
-    """Of a port that could have a link, while it has none."""
+def _portInfo(isSwitch: bool, isCabled: bool, width: int, speed: int, extended: int) -> PortInfo:
+    """Of a port that is no switch's port 0, without a link; one that never had one knows less, as ibsim's."""
+    if not isCabled:
+        extended = 0
     return PortInfo(
-        capabilityMask=0 if isSwitch else _CAPABILITIES,
+        capabilityMask=0 if isSwitch else _CAPABILITIES if isCabled else _CAPABILITIES & ~_CABLED,
         mkeyLeasePeriod=0 if isSwitch else _LEASE,
         linkWidthEnabled=width,
         linkWidthSupported=ALL_WIDTHS,
@@ -280,36 +289,38 @@ def _portInfo(isSwitch: bool, width: int, speed: int, extended: int) -> PortInfo
         operationalVLs=4,
         guidCap=0 if isSwitch else 32,
         subnetTimeOut=0 if isSwitch else 31,
-        linkRoundTripLatency=_FURTHEST,
+        localPhyErrors=4 if isSwitch and not isCabled else 0,
         capabilityMask2=0 if isSwitch else _CAPABILITIES2,
         linkSpeedExtSupported=ALL_SPEEDS if extended else 0,
         linkSpeedExtEnabled=extended,
     )
 
 
-_SWITCH_PORT: Final = PortInfo(
-    capabilityMask=_SWITCH_CAPABILITIES,
-    mkeyLeasePeriod=_LEASE,
-    linkWidthEnabled=3,
-    linkWidthSupported=ALL_WIDTHS,
-    linkWidthActive=2,
-    linkSpeedSupported=ALL_SPEEDS,
-    portState=PortState.ACTIVE,
-    portPhysicalState=PhysicalState.LINK_UP,
-    linkDownDefaultState=DownDefault.POLLING,
-    linkSpeedActive=1,
-    linkSpeedEnabled=ALL_SPEEDS,
-    neighborMTU=PathMTU.MTU_256,
-    vlCap=4,
-    vlArbitrationHighCap=8,
-    vlArbitrationLowCap=8,
-    mtuCap=PathMTU.MTU_1024,
-    operationalVLs=4,
-    guidCap=1,
-    subnetTimeOut=31,
-    responseTimeValue=8,
-    capabilityMask2=_CAPABILITIES2,
-).encode()
+def _switchPort(width: int, speed: int) -> PortInfo:
+    """A switch's port 0."""
+    return PortInfo(
+        capabilityMask=_SWITCH_CAPABILITIES,
+        mkeyLeasePeriod=_LEASE,
+        linkWidthEnabled=width,
+        linkWidthSupported=ALL_WIDTHS,
+        linkWidthActive=2,
+        linkSpeedSupported=ALL_SPEEDS,
+        portState=PortState.ACTIVE,
+        portPhysicalState=PhysicalState.LINK_UP,
+        linkDownDefaultState=DownDefault.POLLING,
+        linkSpeedActive=1,
+        linkSpeedEnabled=speed,
+        neighborMTU=PathMTU.MTU_256,
+        vlCap=4,
+        vlArbitrationHighCap=8,
+        vlArbitrationLowCap=8,
+        mtuCap=PathMTU.MTU_1024,
+        operationalVLs=4,
+        guidCap=1,
+        subnetTimeOut=31,
+        responseTimeValue=8,
+        capabilityMask2=_CAPABILITIES2,
+    )
 
 
 def _switchInfo() -> SwitchInfo:
@@ -336,7 +347,6 @@ def bringUp(port: SimulatedPort) -> bool:
     _negotiate(port.info, peer.info)
     for one, other in ((port, peer), (peer, port)):
         one.become(PortState.INIT, PhysicalState.LINK_UP)
-        one.info[57:60] = b"\0\0\0"
         one.way = other
         _changed(one)
     return True

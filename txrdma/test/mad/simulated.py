@@ -35,6 +35,8 @@ Switch 8 "right"
 Hca 2 "a"
 Hca 2 "b"
 Hca 1 "c"
+
+rtguid=0x300000
 Rt 2 "d"
 """
 """Two switches with two cables between them; b has a port on each, d is a router."""

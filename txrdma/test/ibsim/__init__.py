@@ -1,0 +1,32 @@
+"""
+Suites whose judges are Debian's ibsim, OpenSM and infiniband-diags: C{make test-ibsim} runs them.
+
+Elsewhere they skip. Nothing of it needs a privilege or a device::
+
+    class LinkTests(IbsimTestCase):
+        net = TWO_SWITCHES          # the text of a net file
+        hasSM = True                # OpenSM has brought it up
+
+        def test_links(self) -> None:
+            theirs = self.fabric.run("iblinkinfo")
+            ...
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+PROGRAMS = ("ibsim", "ibsim-run", "opensm", "ibnetdiscover", "saquery")
+
+
+def _outside() -> str | None:
+    if os.environ.get("IBSIM") != "1":
+        return "needs ibsim: make test-ibsim"
+    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    missing = [name for name in PROGRAMS if shutil.which(name, path=path) is None]
+    return f"needs Debian's ibsim-utils, opensm and infiniband-diags: no {missing[0]}" if missing else None
+
+
+OUTSIDE = _outside()
+"""Why suites of this package can't run here; None where they can. It suits trial's C{skip} attribute."""

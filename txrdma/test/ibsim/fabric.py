@@ -1,0 +1,201 @@
+"""
+A private ibsim for a test, with or without OpenSM, and Debian's tools in it.
+
+Names of sockets, folder and processes belong to the test alone, so that several can run at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from twisted.internet.defer import Deferred
+from twisted.internet.utils import getProcessOutputAndValue
+from twisted.trial.unittest import TestCase
+
+from txrdma.iba.verbs import NodeType
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.ibsim import IbsimPort
+from txrdma.sim.netfile import parseNet
+from txrdma.test.ibsim import OUTSIDE
+
+START_SECONDS = 60.0
+STOP_SECONDS = 5.0
+_numbers = itertools.count()
+
+
+class Ibsim:
+    """
+    A running ibsim.
+
+    @ivar base: of the names of its sockets.
+    @ivar environment: for programs that are to find it.
+    @ivar host: where tools attach: the first host.
+    """
+
+    def __init__(self, net: str, hasSM: bool = False, smConfiguration: str = "") -> None:
+        """
+        Start it; and OpenSM, at the last host, until that says that the subnet is up.
+
+        @param net: the text of a net file; of a link one end is enough.
+        """
+        parsed = parseNet(net)
+        nodes = parsed.nodes.values()
+        hosts = [node.identifier for node in nodes if node.kind is not NodeType.SWITCH and 1 in node.links]
+        self.host = hosts[0]
+        self.folder = Path(tempfile.mkdtemp(prefix="txrdma-ibsim-"))
+        self.base = f"txrdma-{os.getpid()}-{next(_numbers)}"
+        self.environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("IBSIM_")},
+            "PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin",
+            "IBSIM_SOCKNAME": self.base,
+            "SIM_HOST": self.host,
+        }
+        for name in ("LD_PRELOAD", "SIM_SET_ISSM"):
+            self.environment.pop(name, None)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._console = -1
+        try:
+            self._startSimulator(parsed.text(), nodes)
+            if hasSM:
+                self._startManager(hosts[-1], smConfiguration)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _startSimulator(self, net: str, nodes: Any) -> None:
+        (self.folder / "net").write_text(net)
+        os.mkfifo(self.folder / "console")
+        self._console = os.open(self.folder / "console", os.O_RDWR)  # both ends: it never reads as ended
+        count = len(nodes)
+        ports = sum(node.ports + 1 for node in nodes)
+        sizes = ("-N", str(count + 1), "-S", str(count + 1), "-P", str(ports + 1))
+        self._start("ibsim.log", {}, "ibsim", "-s", *sizes, str(self.folder / "net"), console=self._console)
+        self._await("ibsim.log", "simulator ready")
+
+    def _startManager(self, host: str, configuration: str) -> None:
+        (self.folder / "opensm.conf").write_text(f"force_log_flush TRUE\n{configuration}\n")
+        settings = {"SIM_HOST": host, "OSM_CACHE_DIR": str(self.folder), "OSM_TMP_DIR": str(self.folder)}
+        options = ("-F", str(self.folder / "opensm.conf"), "-f", str(self.folder / "opensm.log"), "-s", "0")
+        self._start("opensm.out", settings, "ibsim-run", "opensm", *options)
+        self._await("opensm.log", "SUBNET UP")
+
+    def _start(self, log: str, settings: Mapping[str, str], *words: str, console: int | None = None) -> None:
+        with open(self.folder / log, "wb") as out:
+            process = subprocess.Popen(
+                self._found(words),
+                cwd=self.folder,
+                env={**self.environment, **settings},
+                stdin=subprocess.DEVNULL if console is None else console,
+                stdout=out,
+                stderr=out,
+            )
+        self._processes.append(process)
+
+    def _found(self, words: tuple[str, ...]) -> list[str]:
+        program = shutil.which(words[0], path=self.environment["PATH"])
+        if program is None:
+            raise FileNotFoundError(words[0])
+        return [program, *words[1:]]
+
+    def _await(self, log: str, text: str) -> None:
+        end = time.monotonic() + START_SECONDS
+        pause = threading.Event()
+        while text not in self.log(log):
+            if self._processes[-1].poll() is not None or time.monotonic() > end:
+                raise RuntimeError(f"no {text!r} in {log}: {self.log(log)[-2000:]}")
+            pause.wait(0.02)
+
+    def log(self, name: str = "ibsim.log") -> str:
+        """What a program said until now."""
+        try:
+            return (self.folder / name).read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def console(self, line: str) -> None:
+        """Say something to ibsim, as one does at its console: C{Unlink "h00003"[1]}."""
+        os.write(self._console, line.encode() + b"\n")
+
+    def run(self, *words: str, host: str = "") -> str:
+        """
+        What one of Debian's tools prints, attached to a host.
+
+        @raise subprocess.CalledProcessError: it failed.
+        """
+        done = subprocess.run(
+            self._found(("ibsim-run", *words)),
+            cwd=self.folder,
+            env={**self.environment, "SIM_HOST": host or self.host},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=START_SECONDS,
+        )
+        done.check_returncode()
+        return done.stdout
+
+    def spawn(self, *words: str, host: str = "") -> Deferred[Any]:
+        """The same while our own reactor runs: output, errors, exit status."""
+        program, *rest = self._found(("ibsim-run", *words))
+        settings = {**self.environment, "SIM_HOST": host or self.host}
+        done: Deferred[Any] = getProcessOutputAndValue(program, rest, env=settings, path=str(self.folder))
+        return done
+
+    def stop(self) -> None:
+        """End what was started. Twice is fine."""
+        processes, self._processes = self._processes, []
+        for process in reversed(processes):
+            if process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(STOP_SECONDS)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+        if self._console >= 0:
+            os.close(self._console)
+            self._console = -1
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class IbsimTestCase(TestCase):
+    """
+    A test in a fabric of ibsim's.
+
+    @cvar net: the text of its net file.
+    @cvar hasSM: whether OpenSM is to bring it up.
+    """
+
+    skip = OUTSIDE
+    timeout = 120
+    net = ""
+    hasSM = False
+
+    def setUp(self) -> None:
+        self.fabric = Ibsim(self.net, self.hasSM)
+        self.addCleanup(self.fabric.stop)
+
+    def portAt(self, node: str = "", isSM: bool = False) -> IbsimPort:
+        """A port of ours in it."""
+        from twisted.internet import reactor
+
+        port = IbsimPort(reactor, self.fabric.base, node or self.fabric.host, isSM)
+        self.addCleanup(port.close)
+        return port
+
+    def agentAt(self, node: str = "") -> MADAgent:
+        """An agent of ours in it."""
+        from twisted.internet import reactor
+
+        agent = MADAgent(reactor, self.portAt(node), timeoutSeconds=2.0, retries=1)
+        self.addCleanup(agent.close)
+        return agent
