@@ -1,3 +1,0 @@
-"""
-Who asks and takes the time, and who answers.
-"""
