@@ -20,7 +20,7 @@ from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.iba.verbs import PhysicalState, PortState
 from txrdma.mad.messages import ClassPortInfo, formatOf, Notice
 from txrdma.sim.counters import Counters
-from txrdma.sim.madport import SimulatedMADPort
+from txrdma.sim.madport import Envelope, SimulatedMADPort
 from txrdma.sim.manager import GID_PREFIX, SubnetManager
 from txrdma.sim.netfile import Net
 from txrdma.sim.nodes import bringDown, bringUp, buildNodes, endPorts, SimulatedNode, SimulatedPort
@@ -453,17 +453,7 @@ class SimulatedFabric:
         if node.isDead:
             return
         isSMP = managementClass == _SUBN
-        came = IBPath(
-            slid=path.slid or sender.port.lid,
-            dlid=path.dlid,
-            serviceLevel=path.serviceLevel,
-            sgid=path.sgid,
-            dgid=path.dgid,
-            pkey=path.pkey,
-            dqpn=QPN(0 if isSMP else path.dqpn or 1),
-            sqpn=QPN(0 if isSMP else path.sqpn or 1),
-            qkey=0 if isSMP else path.qkey or GMP_QKEY,
-        )
+        came = Envelope(path, sender.port.lid, isSMP)
         if method & _RESPONSE or method == _TRAP_REPRESS or _isAboutRMPP(datagram):
             for attachment in end.attachments:
                 self.later(self.latencySeconds / 2, attachment.deliver, datagram, came)
@@ -471,7 +461,7 @@ class SimulatedFabric:
         if not isSMP and (node.busyFor or node.redirects):
             excuse = _excuse(node, datagram)
             if excuse is not None:
-                self._answer(node, sender, bytes(excuse), came.reverse())
+                self._answer(node, sender, bytes(excuse), came.back())
                 return
         if end.attachments:
             server = _servedBy(end, managementClass, method)
@@ -481,7 +471,7 @@ class SimulatedFabric:
                 return
         reply = self._byItself(port, datagram)
         if reply is not None:
-            self._answer(node, sender, bytes(reply), came.reverse())
+            self._answer(node, sender, bytes(reply), came.back())
 
     def _byItself(self, port: SimulatedPort, datagram: bytes) -> bytearray | None:
         """What a node's own agents answer; None for silence."""
@@ -491,10 +481,10 @@ class SimulatedFabric:
             return None
         return self.pma.answer(port, datagram)
 
-    def _answer(self, node: SimulatedNode, to: SimulatedMADPort, reply: bytes, path: IBPath) -> None:
+    def _answer(self, node: SimulatedNode, to: SimulatedMADPort, reply: bytes, envelope: object) -> None:
         if self.loss and self._isLost():
             return
-        self.later(self.latencySeconds + node.delaySeconds, to.deliver, reply, path)
+        self.later(self.latencySeconds + node.delaySeconds, to.deliver, reply, envelope)
 
     # What happens by itself.
 

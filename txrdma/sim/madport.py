@@ -5,13 +5,13 @@ An attachment to a simulated fabric: a management port like that of a real devic
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, TYPE_CHECKING
+from typing import Final, NamedTuple, TYPE_CHECKING
 
 from zope.interface import implementer
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
-from txrdma.iba.path import IBPath, MADEndPort
-from txrdma.iba.types import DEFAULT_PKEY, GID, PKey
+from txrdma.iba.path import GMP_QKEY, IBPath, MADEndPort
+from txrdma.iba.types import DEFAULT_PKEY, GID, LID, PKey, QPN
 from txrdma.iba.verbs import Buffer
 from txrdma.interfaces import IMADPort, IMADReceiver
 from txrdma.mad.messages import MAD_LENGTH
@@ -23,6 +23,35 @@ if TYPE_CHECKING:
 
 SUBNET_TIMEOUT: Final = 14
 """67 ms: how long a packet may be on its way in a simulated fabric that says nothing else."""
+
+
+class Envelope(NamedTuple):
+    """What was on a datagram that LIDs led here: its path is made when somebody wants to know."""
+
+    sent: IBPath
+    lid: LID
+    isSMP: bool
+    isAnswer: bool = False
+
+    def back(self) -> Envelope:
+        """That of the answer."""
+        return self._replace(isAnswer=True)
+
+    def path(self) -> IBPath:
+        """The way that the datagram took."""
+        sent = self.sent
+        path = IBPath(
+            slid=sent.slid or self.lid,
+            dlid=sent.dlid,
+            serviceLevel=sent.serviceLevel,
+            sgid=sent.sgid,
+            dgid=sent.dgid,
+            pkey=sent.pkey,
+            dqpn=QPN(0 if self.isSMP else sent.dqpn or 1),
+            sqpn=QPN(0 if self.isSMP else sent.sqpn or 1),
+            qkey=0 if self.isSMP else sent.qkey or GMP_QKEY,
+        )
+        return path.reverse() if self.isAnswer else path
 
 
 @implementer(IMADPort)
@@ -84,14 +113,16 @@ class SimulatedMADPort:
             raise InvalidRequest(f"a datagram has {MAD_LENGTH} bytes here, not {len(datagram)}")
         self._sent(self, bytes(datagram), path)
 
-    def deliver(self, datagram: bytes, path: IBPath) -> None:
+    def deliver(self, datagram: bytes, envelope: object) -> None:
         """Something has come."""
         receiver = self._receiver
         if receiver is not None and not self._isClosed:
-            receiver.received(datagram, path)
+            receiver.received(datagram, envelope)
 
     def pathOf(self, envelope: object) -> IBPath:
         """The way that a datagram took."""
+        if isinstance(envelope, Envelope):
+            return envelope.path()
         assert isinstance(envelope, IBPath)
         return envelope
 

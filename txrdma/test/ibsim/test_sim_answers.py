@@ -3,7 +3,8 @@ Simulated fabrics answer as ibsim does over the same net file, field by field.
 
 Where they do not, ibsim is wrong, and each place is written down here:
 
-  - ibsim forwards attributes that it does not know to whoever is attached, and says that there is no way; ours are refused with status 0x0C (IBA 13.4.7).
+  - ibsim forwards attributes that it does not know to whoever is attached, and says that there is no way.
+    Ours are refused with status 0x0C (IBA 13.4.7).
   - ibsim tells blocks that are beyond a table's capacity: of forwarding tables what lies behind them in its
     memory, of multicast tables and GUIDs zeros. Ours are refused with status 0x1C.
   - ibsim lets a directed route leave a host by port 0, and end by port 0 of a switch. Ours do not.
