@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, ExitStack
+from contextlib import asynccontextmanager, ExitStack, suppress
 from enum import Enum
 from typing import cast, Final, TextIO, TypeVar
 
@@ -337,7 +337,8 @@ async def play(reactor: IPingPongReactor, options: CommandOptions, interruption:
 
 def tell(line: str) -> None:
     """Something for people; results go elsewhere."""
-    print(f"txrdma pingpong: {line}", file=sys.stderr, flush=True)
+    with suppress(OSError):  # who has started us may be gone, and nobody reads it
+        print(f"txrdma pingpong: {line}", file=sys.stderr, flush=True)
 
 
 def endpointFor(

@@ -11,7 +11,7 @@ from typing import Any, Final
 from twisted.python import usage
 
 from txrdma.commands.attributefields import attributeDict, Pair, queried
-from txrdma.commands.fabrics import count, FabricOptions, field, opened, Session, tellJSON
+from txrdma.commands.fabrics import confirmed, count, FabricOptions, field, opened, Session, tellJSON
 from txrdma.commands.tables import makeTable, show
 from txrdma.error import InvalidRequest
 from txrdma.mad import sa
@@ -102,8 +102,8 @@ class CommandOptions(FabricOptions):
 
     synopsis = "[options] [RECORD [VALUE/VALUE... | COMPONENT=VALUE...]]"
     longdesc = (
-        "Ask the subnet's administration for all records that have certain components, as NodeRecord nodeType=2 "
-        "or PathRecord slid=1 dlid=4. RECORD is one of "
+        "Ask the subnet's administration for all records that have certain components, as NodeRecord "
+        "nodeType=2 or PathRecord slid=1 dlid=4. RECORD is one of "
         + ", ".join("/".join(kind.names) for kind in KINDS)
         + "; NodeRecord unless said. Values alone are those of the first components, as in PIR 3/1: "
         + "; ".join(f"{kind.names[-1]} {kind.shorts.replace(' ', '/')}" for kind in KINDS if kind.shorts)
@@ -181,8 +181,6 @@ def _rpc(kind: Kind, options: FabricOptions) -> str:
 
     @raise InvalidRequest: these records don't have it.
     """
-    from txrdma.commands.fabrics import confirmed
-
     for flag in ("get", "set", "delete"):
         if options[flag]:
             rpc = f"SubnAdm{flag.capitalize()}"
@@ -215,7 +213,7 @@ def _show(kind: Kind, columns: str, records: list[Any]) -> None:
     """
     from rich.text import Text
 
-    rows = [{name: text for name, text in lines(record)} for record in records]
+    rows = [dict(lines(record)) for record in records]
     short = [{name.rpartition(".")[2]: text for name, text in row.items()} | row for row in rows]
     wanted = columns.split(",") if columns else kind.columns.split() or list(rows[0] if rows else ())
     table = makeTable(*wanted)

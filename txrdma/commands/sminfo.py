@@ -1,0 +1,74 @@
+"""
+C{txrdma sminfo}: what the subnet's manager says of itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from twisted.python import usage
+
+from txrdma.commands.attributefields import assigned, attributeDict
+from txrdma.commands.fabrics import confirmed, count, FabricOptions, opened, Session, TARGETS, tellJSON, where
+from txrdma.error import DeviceUnavailable
+from txrdma.iba.path import IBPath
+from txrdma.mad.smp import SMInfo
+
+CONTROLS: Final = {"handover": 1, "acknowledge": 2, "disable": 3, "standby": 4, "discover": 5}
+"""What one manager tells another by setting its SMInfo (IBA 14.4.1)."""
+
+
+class CommandOptions(FabricOptions):
+    """Which manager."""
+
+    synopsis = "[options] [TARGET]"
+    longdesc = (
+        "Show what a subnet's manager says of itself: the one that our port knows, or the one at TARGET. "
+        "--control tells it something, which may leave the fabric without a manager. " + TARGETS
+    )
+    optFlags = [["yes", "y", "Don't ask before the manager is told something."]]
+    optParameters = [
+        ["control", "c", "", "Tell it: " + ", ".join(CONTROLS) + "."],
+        ["state", None, "", "Of --control: NOT_ACTIVE, DISCOVERING, STANDBY or MASTER."],
+        ["priority", "p", "", "Of --control: 0 to 15."],
+        ["activity", "a", "", "Of --control: the activity count.", count],
+    ]
+
+    def parseArgs(self, target: str = "") -> None:
+        self["target"] = target
+
+    def postOptions(self) -> None:
+        if self["control"] and self["control"] not in CONTROLS:
+            raise usage.UsageError(f"--control {self['control']}: there are {', '.join(CONTROLS)}")
+
+
+async def carryOut(reactor: Any, options: CommandOptions) -> None:
+    """C{txrdma sminfo}."""
+    with opened(reactor, options) as session:
+        path = await _path(session)
+        info = await session.rpcs.SubnGet(SMInfo, path)
+        if options["control"]:
+            confirmed(f"{options['control']} to the subnet manager at {where(path)}", options["yes"])
+            info = await session.rpcs.SubnSet(_told(options, info), path, CONTROLS[options["control"]])
+    if options["json"]:
+        tellJSON({"path": where(path), **attributeDict(info)})
+        return
+    print(
+        f"sminfo: sm {where(path)} sm guid 0x{int(info.guid):x}, activity count {info.actCount} "
+        f"priority {info.priority} state {int(info.smState)} SMINFO_{info.smState.name.replace('_', '')}"
+    )
+
+
+async def _path(session: Session) -> IBPath:
+    if session.options["target"]:
+        return await session.toManagement(session.options["target"])
+    if not session.endPort.smLID:
+        raise DeviceUnavailable("no subnet manager is known to our port; say where it is")
+    return session.administration
+
+
+def _told(options: CommandOptions, info: SMInfo) -> SMInfo:
+    fields = {"smState": options["state"], "priority": options["priority"], "actCount": options["activity"]}
+    told = assigned(SMInfo, [(name, str(text)) for name, text in fields.items() if text != ""], info)
+    assert isinstance(told, SMInfo)
+    return told
