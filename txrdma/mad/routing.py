@@ -137,7 +137,10 @@ async def trace(view: IView, target: int, source: int | None = None) -> list[Hop
             raise NoRoute(f"a packet for LID {target} ends at {_named(stop)}, which is no switch", hops)
         port = await view.exitFor(stop, target) if stop.isSwitch else stop.info.localPortNum
         if port in (NO_PORT, 0):
-            raise NoRoute(f"{_named(stop)} has no port for LID {target}", [*hops, Hop(stop, 0, len(hops))])
+            raise NoRoute(
+                f"{_named(stop)} has no port for LID {target}",
+                [*hops, Hop(stop, 0, len(hops), len(hops) - 1)],
+            )
         hops.append(Hop(stop, port, len(hops), len(hops) - 1))
         there = await view.beyond(stop, port)
         if there is None:

@@ -1,0 +1,89 @@
+"""
+C{txrdma check}: whether a fabric is as it should be.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from txrdma.commands.errors import counted, ThresholdOptions
+from txrdma.commands.fabrics import opened, Session, tellJSON
+from txrdma.commands.sweeping import swept
+from txrdma.error import RDMAError
+from txrdma.mad.fabric import Fabric
+from txrdma.mad.health import counterFindings, Finding, findings, managerFindings
+
+COULD_NOT_LOOK = 2
+
+
+class CommandOptions(ThresholdOptions):
+    """What to look at."""
+
+    longdesc = (
+        "Look at a whole fabric: nodes that do not answer, links that are not active or have less width or "
+        "speed than both ends have enabled, MTUs that differ, LIDs and GUIDs that are missing or that two "
+        "have, subnet managers, counters of errors. A line for each finding; the exit status is 0 when all "
+        "is well, 1 when there are findings, and 2 when the fabric could not be looked at."
+    )
+    optFlags = [
+        ["no-errors", None, "Don't ask for counters."],
+        ["quiet", "q", "Tell nothing when all is well."],
+    ]
+
+
+async def carryOut(reactor: Any, options: CommandOptions) -> None:
+    """C{txrdma check}."""
+    try:
+        thresholds = options.thresholds()
+        with opened(reactor, options) as session:
+            fabric = await swept(session)
+            for node in fabric.nodes.values():
+                node.description = session.names.name(node.guid, node.description)
+            found = await _looked(session, fabric)
+            if not options["no-errors"]:
+                found += counterFindings(await counted(session, fabric, thresholds))
+    except RDMAError as error:
+        print(f"txrdma check: {error}", file=sys.stderr)
+        raise SystemExit(COULD_NOT_LOOK) from error
+    if options["json"]:
+        tellJSON(reportDict(fabric, found))
+    elif found or not options["quiet"]:
+        for each in found:
+            print(f"{each.kind}: {each.where}: {each.text}")
+        print(summary(fabric, found))
+    if found:
+        sys.stdout.flush()
+        raise SystemExit(1)
+
+
+async def _looked(session: Session, fabric: Fabric) -> list[Finding]:
+    return findings(fabric) + await managerFindings(session.agent, session.endPort, fabric)
+
+
+def summary(fabric: Fabric, found: list[Finding]) -> str:
+    """How much there is, and how much of it is wrong."""
+    switches = sum(node.isSwitch for node in fabric.nodes.values())
+    links = sum(1 for _ in fabric.links())
+    said = f"{len(fabric.nodes)} nodes, {switches} of them switches, with {links} links"
+    return f"{said}: {f'{len(found)} findings' if found else 'all is well'}"
+
+
+def reportDict(fabric: Fabric, found: list[Finding]) -> dict[str, Any]:
+    """For programs."""
+    return {
+        "isWell": not found,
+        "nodes": len(fabric.nodes),
+        "switches": sum(node.isSwitch for node in fabric.nodes.values()),
+        "links": sum(1 for _ in fabric.links()),
+        "findings": [
+            {
+                "kind": each.kind,
+                "where": each.where,
+                "guid": None if each.guid is None else str(each.guid),
+                "port": each.port,
+                "text": each.text,
+            }
+            for each in found
+        ],
+    }

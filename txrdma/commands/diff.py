@@ -1,0 +1,76 @@
+"""
+C{txrdma diff}: what has changed between two snapshots of a fabric.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from twisted.python import usage
+
+from txrdma.commands.fabrics import tellJSON
+from txrdma.commands.nodenames import readNodeNames
+from txrdma.commands.sweeping import fabricOf, loaded, SweepOptions, tellProblems
+from txrdma.error import RDMAError
+from txrdma.mad.differences import Difference, differences
+from txrdma.mad.fabric import Fabric
+
+COULD_NOT_LOOK = 2
+
+
+class CommandOptions(SweepOptions):
+    """Which snapshots."""
+
+    synopsis = "[options] BEFORE [AFTER]"
+    longdesc = (
+        "Tell what is different in two snapshots, that is files which discover --save has written: nodes, "
+        "ports, links, states, rates and LIDs. Without AFTER the fabric is looked at now. The exit status "
+        "is 0 when nothing has changed, 1 when something has, and 2 when there is nothing to compare."
+    )
+
+    def parseArgs(self, before: str = "", after: str = "", *rest: str) -> None:
+        if not before or rest:
+            raise usage.UsageError("say BEFORE and, unless that is the present, AFTER")
+        self["before"], self["after"] = before, after
+
+
+async def carryOut(reactor: Any, options: CommandOptions) -> None:
+    """C{txrdma diff}."""
+    try:
+        before = _named(loaded(options["before"]), options)
+        after = loaded(options["after"]) if options["after"] else await fabricOf(reactor, options)
+        found = differences(before, _named(after, options))
+    except RDMAError as error:
+        print(f"txrdma diff: {error}", file=sys.stderr)
+        raise SystemExit(COULD_NOT_LOOK) from error
+    if options["json"]:
+        tellJSON([differenceDict(each) for each in found])
+    else:
+        for each in found:
+            print(each)
+    if not options["after"]:
+        tellProblems(after)
+    if found:
+        sys.stdout.flush()
+        raise SystemExit(1)
+
+
+def _named(fabric: Fabric, options: Any) -> Fabric:
+    """By the node-name map."""
+    names = readNodeNames(options["node-names"])
+    for node in fabric.nodes.values():
+        node.description = names.name(node.guid, node.description)
+    return fabric
+
+
+def differenceDict(each: Difference) -> dict[str, Any]:
+    """For programs."""
+    return {
+        "kind": each.kind,
+        "guid": str(each.guid),
+        "name": each.name,
+        "port": each.port,
+        "before": each.before or None,
+        "after": each.after or None,
+    }

@@ -1,0 +1,157 @@
+"""
+C{txrdma errors}: which ports have counted more errors than is bearable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from txrdma.commands.fabrics import opened, Progress, Session, tellJSON
+from txrdma.commands.nodenames import NodeNames
+from txrdma.commands.nodes import chosen
+from txrdma.commands.rows import hexGUID
+from txrdma.commands.sweeping import SweepOptions, swept, tellProblems
+from txrdma.mad.errorcounters import (
+    ALL_PORTS,
+    COMMON,
+    Counted,
+    CounterReport,
+    CounterSurvey,
+    readThresholds,
+    shownName,
+    Thresholds,
+)
+from txrdma.mad.fabric import Fabric
+
+
+class ThresholdOptions(SweepOptions):
+    """Of commands that judge counters."""
+
+    optFlags = [["suppress-common", None, "Leave out what counts in healthy fabrics, too."]]
+    optParameters = [
+        ["thresholds", "T", "", "File of thresholds: lines as PortXmitDiscards=100. [default: the host's]"],
+        ["suppress", None, "", "Counters to leave out, with commas between."],
+    ]
+
+    def thresholds(self) -> Thresholds:
+        """
+        What is bearable.
+
+        @raise InvalidRequest: the file, or a counter's name, has no meaning.
+        """
+        names = [name for name in self["suppress"].split(",") if name.strip()]
+        return readThresholds(self["thresholds"]).suppressing(
+            [*names, *(COMMON if self["suppress-common"] else ())]
+        )
+
+
+class CommandOptions(ThresholdOptions):
+    """Which counters, of which nodes."""
+
+    longdesc = (
+        "Ask all ports for their error counters, and tell those beyond their thresholds, as ibqueryerrors "
+        "does; a counter without a threshold may not have counted at all, but for PortXmitWait, which is "
+        "looked at only where it has one. The exit status is 1 when there are errors, or nodes that do not "
+        "answer."
+    )
+    optFlags = [
+        ["data", None, "The counters of data and packets, too, of all ports."],
+        ["details", None, "What the errors and discards were, of ports that know it."],
+        ["clear", "k", "Set the error counters to zero after they were read, of all ports."],
+        ["clear-data", "K", "Set the counters of data and packets to zero after they were read."],
+        ["hosts", None, "Only channel adapters."],
+        ["switches", None, "Only switches."],
+        ["routers", None, "Only routers."],
+    ]
+
+
+async def carryOut(reactor: Any, options: CommandOptions) -> None:
+    """C{txrdma errors}."""
+    thresholds = options.thresholds()
+    with opened(reactor, options) as session:
+        fabric = await swept(session)
+        report = await counted(
+            *(session, fabric, thresholds),
+            nodes=chosen(fabric, options),
+            withData=bool(options["data"]),
+            withDetails=bool(options["details"]),
+            clear=" ".join(
+                word for word, flag in (("errors", "clear"), ("data", "clear-data")) if options[flag]
+            ),
+        )
+    if options["json"]:
+        tellJSON(reportDict(report, session.names))
+    else:
+        for line in described(report, session.names, thresholds):
+            print(line)
+    tellProblems(fabric)
+    if report.bad or report.silent or fabric.problems:
+        raise SystemExit(1)
+
+
+async def counted(
+    session: Session, fabric: Fabric, thresholds: Thresholds, nodes: Any = None, **options: Any
+) -> CounterReport:
+    """Ask for the counters of these nodes, or of all; progress on a terminal."""
+    with Progress("asking for counters") as progress:
+        survey = CounterSurvey(
+            *(session.agent, session.endPort, thresholds),
+            progress=progress if progress.isShown else None,
+            maxOutstanding=session.options["outstanding"],
+            **options,
+        )
+        return await survey.run(fabric.nodes.values() if nodes is None else nodes)
+
+
+def described(report: CounterReport, names: NodeNames, thresholds: Thresholds) -> Iterator[str]:
+    """As ibqueryerrors has it."""
+    last = None
+    for each in report.ports:
+        name = names.name(each.node.guid, each.node.description)
+        if each.node is not last:
+            last = each.node
+            yield f'Errors for {hexGUID(each.node.guid)} "{name}"'
+        yield f"   GUID {hexGUID(each.node.guid)} port {_number(each)}: {' '.join(_values(each))}"
+    for node, why in report.silent:
+        yield f'No answer from {hexGUID(node.guid)} "{names.name(node.guid, node.description)}": {why}'
+    bad = {each.node.guid for each in report.bad}
+    yield ""
+    yield f"## Summary: {report.nodesChecked} nodes checked, {len(bad)} bad nodes found"
+    ports = f"{report.portsChecked} ports checked, {len(report.bad)} ports have errors beyond threshold"
+    yield f"##          {ports}"
+    limits = " ".join(f"{shownName(name)}={limit}" for name, limit in thresholds.limits.items())
+    yield f"## Thresholds: {limits}".rstrip()
+    yield f"## Suppressed: {' '.join(map(shownName, sorted(thresholds.suppressed)))}".rstrip()
+
+
+def _number(each: Counted) -> object:
+    return "ALL" if each.number == ALL_PORTS else each.number
+
+
+def _values(each: Counted) -> Iterator[str]:
+    for name, value in {**each.errors, **each.details, **each.data}.items():
+        yield f"[{shownName(name)} == {value}]"
+
+
+def reportDict(report: CounterReport, names: NodeNames) -> dict[str, Any]:
+    """For programs. The port of a switch's sum is null."""
+    return {
+        "nodesChecked": report.nodesChecked,
+        "portsChecked": report.portsChecked,
+        "ports": [
+            {
+                "guid": str(each.node.guid),
+                "name": names.name(each.node.guid, each.node.description),
+                "port": None if each.number == ALL_PORTS else each.number,
+                "errors": each.errors,
+                "details": each.details,
+                "data": each.data,
+            }
+            for each in report.ports
+        ],
+        "silent": [
+            {"guid": str(node.guid), "name": names.name(node.guid, node.description), "reason": why}
+            for node, why in report.silent
+        ],
+    }

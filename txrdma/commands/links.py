@@ -1,0 +1,109 @@
+"""
+C{txrdma links}: the links of a fabric, and which of them could be better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from txrdma.commands.fabrics import tellJSON
+from txrdma.commands.nodenames import NodeNames, readNodeNames
+from txrdma.commands.rows import showRows
+from txrdma.commands.sweeping import fabricOf, SweepOptions, tellProblems
+from txrdma.commands.topologies import ordered, speed
+from txrdma.mad.fabric import Fabric, Port
+from txrdma.mad.health import belowBest
+
+
+class CommandOptions(SweepOptions):
+    """Which links."""
+
+    longdesc = (
+        "Tell the links of a fabric, each once, with width, speed and states; what both of its ends support "
+        "and it does not have is told as what it could be. What could not be found out is told on standard "
+        "error, and then the exit status is 1."
+    )
+    optFlags = [
+        ["all", "a", "Every port of every node, those without a link, too; links are told twice."],
+        ["below", None, "Only links that could be better, or are not active."],
+        ["enabled", None, "Measure them by what both ends have enabled, not by what they support."],
+        ["switches", None, "Only links between switches."],
+    ]
+
+
+async def carryOut(reactor: Any, options: CommandOptions) -> None:
+    """C{txrdma links}."""
+    names = readNodeNames(options["node-names"])
+    fabric = await fabricOf(reactor, options)
+    links = [linkDict(port, names, options["enabled"]) for port in chosen(fabric, options)]
+    if options["below"]:
+        links = [link for link in links if link["to"] and (link["couldBe"] or link["state"] != "ACTIVE")]
+    if options["json"]:
+        tellJSON(links)
+    else:
+        columns = ("LID", "Port", "Name", "Width", "Speed", "State", "To LID", "Port", "Name", "")
+        showRows(columns, [_row(link) for link in links])
+    tellProblems(fabric)
+    if fabric.problems:
+        raise SystemExit(1)
+
+
+def chosen(fabric: Fabric, options: Any) -> Iterator[Port]:
+    """One end of each link, or every port."""
+    for node in ordered(fabric):
+        for number in sorted(node.ports):
+            port = node.ports[number]
+            peer = port.peer
+            if options["switches"] and not (node.isSwitch and peer is not None and peer.node.isSwitch):
+                continue
+            if options["all"]:
+                if number or not node.isSwitch:
+                    yield port
+            elif peer is not None and _isFirst(port, peer):
+                yield port
+
+
+def _isFirst(port: Port, peer: Port) -> bool:
+    """Links are told at switches, as there most of them end."""
+    if port.node.isSwitch != peer.node.isSwitch:
+        return port.node.isSwitch
+    return (port.node.guid.raw, port.number) <= (peer.node.guid.raw, peer.number)
+
+
+def linkDict(port: Port, names: NodeNames, asEnabled: bool = False) -> dict[str, Any]:
+    """A link, or a port without one, for programs."""
+    peer = port.peer
+    return {
+        "from": _endDict(port, names),
+        "to": None if peer is None else _endDict(peer, names),
+        "width": port.width,
+        "speed": speed(port),
+        "gigabitsPerLane": port.laneGigabits,
+        "state": port.state.name,
+        "physicalState": port.physicalState.name,
+        "couldBe": belowBest(port, asEnabled) if peer is not None else [],
+    }
+
+
+def _endDict(port: Port, names: NodeNames) -> dict[str, Any]:
+    node = port.node
+    return {
+        "guid": str(node.guid),
+        "name": names.name(node.guid, node.description),
+        "lid": port.lid,
+        "port": port.number,
+    }
+
+
+def _row(link: dict[str, Any]) -> tuple[object, ...]:
+    one, other = link["from"], link["to"]
+    isUp = link["physicalState"] == "LINK_UP"
+    return (
+        *(one["lid"], one["port"], one["name"]),
+        f"{link['width']}X" if isUp else "",
+        link["speed"] if isUp else "",
+        link["state"] if isUp else f"{link['state']}, {link['physicalState']}",
+        *((other["lid"], other["port"], other["name"]) if other else ("", "", "")),
+        f"could be {' '.join(link['couldBe'])}" if link["couldBe"] else "",
+    )

@@ -1,0 +1,140 @@
+"""
+C{txrdma ping}: whether a host answers management datagrams, and how fast.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import deferLater
+from twisted.python import usage
+
+from txrdma.commands.fabrics import count, FabricOptions, opened, seconds, Session, TARGETS, tellJSON
+from txrdma.commands.vendorcalls import served, stopped
+from txrdma.iba.path import IBPath
+from txrdma.mad.errors import MADFailure
+from txrdma.mad.vendor import OpenIBPing, servePing
+
+
+class CommandOptions(FabricOptions):
+    """Whom, and how often."""
+
+    synopsis = "[options] TARGET"
+    longdesc = (
+        "Ask a host whether it is there, by the vendor class of infiniband-diags' ibping, whose servers and "
+        "clients are understood. " + TARGETS + " The other end is txrdma ping --server, or ibping -S; in "
+        "ibsim that needs a port as ibsim:NODE:sm=yes. The exit status is 1 when an answer is missing."
+    )
+    optFlags = [
+        ["server", "S", "Answer those who ask, until Ctrl-C."],
+        ["flood", "f", "Ask again as soon as there is an answer."],
+    ]
+    optParameters = [
+        ["count", "c", 0, "How often to ask. [default: until Ctrl-C]", count],
+        ["interval", "i", 1.0, "Seconds between two questions.", seconds],
+    ]
+
+    def parseArgs(self, target: str = "", *rest: str) -> None:
+        self["target"] = target
+        if rest:
+            raise usage.UsageError("say one TARGET")
+
+    def postOptions(self) -> None:
+        if bool(self["target"]) == bool(self["server"]):
+            raise usage.UsageError("say TARGET, or --server")
+
+
+@dataclass(slots=True)
+class Pings:
+    """
+    How it went.
+
+    @ivar times: of answers, in seconds; C{names} who answered.
+    """
+
+    sent: int = 0
+    times: list[float] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def toDict(self) -> dict[str, Any]:
+        """For programs."""
+        times = self.times
+        return {
+            "name": self.names[-1] if self.names else None,
+            "sent": self.sent,
+            "received": len(times),
+            "seconds": self.seconds,
+            "minimumSeconds": min(times) if times else None,
+            "averageSeconds": sum(times) / len(times) if times else None,
+            "maximumSeconds": max(times) if times else None,
+        }
+
+    def text(self, target: str) -> str:
+        """As C{ping} has it."""
+        lost = round(100 * (self.sent - len(self.times)) / self.sent) if self.sent else 0
+        times = self.times or [0.0]
+        name = self.names[-1] if self.names else target
+        spread = "/".join(f"{value * 1e3:.3f}" for value in (min(times), sum(times) / len(times), max(times)))
+        return (
+            f"\n--- {name} ({target}) ping statistics ---\n"
+            f"{self.sent} packets transmitted, {len(self.times)} received, {lost}% packet loss, "
+            f"time {self.seconds * 1e3:.0f} ms\n"
+            f"rtt min/avg/max = {spread} ms"
+        )
+
+
+async def carryOut(reactor: Any, options: CommandOptions) -> None:
+    """C{txrdma ping}."""
+    if options["server"]:
+        await served(reactor, options, servePing)
+        return
+    with opened(reactor, options) as session:
+        path = await session.toServices(options["target"])
+        pings = await _pinged(session, path)
+    if options["json"]:
+        tellJSON(pings.toDict())
+    else:
+        print(pings.text(options["target"]))
+    if len(pings.times) < pings.sent or not pings.sent:
+        raise SystemExit(1)
+
+
+async def _pinged(session: Session, path: IBPath) -> Pings:
+    """Ask until it is enough; Ctrl-C ends it, too."""
+    reactor = session.reactor
+    pings = Pings()
+    begun = reactor.seconds()
+    asking = Deferred.fromCoroutine(_ask(session, path, pings))
+    stopped(reactor).addCallback(lambda _: asking.cancel())
+    try:
+        await asking
+    except CancelledError:
+        pass
+    pings.seconds = reactor.seconds() - begun
+    return pings
+
+
+async def _ask(session: Session, path: IBPath, pings: Pings) -> None:
+    reactor, options = session.reactor, session.options
+    while not options["count"] or pings.sent < options["count"]:
+        if pings.sent and not options["flood"]:
+            await deferLater(reactor, options["interval"])
+        begun = reactor.seconds()
+        pings.sent += 1
+        try:
+            answer = await session.agent.VendGet(OpenIBPing, path, retries=0)
+        except MADFailure as error:
+            if not options["json"]:
+                print(f"{error} ({options['target']})", flush=True)
+            continue
+        except CancelledError:
+            pings.sent -= 1  # nobody waited for the answer
+            raise
+        pings.times.append(reactor.seconds() - begun)
+        pings.names.append(answer.text)
+        if not (options["json"] or options["flood"]):
+            time = f"{pings.times[-1] * 1e3:.3f} ms"
+            print(f"Pong from {answer.text} ({options['target']}): time {time}", flush=True)

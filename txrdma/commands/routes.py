@@ -1,0 +1,249 @@
+"""
+C{txrdma routes}: the forwarding tables of one or all switches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from twisted.python import usage
+
+from txrdma.commands.fabrics import opened, Progress, Session, TARGETS, tellJSON
+from txrdma.commands.nodenames import NodeNames
+from txrdma.commands.rows import hexGUID
+from txrdma.commands.sweeping import SweepOptions, swept, tellProblems
+from txrdma.error import InvalidRequest
+from txrdma.iba.path import IBPath
+from txrdma.iba.verbs import NodeType
+from txrdma.mad.errors import MADFailure
+from txrdma.mad.fabric import Fabric, Problem
+from txrdma.mad.health import endPorts
+from txrdma.mad.paths import toLID
+from txrdma.mad.routing import linearTable, multicastTable, NO_PORT
+from txrdma.mad.schedule import MADSchedule
+from txrdma.mad.smp import NodeDescription, NodeInfo, PortInfo, SwitchInfo
+
+_WORDS: Final = {
+    NodeType.CHANNEL_ADAPTER: "Channel Adapter",
+    NodeType.SWITCH: "Switch",
+    NodeType.ROUTER: "Router",
+}
+
+
+@dataclass(slots=True)
+class Tables:
+    """
+    A switch, and what its tables hold.
+
+    @ivar linear: the port for each LID; C{multicast} the ports for each multicast LID.
+    """
+
+    path: IBPath
+    info: NodeInfo
+    name: str
+    lid: int
+    linear: bytes = b""
+    multicast: dict[int, list[int]] = field(default_factory=dict)
+
+
+def span(text: str) -> range:
+    """
+    Some LIDs: C{7}, or C{3-9}.
+
+    @raise ValueError: it says something else.
+    """
+    first, sign, last = text.partition("-")
+    low, high = int(first, 0), int(last if sign else first, 0)
+    if not 0 <= low <= high <= 0xFFFF:
+        raise ValueError("say one LID, or two with a dash between, the lower one first")
+    return range(low, high + 1)
+
+
+class CommandOptions(SweepOptions):
+    """Which switch, which tables."""
+
+    synopsis = "[options] [SWITCH]"
+    longdesc = (
+        "Tell where switches send packets, as ibroute and dump_fts do: for each LID the port, and who has "
+        "the LID. Without SWITCH, which is a TARGET, the tables of all switches are told. " + TARGETS
+    )
+    optFlags = [
+        ["multicast", "M", "The tables for multicast instead: for each multicast LID its ports."],
+        ["no-destinations", "n", "Don't find out who has the LIDs."],
+    ]
+    optParameters = [["lids", "l", None, "Only these LIDs: 7, or 3-9.", span]]
+
+    def parseArgs(self, switch: str = "", *rest: str) -> None:
+        if rest:
+            raise usage.UsageError("say one SWITCH, or none for all")
+        self["switch"] = switch
+
+
+async def carryOut(reactor: Any, options: CommandOptions) -> None:
+    """C{txrdma routes}."""
+    with opened(reactor, options) as session:
+        fabric = Fabric()
+        if not options["switch"] or options["load"]:
+            fabric = await swept(session)
+        if options["switch"]:
+            tables = [await _oneOf(session, options["switch"])]
+        else:
+            tables = _allOf(session, fabric)
+        await _read(session, tables, fabric)
+        owners: dict[int, str] = {}
+        if not (options["no-destinations"] or options["multicast"]):
+            owners = _owners(fabric, session.names) if fabric.nodes else await _asked(session, tables)
+    chosen = options["lids"]
+    if options["json"]:
+        tellJSON([tablesDict(each, options["multicast"], chosen, owners) for each in tables])
+    else:
+        form = multicastText if options["multicast"] else linearText
+        for each in tables:
+            for line in form(each, chosen, owners):
+                print(line)
+    tellProblems(fabric)
+    if fabric.problems:
+        raise SystemExit(1)
+
+
+async def _oneOf(session: Session, target: str) -> Tables:
+    path = await session.toManagement(target)
+    info = await session.rpcs.SubnGet(NodeInfo, path)
+    description = (await session.rpcs.SubnGet(NodeDescription, path)).text
+    if info.nodeType is not NodeType.SWITCH:
+        raise InvalidRequest(f"{target} is {description or info.nodeGUID}, which is no switch")
+    lid = (await session.rpcs.SubnGet(PortInfo, path, 0)).lid
+    return Tables(path, info, session.names.name(info.nodeGUID, description), lid)
+
+
+def _allOf(session: Session, fabric: Fabric) -> list[Tables]:
+    return [
+        Tables(
+            toLID(session.endPort, node.lid) if node.route is None or session.options["sa"] else node.route,
+            *(node.info, session.names.name(node.guid, node.description), node.lid),
+        )
+        for node in sorted(fabric.switches(), key=lambda node: node.guid.raw)
+    ]
+
+
+async def _read(session: Session, tables: list[Tables], fabric: Fabric) -> None:
+    """Many switches at a time; one that does not tell is a problem, and the others are told."""
+    schedule = MADSchedule(session.rpcs, session.options["outstanding"])
+    isMulticast = session.options["multicast"]
+    done = 0
+    with Progress("reading tables") as progress:
+
+        async def read(each: Tables) -> None:
+            nonlocal done
+            try:
+                info = await schedule.SubnGet(SwitchInfo, each.path)
+                if isMulticast:
+                    each.multicast = await multicastTable(schedule, each.path, each.info.numPorts, info)
+                else:
+                    each.linear = await linearTable(schedule, each.path, info)
+            except MADFailure as error:
+                fabric.problems.append(Problem("unreachable", str(each.path), f"{each.name}: {error}"))
+            done += 1
+            progress(done, len(tables))
+
+        await schedule.run(mqueue=(read(each) for each in tables))
+
+
+# Who has a LID.
+
+
+def _owners(fabric: Fabric, names: NodeNames) -> dict[int, str]:
+    owners = {}
+    for port in endPorts(fabric):
+        if port.lid:
+            info = port.node.info
+            name = names.name(port.node.guid, port.node.description)
+            text = _owner(info.nodeType, hexGUID(port.guid), name)
+            owners.update(dict.fromkeys(range(port.lid, port.lid + (1 << (port.raw[34] & 7))), text))
+    return owners
+
+
+async def _asked(session: Session, tables: list[Tables]) -> dict[int, str]:
+    """Ask whoever has a LID what it is; those that don't answer are left out."""
+    owners: dict[int, str] = {}
+    schedule = MADSchedule(session.rpcs, session.options["outstanding"])
+
+    async def ask(lid: int) -> None:
+        path = toLID(session.endPort, lid)
+        try:
+            info = await schedule.SubnGet(NodeInfo, path)
+            description = (await schedule.SubnGet(NodeDescription, path)).text
+        except MADFailure:
+            return
+        name = session.names.name(info.nodeGUID, description)
+        owners[lid] = _owner(info.nodeType, hexGUID(info.portGUID), name)
+
+    chosen = session.options["lids"]
+    lids = {lid for each in tables for lid, _port in valid(each, chosen)}
+    await schedule.run(mqueue=(ask(lid) for lid in sorted(lids)))
+    return owners
+
+
+def _owner(kind: NodeType, guid: str, name: str) -> str:
+    return f"({_WORDS.get(kind, 'Node')} portguid {guid}: {name!r})"
+
+
+# What is told.
+
+
+def valid(tables: Tables, chosen: range | None = None) -> Iterator[tuple[int, int]]:
+    """LIDs that have a port, and the port."""
+    for lid, port in enumerate(tables.linear):
+        if lid and port != NO_PORT and (chosen is None or lid in chosen):
+            yield lid, port
+
+
+def linearText(tables: Tables, chosen: range | None, owners: dict[int, str]) -> Iterator[str]:
+    """As ibroute has it."""
+    top = max(0, len(tables.linear) - 1)
+    low, high = (chosen[0], min(chosen[-1], top)) if chosen else (0, top)
+    guid = hexGUID(tables.info.nodeGUID)
+    yield f"Unicast lids [{low:#x}-{high:#x}] of switch Lid {tables.lid} guid {guid} ({tables.name}):"
+    yield "  Lid  Out   Destination"
+    yield "       Port     Info "
+    count = 0
+    for lid, port in valid(tables, chosen):
+        count += 1
+        yield f"{lid:#06x} {port:03} : {owners[lid]}" if lid in owners else f"{lid:#06x} {port:03} "
+    yield f"{count} valid lids dumped "
+
+
+def multicastText(tables: Tables, chosen: range | None, owners: dict[int, str]) -> Iterator[str]:
+    """A line for each group, with the numbers of its ports."""
+    guid = hexGUID(tables.info.nodeGUID)
+    yield f"Multicast mlids of switch Lid {tables.lid} guid {guid} ({tables.name}):"
+    count = 0
+    for mlid, exits in tables.multicast.items():
+        if chosen is None or mlid in chosen:
+            count += 1
+            yield f"{mlid:#06x} : {' '.join(map(str, exits))}"
+    yield f"{count} valid mlids dumped "
+
+
+def tablesDict(
+    tables: Tables, isMulticast: bool, chosen: range | None, owners: dict[int, str]
+) -> dict[str, Any]:
+    """For programs."""
+    told: dict[str, Any] = {
+        "guid": str(tables.info.nodeGUID),
+        "name": tables.name,
+        "lid": tables.lid,
+    }
+    if isMulticast:
+        told["multicast"] = [
+            {"mlid": mlid, "ports": exits}
+            for mlid, exits in tables.multicast.items()
+            if chosen is None or mlid in chosen
+        ]
+    else:
+        told["linear"] = [
+            {"lid": lid, "port": port, "destination": owners.get(lid)} for lid, port in valid(tables, chosen)
+        ]
+    return told

@@ -1,0 +1,35 @@
+"""
+Long lists, as rows: a table on a terminal; aligned columns in a pipe, and where there are many of them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from txrdma.commands.tables import makeTable, show
+from txrdma.iba.types import GUID
+
+_SHORT = 300
+"""Rows that a table by C{rich} may have: it takes a millisecond for each."""
+
+
+def showRows(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print rows below the names of their columns."""
+    if sys.stdout.isatty() and len(rows) <= _SHORT:
+        from rich.text import Text
+
+        table = makeTable(*columns)
+        for row in rows:
+            table.add_row(*(Text(str(cell)) for cell in row))
+        show(table)
+        return
+    cells = [[str(cell) for cell in row] for row in (columns, *rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    for line in cells:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def hexGUID(guid: GUID) -> str:
+    """As infiniband-diags writes it: C{"0x0002c90300010002"}."""
+    return f"0x{guid.raw.hex()}"

@@ -1,0 +1,59 @@
+"""
+C{txrdma sysstat}: what a host says of itself by management datagrams.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from twisted.python import usage
+
+from txrdma.commands.fabrics import FabricOptions, opened, TARGETS, tellJSON
+from txrdma.commands.vendorcalls import served
+from txrdma.mad.vendor import OpenIBCPUInfo, OpenIBHostInfo, OpenIBSystemPing, serveSysstat, VendorText
+
+KINDS: Final[dict[str, type[VendorText]]] = {
+    "ping": OpenIBSystemPing,
+    "host": OpenIBHostInfo,
+    "cpu": OpenIBCPUInfo,
+}
+
+
+class CommandOptions(FabricOptions):
+    """Whom, and what."""
+
+    synopsis = "[options] TARGET [ping|host|cpu]"
+    longdesc = (
+        "Ask a host for its name or its processors, by the vendor class of infiniband-diags' ibsysstat, "
+        "whose servers and clients are understood; without a word all of it is asked for. " + TARGETS + " "
+        "The other end is txrdma sysstat --server, or ibsysstat -S; in ibsim that needs a port as "
+        "ibsim:NODE:sm=yes."
+    )
+    optFlags = [["server", "S", "Answer those who ask, until Ctrl-C."]]
+
+    def parseArgs(self, target: str = "", kind: str = "", *rest: str) -> None:
+        if rest or kind not in ("", *KINDS):
+            raise usage.UsageError(f"say TARGET and, if you like, one of {', '.join(KINDS)}")
+        self["target"], self["kind"] = target, kind
+
+    def postOptions(self) -> None:
+        if bool(self["target"]) == bool(self["server"]):
+            raise usage.UsageError("say TARGET, or --server")
+
+
+async def carryOut(reactor: Any, options: CommandOptions) -> None:
+    """C{txrdma sysstat}."""
+    if options["server"]:
+        await served(reactor, options, serveSysstat)
+        return
+    wanted = [options["kind"]] if options["kind"] else ["host", "cpu"]
+    told = {}
+    with opened(reactor, options) as session:
+        path = await session.toServices(options["target"])
+        for kind in wanted:
+            told[kind] = (await session.agent.VendGet(KINDS[kind], path)).text
+    if options["json"]:
+        tellJSON(told)
+        return
+    for kind, text in told.items():
+        print("sysstat ping succeeded" if kind == "ping" else text.rstrip("\n"))
