@@ -7,11 +7,9 @@ C{Clock} or a reactor. What cannot be reached, and what is lost, is silence, as 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from heapq import heappop, heappush
 from itertools import count
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
@@ -27,6 +25,7 @@ from txrdma.sim.nodes import bringDown, bringUp, buildNodes, endPorts, Simulated
 from txrdma.sim.pma import PerformanceManagementAgents
 from txrdma.sim.sa import SubnetAdministration
 from txrdma.sim.sma import SubnetManagementAgents
+from txrdma.sim.timetable import Timetable
 from txrdma.sim.traps import badMKey, linkChanged, trapDatagram
 
 RESWEEP_SECONDS: Final = 1.0
@@ -55,6 +54,7 @@ class SimulatedFabric:
 
     @ivar nodes: by their identifiers in the net file.
     @ivar manager: of the subnet; None in one that nobody manages. C{administration} is its other half.
+    @ivar timetable: what is on its way.
     @ivar datagrams: how many datagrams were sent, C{lost} how many of these the fabric has lost by chance.
     """
 
@@ -86,10 +86,9 @@ class SimulatedFabric:
         self.datagrams = self.lost = 0
         self._random = Random(seed)
         self._seconds = clock.seconds
-        self._due: list[tuple[float, int, Callable[..., Any], tuple[Any, ...]]] = []
-        self._number = count()
-        self._timer: IDelayedCall | None = None
-        self._timerAt = 0.0
+        self.timetable = Timetable(clock)
+        self._later = self.timetable.later
+        self._traps = count()
         self._resweepSeconds = resweepSeconds
         self._resweep: IDelayedCall | None = None
         self._directed: dict[tuple[SimulatedMADPort, bytes], tuple[SimulatedMADPort, bytes]] = {}
@@ -206,11 +205,10 @@ class SimulatedFabric:
 
     def close(self) -> None:
         """Nothing happens any more."""
-        for call in (self._timer, self._resweep):
-            if call is not None and call.active():
-                call.cancel()
-        self._timer = self._resweep = None
-        self._due.clear()
+        if self._resweep is not None and self._resweep.active():
+            self._resweep.cancel()
+        self._resweep = None
+        self.timetable.clear()
         if self.administration is not None:
             self.administration.close()
 
@@ -300,31 +298,6 @@ class SimulatedFabric:
                         portUnicastRcvPkts=packetsPerSecond * into,
                     )
 
-    # Time.
-
-    def later(self, seconds: float, call: Callable[..., Any], *args: Any) -> None:
-        """Do something then; after everything that is due earlier."""
-        at = self._seconds() + seconds
-        heappush(self._due, (at, next(self._number), call, args))
-        if self._timer is None:
-            self._timerAt = at
-            self._timer = self.clock.callLater(seconds, self._turn)
-        elif at < self._timerAt:
-            self._timerAt = at
-            self._timer.reset(seconds)
-
-    def _turn(self) -> None:
-        self._timer = None
-        due = self._due
-        now = self._seconds()
-        last = next(self._number)  # what is done now may bring more, which is for the next turn
-        while due and due[0][0] <= now and due[0][1] < last:
-            _at, _number, call, args = heappop(due)
-            call(*args)
-        if due and self._timer is None:
-            self._timerAt = due[0][0]
-            self._timer = self.clock.callLater(max(0.0, due[0][0] - self._seconds()), self._turn)
-
     # Datagrams.
 
     def sent(self, sender: SimulatedMADPort, datagram: bytes, path: IBPath) -> None:
@@ -404,7 +377,7 @@ class SimulatedFabric:
         request[192 : 192 + len(back)] = back
         self._directed[server, datagram[8:16]] = (sender, datagram)
         came = IBDRPath(drPath=tuple(datagram[129 : 129 + datagram[7]]))
-        self.later(self.latencySeconds / 2, server.deliver, bytes(request), came)
+        self._later(self.latencySeconds / 2, server.deliver, bytes(request), came)
 
     def _directedAnswer(self, sender: SimulatedMADPort, datagram: bytes) -> None:
         asked = self._directed.pop((sender, datagram[8:16]), None)
@@ -416,7 +389,7 @@ class SimulatedFabric:
         reply[6], reply[7] = 0, request[7]
         reply[128:192] = request[128:192]
         path = IBDRPath(drPath=tuple(request[129 : 129 + request[7]]))
-        self.later(self.latencySeconds / 2, requester.deliver, bytes(reply), path)
+        self._later(self.latencySeconds / 2, requester.deliver, bytes(reply), path)
 
     def _walk(self, start: SimulatedPort, dlid: int) -> SimulatedPort | None:
         """The port by which a LID's owner is entered, hop by hop by forwarding tables."""
@@ -456,7 +429,7 @@ class SimulatedFabric:
         came = Envelope(path, sender.port.lid, isSMP)
         if method & _RESPONSE or method == _TRAP_REPRESS or _isAboutRMPP(datagram):
             for attachment in end.attachments:
-                self.later(self.latencySeconds / 2, attachment.deliver, datagram, came)
+                self._later(self.latencySeconds / 2, attachment.deliver, datagram, came)
             return
         if not isSMP and (node.busyFor or node.redirects):
             excuse = _excuse(node, datagram)
@@ -467,7 +440,7 @@ class SimulatedFabric:
             server = _servedBy(end, managementClass, method)
             if server is not None:
                 delay = self.latencySeconds / 2 + node.delaySeconds
-                self.later(delay, server.deliver, datagram, came)
+                self._later(delay, server.deliver, datagram, came)
                 return
         reply = self._byItself(port, datagram)
         if reply is not None:
@@ -484,7 +457,7 @@ class SimulatedFabric:
     def _answer(self, node: SimulatedNode, to: SimulatedMADPort, reply: bytes, envelope: object) -> None:
         if self.loss and self._isLost():
             return
-        self.later(self.latencySeconds + node.delaySeconds, to.deliver, reply, envelope)
+        self._later(self.latencySeconds + node.delaySeconds, to.deliver, reply, envelope)
 
     # What happens by itself.
 
@@ -514,8 +487,8 @@ class SimulatedFabric:
         server = _servedBy(there.end, _SUBN, _TRAP)
         if server is not None:
             came = IBPath(slid=end.lid, dlid=LID(smLID))
-            self.later(
-                self.latencySeconds / 2, server.deliver, trapDatagram(notice, next(self._number)), came
+            self._later(
+                self.latencySeconds / 2, server.deliver, trapDatagram(notice, next(self._traps)), came
             )
 
 

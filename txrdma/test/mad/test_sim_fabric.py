@@ -4,16 +4,21 @@ Simulated fabrics: what their subnet management agents answer, and when nobody d
 
 from __future__ import annotations
 
+from twisted.trial.unittest import SynchronousTestCase
+
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import LID
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
 from txrdma.mad import smp
 from txrdma.mad._frames import Keys
+from txrdma.mad.agent import MADAgent
 from txrdma.mad.discovery import Sweep
 from txrdma.mad.errors import MADError, MADTimeoutError
+from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.fattree import fatTree
+from txrdma.sim.timetable import Timetable
 from txrdma.test.mad.simulated import FabricTestCase, route
 
 
@@ -273,3 +278,63 @@ class ManagementKeyTests(FabricTestCase):
         self.refused(self.agent.SubnGet(smp.NodeInfo, route(1, 3, 1), retries=0), MADTimeoutError)
         told = self.told(self.agent.SubnGet(smp.NodeInfo, route(1, 3, 1), keys=Keys(mkey=42)))
         self.assertEqual(told.nodeType, NodeType.CHANNEL_ADAPTER)
+
+
+class PaceTests(SynchronousTestCase):
+    """A fabric with a latency is a measure for who asks many questions at a time."""
+
+    def test_sweep(self) -> None:
+        """A sweep with N questions outstanding takes as long as its questions divided by N, and hardly more."""
+        net = fatTree(1024)
+        for outstanding in (16, 64, 256):
+            clock = SimulatedClock()
+            fabric = SimulatedFabric(clock, net, latencySeconds=0.001)
+            agent = MADAgent(clock, fabric.attach())
+            sweep = Sweep(agent, outstanding)
+            found = sweep.run()
+            while not found.called:
+                clock.advance(max(0.0, clock.calls[0].getTime() - clock.seconds()))
+            self.assertEqual(len(self.successResultOf(found).nodes), len(net.nodes))
+            self.assertLess(clock.seconds(), 1.15 * 0.001 * sweep.asked / outstanding)
+            agent.close()
+            fabric.close()
+
+
+class TimetableTests(SynchronousTestCase):
+    """Things happen when they are due, in order."""
+
+    def test_order(self) -> None:
+        """By time, and what comes for the same time by its coming; what is brought meanwhile is for later."""
+        clock = SimulatedClock()
+        table = Timetable(clock)
+        done: list[str] = []
+        table.later(2, done.append, "late")
+        table.later(1, lambda: table.later(0, done.append, "brought"))
+        table.later(1, done.append, "first")
+        table.later(1, done.append, "second")
+        clock.advance(1)
+        self.assertEqual(done, ["first", "second"])
+        clock.advance(0)
+        self.assertEqual(done, ["first", "second", "brought"])
+        clock.advance(1)
+        self.assertEqual((done[3:], len(table)), (["late"], 0))
+
+    def test_failure(self) -> None:
+        """One that fails holds up no other."""
+        clock = SimulatedClock()
+        table = Timetable(clock)
+        done: list[int] = []
+        table.later(1, int, "no number")
+        table.later(1, done.append, 1)
+        self.assertRaises(ValueError, clock.advance, 1)
+        clock.advance(0)
+        self.assertEqual(done, [1])
+
+    def test_clear(self) -> None:
+        """What is cleared never happens, and leaves no timer."""
+        clock = SimulatedClock()
+        table = Timetable(clock)
+        table.later(1, self.fail)
+        table.clear()
+        self.assertEqual(clock.calls, [])
+        clock.advance(2)

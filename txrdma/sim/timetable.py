@@ -1,0 +1,72 @@
+"""
+What is due when: thousands of things that happen later, by one timer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, Final
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.task import Clock
+
+COARSENESS_SECONDS: Final = 0.0015
+"""How late a real reactor's timers may be: epoll counts milliseconds. For so long it is kept awake."""
+
+
+class Timetable:
+    """
+    Calls in the order of their times; of those of one time, in the order in which they came.
+
+    On a real reactor they are on time, too, which costs it its sleep while something is due within
+    L{COARSENESS_SECONDS}.
+    """
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._seconds = clock.seconds
+        self._isReal = not isinstance(clock, Clock)
+        self._due: list[tuple[float, int, Callable[..., Any], tuple[Any, ...]]] = []
+        self._number = count()
+        self._timer: IDelayedCall | None = None
+        self._at = 0.0
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def later(self, seconds: float, call: Callable[..., Any], *args: Any) -> None:
+        """Do something then."""
+        at = self._seconds() + seconds
+        heappush(self._due, (at, next(self._number), call, args))
+        if self._timer is None or at < self._at:
+            self._wake(at, seconds)
+
+    def clear(self) -> None:
+        """Nothing is due any more."""
+        self._due.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _wake(self, at: float, seconds: float) -> None:
+        if self._isReal:
+            seconds -= COARSENESS_SECONDS
+        if self._timer is not None:
+            self._timer.cancel()
+        self._at = at
+        self._timer = self._clock.callLater(max(0.0, seconds), self._turn)
+
+    def _turn(self) -> None:
+        self._timer = None
+        due = self._due
+        now = self._seconds()
+        last = next(self._number)  # what is done now may bring more, which is for the next turn
+        try:
+            while due and due[0][0] <= now and due[0][1] < last:
+                _at, _number, call, args = heappop(due)
+                call(*args)
+        finally:
+            if due and self._timer is None:
+                self._wake(due[0][0], due[0][0] - self._seconds())
