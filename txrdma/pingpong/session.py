@@ -344,6 +344,8 @@ class Server(Factory):
             if not isinstance(error, (RDMAError, ValueError)):
                 _log.failure("while serving")
             conversation.end(error)
+            with suppress(TimeoutError):  # what it is told leaves before we may be gone
+                await conversation.gone.addTimeout(_PARTING_SECONDS, self._side.reactor)
         finally:
             self._serving = self._conversation = None
             self._idle(why)
@@ -396,7 +398,7 @@ class _Service:
             self._link.close()
         settings = within(wanted, self._limits, device, self._side.port)
         self._link = link = self._side.link(device, settings)
-        link.broken = talk.end
+        link.broken = self._linkBroken
         talk.say(Opened(settings, link.here))
         link.connect((await talk.hear(Connect)).there)
         talk.say(Connected())
@@ -422,6 +424,11 @@ class _Service:
                 activity.received, activity.messages, seen.messages, seen.nanoseconds, seen.peak, seen.wrong
             )
         )
+
+    def _linkBroken(self, error: Exception) -> None:
+        """Between tests that is how a client leaves."""
+        if self._activity is not None:
+            self._talk.end(error)
 
     def _broken(self, error: Exception) -> Exception:
         if self._activity is not None:

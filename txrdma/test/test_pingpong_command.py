@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -193,9 +194,16 @@ class ProcessTests(SynchronousTestCase):
             # Who runs us in the background may have us ignore it.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
-        self.addCleanup(process.communicate)
-        self.addCleanup(process.kill)
+        self.addCleanup(self._end, process)
         return process
+
+    @staticmethod
+    def _end(process: subprocess.Popen[str]) -> None:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
 
     def server(self, *words: str) -> tuple[subprocess.Popen[str], str]:
         """One that listens, and where."""
@@ -308,6 +316,17 @@ class ProcessTests(SynchronousTestCase):
             os.close(terminal)
         self.assertRegex(said, r"\r\x1b\[Kread (latency|bandwidth), \d+ bytes: \d+ messages")
         self.assertTrue(said.endswith("\r\x1b[K"))
+
+    def test_nobodyReads(self) -> None:
+        """A server whose complaints nobody reads any more ends as any other."""
+        server, where = self.server("--once")
+        assert server.stderr is not None
+        server.stderr.close()
+        host, port = where.split(":")[1:]
+        with socket.create_connection((host, int(port))) as stranger:
+            stranger.sendall(b"nonsense\n")
+            self.assertIn(b"trouble", stranger.recv(4096))
+        self.assertEqual(server.wait(PATIENCE), 0)
 
     def test_nobody(self) -> None:
         """Nobody at the other end is one line."""

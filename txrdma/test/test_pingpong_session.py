@@ -13,7 +13,7 @@ from twisted.test.iosim import FakeTransport
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import InvalidRequest, RDMAError, Refused, WireError
-from txrdma.iba.verbs import QPKind
+from txrdma.iba.verbs import QPAttributes, QPKind, QPState
 from txrdma.pingpong.bootstrap import encode, Hello, Open, Ready, Run
 from txrdma.pingpong.conversation import ANSWER_SECONDS, PeerLost
 from txrdma.pingpong.link import RequestFailed
@@ -238,6 +238,24 @@ class TroubleTests(SessionCase):
             self.assertIn("the peer does not answer (RETRY_EXC_ERR)", str(error))
             self.runUntil(lambda: len(self.ended) == len(self.begun))
             self.assertIsInstance(self.ended[-1], Refused)
+
+    def test_linkEndsBetweenTests(self) -> None:
+        """A client whose queue pair goes before its conversation does is no error of the server's."""
+        client = self.client()
+        self.successOf(client.open(LinkSettings()))
+        self.successOf(client.run(Test(iterations=10)))
+        service = self.server._conversation
+        assert service is not None and client._link is not None
+        client._link.queuePair.modify(QPAttributes(state=QPState.ERR))
+        there = self.devices[1]
+        pairs = tuple(there._queuePairs.values())  # type: ignore[attr-defined]  # of the software device
+        for pair in pairs:
+            pair.failed()
+        self.runUntil(lambda: self.clock.seconds() > 1)
+        self.assertIsNone(service.error)
+        client.close()
+        self.runUntil(lambda: bool(self.ended))
+        self.assertEqual(self.ended, [None])
 
     def test_datagramsGoNowhere(self) -> None:
         """Datagrams that are never answered end their test."""
