@@ -284,7 +284,7 @@ class PaceTests(SynchronousTestCase):
     """A fabric with a latency is a measure for who asks many questions at a time."""
 
     def test_sweep(self) -> None:
-        """A sweep with N questions outstanding takes as long as its questions divided by N, and hardly more."""
+        """A sweep with N questions outstanding takes as long as all of them divided by N, and hardly more."""
         net = fatTree(1024)
         for outstanding in (16, 64, 256):
             clock = SimulatedClock()
@@ -313,8 +313,6 @@ class TimetableTests(SynchronousTestCase):
         table.later(1, done.append, "first")
         table.later(1, done.append, "second")
         clock.advance(1)
-        self.assertEqual(done, ["first", "second"])
-        clock.advance(0)
         self.assertEqual(done, ["first", "second", "brought"])
         clock.advance(1)
         self.assertEqual((done[3:], len(table)), (["late"], 0))
