@@ -43,8 +43,8 @@ class CommandOptions(PlainOptions):
     synopsis = "[options] [HEX... | FILE]"
     longdesc = (
         "Explain a management datagram that is given in hexadecimal, on the command line or on standard "
-        "input, or all those in a capture file (pcap: RoCE v2, InfiniBand or ERF). Headers of umad, LRH, GRH, "
-        "BTH and DETH in front are found and skipped."
+        "input, or all those in a capture file (pcap: RoCE v2, InfiniBand or ERF). Headers of umad, LRH, "
+        "GRH, BTH and DETH in front are found and skipped."
     )
     optFlags = [["json", None, "JSON instead of text."]]
     optParameters = [["level", "l", 2, "1 is a line, 2 shows the fields, 3 the bytes, too.", count]]

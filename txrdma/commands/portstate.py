@@ -66,9 +66,9 @@ class CommandOptions(FabricOptions):
     synopsis = "[options] TARGET PORT [query|OPERATION [VALUE]]"
     longdesc = (
         "Show the state of a port, and what is at the other end of its link; or change it. OPERATION is "
-        "enable, disable, reset (disabled, then enabled again), down, arm, active; speed VALUE (SDR,DDR,QDR), "
-        "espeed VALUE (FDR,EDR,HDR,NDR or none), width VALUE (1x,2x,4x,8x,12x): what the port may use from "
-        "its next training on; VALUE all is what it can. " + TARGETS
+        "enable, disable, reset (disabled, then enabled again), down, arm, active; speed VALUE "
+        "(SDR,DDR,QDR), espeed VALUE (FDR,EDR,HDR,NDR or none), width VALUE (1x,2x,4x,8x,12x): "
+        "what the port may use from its next training on; VALUE all is what it can. " + TARGETS
     )
     optFlags = [["yes", "y", "Don't ask before the port is changed."]]
 
@@ -127,9 +127,8 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
 
 
 def _show(info: PortInfo) -> None:
-    for line in str(info).splitlines():
-        if line.partition(":")[0] in _SHOWN:
-            print(line)
+    lines = {line.partition(":")[0]: line for line in str(info).splitlines()}
+    print("\n".join(lines[name] for name in _SHOWN))
 
 
 def _fields(operation: str, value: str, info: PortInfo) -> dict[str, str]:

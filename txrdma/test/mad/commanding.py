@@ -1,0 +1,77 @@
+"""
+Commands about fabrics, given in tests: on simulated fabrics, and on a clock.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from contextlib import redirect_stderr, redirect_stdout
+from typing import Any, cast, NamedTuple
+
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.command import Options, run
+from txrdma.commands.options import IReactor
+from txrdma.sim.clock import SimulatedClock
+
+SECONDS = 300.0
+"""Simulated ones, in which every command has an end."""
+
+
+class Said(NamedTuple):
+    """What a command has said, and its exit status: a text is what C{sys.exit} prints."""
+
+    out: str
+    errors: str
+    status: str | int | None
+
+    @property
+    def json(self) -> Any:
+        """As programs read it."""
+        return json.loads(self.out)
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """Lines of C{name:....value}; of those with the same name the last."""
+        pairs = (line.partition(":") for line in self.out.splitlines() if ":." in line)
+        return {name: text.lstrip(".") for name, _, text in pairs}
+
+
+class CommandTestCase(SynchronousTestCase):
+    """
+    Commands go into one fabric, as long as somebody keeps a port of it open.
+
+    @cvar device: its string.
+    """
+
+    device = "sim:fattree:8"
+
+    def setUp(self) -> None:
+        self.clock = SimulatedClock()
+
+    def said(self, name: str, *arguments: str, device: str | None = None) -> Said:
+        """What a command says."""
+        options = Options()
+        given = [name, *arguments]
+        if name != "decode":
+            given += ["--device", self.device if device is None else device]
+        options.parseOptions(given)
+        out, errors = io.StringIO(), io.StringIO()
+        with redirect_stdout(out), redirect_stderr(errors):
+            done = run(cast(IReactor, self.clock), options)
+            end = self.clock.seconds() + SECONDS
+            while not done.called and self.clock.calls and self.clock.calls[0].getTime() <= end:
+                self.clock.advance(max(0.0, self.clock.calls[0].getTime() - self.clock.seconds()))
+        status = None
+        ended: list[Any] = []
+        done.addBoth(ended.append)
+        self.assertTrue(ended, f"{given} has no end")
+        if isinstance(ended[0], Failure):
+            error = ended[0].value
+            if not isinstance(error, SystemExit):
+                ended[0].raiseException()
+            else:
+                status = error.code
+        return Said(out.getvalue(), errors.getvalue(), status)

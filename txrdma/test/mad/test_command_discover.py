@@ -1,0 +1,297 @@
+"""
+C{txrdma discover}, and what the commands about fabrics have in common.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from twisted.python.usage import UsageError
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.command import Options
+from txrdma.commands.fabrics import Progress
+from txrdma.commands.nodenames import NodeNames, parseNodeNames, readNodeNames
+from txrdma.commands.topologies import hostList
+from txrdma.error import InvalidRequest
+from txrdma.iba.types import GUID
+from txrdma.mad.fabric import Fabric
+from txrdma.sim.fattree import fatTree
+from txrdma.sim.netfile import parseNet
+from txrdma.test.mad.commanding import CommandTestCase
+from txrdma.test.mad.simulated import TWO_SWITCHES
+
+SMALL_TREE = "sim:fattree:16:4"
+"""Of three levels: hosts, leaves with two hosts each, and two levels more."""
+
+
+class Terminal(io.StringIO):
+    """Where people look."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class DiscoverTests(CommandTestCase):
+    """Fabrics of which everything is known."""
+
+    def file(self, text: str, suffix: str = "") -> str:
+        path = Path(self.mktemp() + suffix)
+        path.write_text(text)
+        return str(path)
+
+    def test_text(self) -> None:
+        """The text is a net file of the fabric that was swept."""
+        said = self.said("discover", device=SMALL_TREE)
+        self.assertEqual((said.errors, said.status), ("", None))
+        known, found = fatTree(16, 4), parseNet(said.out)
+        self.assertEqual(
+            {(node.kind, node.ports, node.description) for node in found.nodes.values()},
+            {(node.kind, node.ports, node.description) for node in known.nodes.values()},
+        )
+        names = {node.identifier: node.description for node in found.nodes.values()}
+        self.assertEqual(
+            {
+                (names[node.identifier], number, names[link.peer], link.peerPort)
+                for node in found.nodes.values()
+                for number, link in node.links.items()
+            },
+            {
+                (node.description, number, known.nodes[link.peer].description, link.peerPort)
+                for node in known.nodes.values()
+                for number, link in node.links.items()
+            },
+        )
+
+    def test_ways(self) -> None:
+        """By directed routes, by LIDs and from the administration, the same is found."""
+        told = set()
+        for way in ((), ("--by", "lid"), ("--sa",)):
+            nodes = self.said("discover", "--json", *way).json["nodes"]
+            told.add(json.dumps([{**node, "route": None} for node in nodes]))
+        self.assertEqual(len(told), 1)
+
+    def test_json(self) -> None:
+        """JSON has nodes, ports and where their links lead, by keys that stay."""
+        told = self.said("discover", "--json").json
+        self.assertEqual(list(told), ["nodes", "problems"])
+        self.assertEqual(told["problems"], [])
+        switch, host = told["nodes"][0], told["nodes"][1]
+        self.assertEqual((switch["type"], switch["name"], switch["numPorts"]), ("SWITCH", "leaf0000", 36))
+        self.assertEqual((host["type"], host["route"]), ("CHANNEL_ADAPTER", "DR 0"))
+        self.assertEqual(
+            host["ports"],
+            [
+                {
+                    "number": 1,
+                    "guid": "0000:0000:0010:0001",
+                    "lid": host["lid"],
+                    "lmc": 0,
+                    "state": "ACTIVE",
+                    "physicalState": "LINK_UP",
+                    "width": 4,
+                    "speed": "HDR",
+                    "gigabits": 212.5,
+                    "peer": {"guid": switch["guid"], "port": 1},
+                }
+            ],
+        )
+
+    def test_names(self) -> None:
+        """A node-name map is read."""
+        path = self.file('# ours\n0x200000 "spine of it all" # old\n')
+        said = self.said("discover", "--node-names", path)
+        self.assertIn('# "spine of it all" base port 0', said.out)
+        self.assertNotIn("leaf0000", said.out)
+
+    def test_dot(self) -> None:
+        """The graph has every node, and every link once."""
+        lines = self.said("discover", "--format", "dot").out.splitlines()
+        self.assertEqual(len([line for line in lines if " -- " in line]), 8)
+        self.assertEqual(len([line for line in lines if "label=" in line and " -- " not in line]), 9)
+        self.assertTrue(all(line.count("{") == line.count("}") for line in lines[1:-1]))
+
+    def test_slurm(self) -> None:
+        """Slurm is told leaves with their hosts, and switches with those below them."""
+        lines = self.said("discover", "--format", "slurm", device=SMALL_TREE).out.splitlines()
+        told = dict(line.removeprefix("SwitchName=").split(" ") for line in lines)
+        self.assertEqual(told["leaf0000"], "Nodes=h[00000-00001]")
+        self.assertEqual(
+            {name: each for name, each in told.items() if "Nodes" in each}.keys(),
+            {f"leaf{number:04}" for number in range(8)},
+        )
+        above = [each for name, each in told.items() if not name.startswith("leaf")]
+        self.assertTrue(above)
+        self.assertTrue(all(each.startswith("Switches=") for each in above))
+
+    def test_net(self) -> None:
+        """A simulator makes the same fabric of the net file."""
+        path = self.file(self.said("discover", "--format", "net").out, ".net")
+        again = self.said("discover", "--format", "slurm", device=f"sim:{path}").out
+        self.assertEqual(again, self.said("discover", "--format", "slurm").out)
+
+    def test_snapshot(self) -> None:
+        """What was saved is loaded again, and no port is opened for it."""
+        path = self.mktemp()
+        swept = self.said("discover", "--save", path)
+        loaded = self.said("discover", "--load", path, device="sim:no such net")
+        self.assertEqual(loaded, swept)
+        self.assertEqual(len(Fabric.fromDict(json.loads(Path(path).read_text())).nodes), 9)
+
+    def test_noSnapshot(self) -> None:
+        """Files that are no snapshots are refused in one line."""
+        for path in (self.file("{}"), self.file("no JSON"), "/nowhere"):
+            said = self.said("discover", "--load", path)
+            self.assertIn(f"txrdma discover: snapshot {path}: ", str(said.status))
+
+    def test_problems(self) -> None:
+        """What is not found out is told on standard error, and is the exit status; the rest is there."""
+        device = self.device + ":loss=0.05:seed=3:managed=no"
+        said = self.said("discover", "-t", "0.1", "--retries", "0", device=device)
+        self.assertEqual(said.status, 1)
+        self.assertIn("unreachable at DR 0", said.errors)
+        self.assertIn("Switch\t36", said.out)
+
+    def test_hops(self) -> None:
+        """The sweep goes as far as it is told."""
+        path = self.file(TWO_SWITCHES)
+        nodes = self.said("discover", "--hops", "1", "--json", device=f"sim:{path}").json["nodes"]
+        self.assertEqual([node["name"] for node in nodes], ["left", "a"])
+
+    def test_svg(self) -> None:
+        """Graphviz draws it."""
+        arguments = [sys.executable, "-m", "txrdma.command", "discover", "-d", "sim:fattree:4", "-f", "svg"]
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("</svg>", done.stdout)
+        self.assertIn("leaf0000", done.stdout)
+
+    if shutil.which("dot") is None:
+        test_svg.skip = "Graphviz is not installed"  # type: ignore[attr-defined]  # trial's way
+
+
+class FabricsTests(CommandTestCase):
+    """Options and errors, which all commands about fabrics have in common."""
+
+    def test_device(self) -> None:
+        """Ports that there are not are told in one line."""
+        self.assertIn("there is no kind 'nope'", str(self.said("discover", device="nope:1").status))
+        self.assertIn("no/such", str(self.said("discover", device="sim:no/such.net").status))
+
+    def test_mistakes(self) -> None:
+        """Values that have no meaning are refused before anything is opened."""
+        for arguments, words in (
+            (("--by", "hand"), "dr, lid, sa"),
+            (("--format", "pdf"), "svg"),
+            (("--timeout", "0"), "3600"),
+            (("--outstanding", "0"), "without a question"),
+            (("--nope",), "nope"),
+        ):
+            options = Options()
+            error = self.assertRaises(UsageError, options.parseOptions, ["discover", *arguments])
+            self.assertIn(words, str(error))
+
+    def test_noAnswer(self) -> None:
+        """Nobody there: one line says who was asked what."""
+        said = self.said("smpquery", "NI", "77", "-t", "0.5")
+        self.assertEqual(said.status, "txrdma smpquery: lid 77: SubnGet: no answer")
+
+    def test_debug(self) -> None:
+        """Datagrams are shown by level: a line, fields, bytes."""
+        sizes = []
+        for level in range(4):
+            said = self.said("smpquery", "NI", "0,1", *["--debug"] * level)
+            sizes.append(len(said.errors.splitlines()))
+            if level:
+                self.assertIn("-> DR 0,1: SUBN_DIRECTED GET NodeInfo modifier 0x0", said.errors)
+                self.assertIn("<- SUBN_DIRECTED GET_RESP NodeInfo", said.errors)
+        self.assertEqual(sizes[:2], [0, 2])
+        self.assertTrue(sizes[1] < sizes[2] < sizes[3], sizes)
+
+    def test_debuggedError(self) -> None:
+        """With C{--debug} an error tells path, request and reply."""
+        said = self.said("query", "SubnGet", "SwitchInfo", "1", "--debug")
+        self.assertIn("request: SUBN_LID GET SwitchInfo", str(said.status))
+        self.assertIn("reply: SUBN_LID GET_RESP SwitchInfo", str(said.status))
+
+    def test_retries(self) -> None:
+        """It is asked as often, and as long, as the options say."""
+        before = self.clock.seconds()
+        said = self.said("smpquery", "NI", "77", "-t", "2", "--retries", "4", "--debug")
+        self.assertEqual(said.errors.count("-> lid 77"), 5)
+        self.assertTrue(10 <= self.clock.seconds() - before < 11)
+
+    def test_targets(self) -> None:
+        """A port is a LID, a directed route, a GID or a port GUID; nothing is the port itself."""
+        for target in ("2", "lid 2", "0x2", "0,1,2", "DR 0,1,2", "fe80::10:3", "0x0000000000100003"):
+            self.assertEqual(self.said("smpquery", "ND", target).fields, {"nodeString": "h00001"}, target)
+        self.assertEqual(self.said("smpquery", "ND").fields, {"nodeString": "h00000"})
+        self.assertIn("names no port", str(self.said("smpquery", "ND", "h00001!").status))
+
+    def test_unmanaged(self) -> None:
+        """Without a subnet manager, what needs one says so."""
+        device = self.device + ":managed=no"
+        self.assertEqual(self.said("smpquery", "ND", "0,1", device=device).fields, {"nodeString": "leaf0000"})
+        toGID = ("smpquery", "ND", "fe80::10:3")
+        for arguments in (("saquery",), ("sminfo",), ("smpquery", "ND", "--sa"), toGID):
+            self.assertIn("no subnet manager is known", str(self.said(*arguments, device=device).status))
+        self.assertIn("has no LID", str(self.said("perfquery", device=device).status))
+        self.assertIn("has no LID", str(self.said("perfquery", "0,1", device=device).status))
+
+    def test_optionsBehind(self) -> None:
+        """Options may stand behind arguments."""
+        self.assertEqual(self.said("smpquery", "ND", "2", "--json").json["path"], "lid 2")
+
+
+class NodeNamesTests(SynchronousTestCase):
+    """Node-name maps."""
+
+    def test_parse(self) -> None:
+        """GUIDs with names; comments and empty lines are nothing; other lines are told by number."""
+        names = parseNodeNames('\n# x\n0x1 "one"\n  0x00ff  "two words"   # said\n')
+        self.assertEqual(names.names, {GUID.fromInt(1): "one", GUID.fromInt(255): "two words"})
+        self.assertEqual(list(names.guids("one")), [GUID.fromInt(1)])
+        error = self.assertRaises(InvalidRequest, parseNodeNames, '0x1 "one"\n0x2 two\n', "map")
+        self.assertIn("map, line 2", str(error))
+
+    def test_descriptions(self) -> None:
+        """Who has no name is called by its description, without what cannot be printed."""
+        self.assertEqual(NodeNames().name(GUID.fromInt(1), "a\tb\x00"), "a b ")
+
+    def test_missing(self) -> None:
+        """A file that is not there is told."""
+        self.assertRaises(InvalidRequest, readNodeNames, "/no/such/map")
+
+
+class HostListTests(SynchronousTestCase):
+    """Names as Slurm writes them."""
+
+    def test_hostList(self) -> None:
+        """Runs of numbers are joined; widths and other names stay."""
+        self.assertEqual(hostList(["h3", "h1", "h2", "h5"]), "h[1-3,5]")
+        self.assertEqual(hostList(["h01", "h1"]), "h01,h1")
+        self.assertEqual(hostList(["login", "n09", "n10", "a-1"]), "a-1,n[09-10],login")
+
+
+class ProgressTests(SynchronousTestCase):
+    """How far a sweep is."""
+
+    def test_terminal(self) -> None:
+        """It is shown on a terminal, and is gone at the end; nothing is shown elsewhere."""
+        for stream, isShown in ((Terminal(), True), (io.StringIO(), False)):
+            with Progress("asking", stream) as progress:
+                progress._next = 0.0
+                progress(3, 10)
+                self.assertEqual("3/10" in stream.getvalue(), isShown)
+
+    def test_short(self) -> None:
+        """What is soon done shows nothing."""
+        stream = Terminal()
+        with Progress("asking", stream) as progress:
+            progress(1, 2)
+        self.assertEqual(stream.getvalue(), "")
