@@ -124,7 +124,8 @@ class Node:
         """Of a switch its LID, of others that of the first port that has one."""
         if self.isSwitch:
             return self.ports[0].lid if 0 in self.ports else LID(0)
-        return next((port.lid for port in self.ports.values() if port.lid), LID(0))
+        lids = (self.ports[number].lid for number in sorted(self.ports))
+        return next((lid for lid in lids if lid), LID(0))
 
     def port(self, number: int) -> Port:
         """The port of that number, made when it was not known."""
