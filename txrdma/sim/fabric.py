@@ -403,7 +403,8 @@ class SimulatedFabric:
                 table = node.linear
                 if table is None:
                     table = self.linearOf(node)
-                out = table[dlid] if dlid < len(table) else 0xFF
+                top = node.switchInfo[6] << 8 | node.switchInfo[7]
+                out = table[dlid] if dlid < len(table) and dlid <= top else 0xFF
                 if not 0 < out < len(node.ports):
                     return None
                 port = node.ports[out]

@@ -159,10 +159,7 @@ class SubnetAdministration:
         said = saidComponents(sa.PathRecord, mask)
         if not said & {"sgid", "slid", "dgid", "dlid"}:
             raise MADRefusal(INSUFFICIENT, "a path has ends")
-        try:
-            yield from self._paths.find(wanted, mask)
-        except LookupError as error:
-            raise MADRefusal(INVALID_GID, f"nobody has the GID {error}") from None
+        yield from self._paths.find(wanted, mask)
 
     def _several(self, wanted: sa.MultiPathRecord, mask: int, data: bytes) -> Iterator[sa.PathRecord]:
         """Paths between each of several sources and each of several targets (IBA 15.2.5.20)."""

@@ -75,11 +75,7 @@ class Paths:
         self._rates: dict[tuple[int, int, int], Rate] = {}
 
     def find(self, wanted: PathRecord, mask: int) -> Iterator[PathRecord]:
-        """
-        All that a query means.
-
-        @raise LookupError: it names a GID that nobody has, as its argument says.
-        """
+        """All that a query means; a GID that nobody has leads nowhere."""
         masks, _ = componentsOf(PathRecord)
         said = {name for name, bits in masks.items() if mask & bits}
         sources = self._named(
@@ -98,9 +94,7 @@ class Paths:
             return list(self._ends())
         if gid is not None:
             port = self._withGID(gid)
-            if port is None:
-                raise LookupError(str(gid))
-            return [port] if lid is None or self._portOf(lid) is port else []
+            return [port] if port is not None and (lid is None or self._portOf(lid) is port) else []
         assert lid is not None
         port = self._portOf(lid)
         return [] if port is None else [port]
@@ -143,7 +137,6 @@ class Paths:
                 flowLabel=wanted.flowLabel if "flowLabel" in said else 0,
                 trafficClass=wanted.trafficClass if "trafficClass" in said else 0,
                 reversible=True,
-                numbPath=wanted.numbPath if "numbPath" in said else 0,
                 pkey=pkey,
                 mtuSelector=Selector.EXACTLY,
                 mtu=PathMTU(mtu),

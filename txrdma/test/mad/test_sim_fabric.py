@@ -132,6 +132,15 @@ class ManagedTests(FabricTestCase):
         self.assertEqual(table.ports[lid], 1)
         self.assertEqual(table.ports[63], 255)
 
+    def test_top(self) -> None:
+        """A switch drops what is for a LID above its table's top, whatever stands there."""
+        lid = self.lid("c")
+        self.told(self.agent.SubnSet(smp.SwitchInfo(linearFDBTop=LID(lid - 1)), route(1)))
+        lost = self.agent.SubnGet(smp.NodeDescription, IBPath(dlid=lid), retries=0)
+        self.refused(lost, MADTimeoutError)
+        self.told(self.agent.SubnSet(smp.SwitchInfo(linearFDBTop=lid), route(1)))
+        self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, IBPath(dlid=lid))).text, "c")
+
     def test_spread(self) -> None:
         """In a fat tree, each port that leads up gets the same share of the destinations."""
         fabric = SimulatedFabric(self.clock, fatTree(648))

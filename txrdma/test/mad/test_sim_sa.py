@@ -68,11 +68,11 @@ class RecordTests(AdministrationTestCase):
             self.assertEqual(port.portInfo, self.told(self.agent.SubnGet(PortInfo, gmp(lid))))
 
     def test_statuses(self) -> None:
-        """None, too many, no GID like this, no ends: each has its status."""
+        """None, too many, no ends, no such record: each has its status."""
         for query, status in (
             (sa.NodeRecord.query(lid=LID(999)), 0x0300),
             (sa.NodeRecord, 0x0400),
-            (sa.PathRecord.query(sgid=self.gid("a"), dgid=GID(bytes(16))), 0x0500),
+            (sa.PathRecord.query(sgid=self.gid("a"), dgid=GID(bytes(16))), 0x0300),
             (sa.PathRecord.query(numbPath=1), 0x0600),
             (sa.ServiceAssociationRecord, 0x000C),
         ):
