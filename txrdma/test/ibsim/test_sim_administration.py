@@ -48,19 +48,9 @@ Hca 1 "d"
 CHOICES: Final = {
     "packetLifeTime": "how long packets live is what a manager says",
     "subnetTimeOut": "likewise; and ibsim keeps 31",
-    "mkeyLeasePeriod": "likewise",
     "localPortNum": "of a switch, it is whichever port the manager's question came in by",
-    "lifeTimeValue": "what a manager sets",
-    "linearFDBTop": "there may be room behind the last LID",
-    "portStateChange": "when the manager has looked last",
-    "vlHighLimit": "what a manager sets",
-    "hoqLife": "what a manager sets",
-    "vlStallCount": "what a manager sets",
-    "localPhyErrors": "what a manager sets",
-    "overrunErrors": "what a manager sets",
-    "optimizedSLtoVLMappingProgramming": "what a manager sets",
-    "masterSMSL": "what a manager sets",
-    "clientReregister": "asked for once",
+    "lifeTimeValue": "how long a switch keeps packets is what a manager says",
+    "hoqLife": "likewise",
 }
 
 

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -296,3 +299,36 @@ class StringTests(SynchronousTestCase):
         self.assertEqual(self.successResultOf(told).text, "h00999")
         agent.close()
         fabric.close()
+
+
+class NonsenseTests(FabricTestCase):
+    """Whatever is sent, the fabric stands."""
+
+    @given(
+        managementClass=st.sampled_from([0x01, 0x81, 0x03, 0x04, 0x07, 0x32, 0xFF]),
+        method=st.sampled_from([*range(8), 0x12, 0x14, 0x15, 0x81, 0x92]),
+        attribute=st.sampled_from([*range(0x40), 0xF3, 0xFF90, 0xFFFF]),
+        modifier=st.one_of(st.integers(0, 0x30), st.integers(0, 0xFFFFFFFF)),
+        rest=st.binary(max_size=232),
+        hops=st.lists(st.integers(0, 9), max_size=4),
+    )
+    @settings(max_examples=400, deadline=None)
+    def test_anything(
+        self, managementClass: int, method: int, attribute: int, modifier: int, rest: bytes, hops: list[int]
+    ) -> None:
+        """Random requests, to all classes, by routes and by LIDs, end in an answer or in silence."""
+        head = bytearray((1, managementClass, 2 if managementClass == 3 else 1, method)) + bytes(20)
+        head[16:18] = attribute.to_bytes(2, "big")
+        head[20:24] = modifier.to_bytes(4, "big")
+        datagram = bytearray((head + rest).ljust(256, b"\0"))
+        datagram[6:8] = bytes(2)
+        if managementClass == 0x81:
+            datagram[7] = len(hops)
+            datagram[32:36] = b"\xff" * 4
+            datagram[129 : 129 + len(hops)] = bytes(hops)
+        for lid in (1, 7):
+            self.agent.port.send(datagram, IBPath(dlid=LID(lid)))
+            self.pump(1)
+        for node in self.fabric.nodes.values():
+            for port in node.external:
+                self.assertEqual(len(port.info), 64)
