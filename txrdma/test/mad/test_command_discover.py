@@ -151,7 +151,7 @@ class DiscoverTests(CommandTestCase):
 
     def test_problems(self) -> None:
         """What is not found out is told on standard error, and is the exit status; the rest is there."""
-        device = self.device + ":loss=0.05:seed=3:managed=no"
+        device = self.device + ":loss=0.05:seed=2:managed=no"
         said = self.said("discover", "-t", "0.1", "--retries", "0", device=device)
         self.assertEqual(said.status, 1)
         self.assertIn("unreachable at DR 0", said.errors)

@@ -1,0 +1,397 @@
+"""
+C{txrdma smpquery}, C{saquery}, C{sminfo}, C{portstate} and C{query}.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+
+from twisted.python.usage import UsageError
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.command import Options
+from txrdma.commands import saquery, smpquery
+from txrdma.commands.attributefields import assigned, attributeNamed, attributesOf, queried, rpcNamed
+from txrdma.error import InvalidRequest
+from txrdma.iba.types import GID
+from txrdma.iba.verbs import NodeType
+from txrdma.mad.attributes import allAttributes, ManagementClass, RPCS
+from txrdma.mad.ports import openMADPort
+from txrdma.mad.sa import MCMemberRecord, NodeRecord, PathRecord, Record, ServiceRecord
+from txrdma.mad.smp import PKeyTable, PortInfo, SMInfo
+from txrdma.mad.values import SMState
+from txrdma.test.mad.commanding import CommandTestCase
+
+
+class Typist(io.StringIO):
+    """Somebody at a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class SMPQueryTests(CommandTestCase):
+    """What nodes tell."""
+
+    def test_attributes(self) -> None:
+        """By name or abbreviation, in any case, with the values that the node has."""
+        for name, target, field, value in (
+            ("NodeInfo", "9", "numPorts", "36"),
+            ("ni", "1", "nodeType", "CHANNEL_ADAPTER (1)"),
+            ("ND", "9", "nodeString", "leaf0000"),
+            ("PI", "1", "portState", "ACTIVE (4)"),
+            ("PIE", "1", "lid", "1"),
+            ("SI", "0,1", "linearFDBTop", "9"),
+            ("SMI", "8", "smState", "MASTER (3)"),
+            ("MEPI", "1", "linkSpeedActive", "0"),
+        ):
+            self.assertEqual(self.said("smpquery", name, target).fields[field], value, name)
+
+    def test_port(self) -> None:
+        """Of a switch each port is asked by its number."""
+        said = self.said("smpquery", "PI", "9", "3", "--json").json
+        self.assertEqual((said["attribute"], said["path"]), ("PortInfo", "lid 9"))
+        [answer] = said["answers"]
+        self.assertEqual((answer["modifier"], answer["fields"]["portState"]), (3, "ACTIVE"))
+        self.assertEqual(self.said("smpquery", "PI", "9", "30").fields["portState"], "DOWN (1)")
+
+    def test_linearTable(self) -> None:
+        """The forwarding table leads to all hosts by the ports that they are at."""
+        lines = self.said("smpquery", "LFT", "9").out.splitlines()[2:10]
+        self.assertEqual([line.split() for line in lines], [[hex(lid), f"{lid:03}"] for lid in range(1, 9)])
+
+    def test_tables(self) -> None:
+        """Of tables all blocks are asked for: as many as the node says that it has."""
+        for name, target, port, modifiers in (
+            ("PKeys", "1", "0", [0, 1]),
+            ("PKeys", "9", "2", [2 << 16, 2 << 16 | 1]),
+            ("SL2VL", "1", "0", [0]),
+            ("SL2VL", "9", "2", [source << 8 | 2 for source in range(1, 37)]),
+            ("VLArb", "1", "0", [1 << 16, 3 << 16]),
+            ("GI", "1", "0", [0, 1, 2, 3]),
+            ("LFT", "9", "0", [0]),
+        ):
+            told = self.said("smpquery", name, target, port, "--json").json["answers"]
+            self.assertEqual([answer["modifier"] for answer in told], modifiers, name)
+
+    def test_tableTexts(self) -> None:
+        """Tables are read as rows."""
+        self.assertIn("   0: 0xffff 0x0000", self.said("smpquery", "PKeys", "1").out)
+        self.assertIn("   0: 0x0000000000100001 0x0000000000000000", self.said("smpquery", "GI", "1").out)
+        self.assertIn("ports: in  3, out  2: | 0| 1| 2|", self.said("smpquery", "SL2VL", "9", "2").out)
+        self.assertIn("VL    : | 0x0| 0x1|", self.said("smpquery", "VLArb", "1").out)
+
+    def test_multicastTable(self) -> None:
+        """A multicast LID's ports are joined from all positions."""
+        setting = ("query", "SubnSet", "MulticastForwardingTable", "9", "--yes", "--modifier")
+        masks = ",".join(["0", "0x24"])
+        keep = openMADPort(self.clock, self.device)
+        self.addCleanup(keep.close)
+        self.assertEqual(self.said(*setting, "0", f"portMasks={masks}").status, None)
+        self.assertEqual(self.said(*setting, str(1 << 28), "portMasks=0,1").status, None)
+        self.assertIn("0xc001  2,5,16", self.said("smpquery", "MFT", "9").out)
+
+    def test_modifier(self) -> None:
+        """A modifier can be said."""
+        told = self.said("smpquery", "GI", "1", "--modifier", "2", "--json").json
+        self.assertEqual([answer["modifier"] for answer in told["answers"]], [2])
+
+    def test_administration(self) -> None:
+        """The administration tells the same."""
+        for name, target, port in (("NI", "3", "0"), ("PI", "3", "0"), ("PI", "9", "2"), ("ND", "0,1", "0")):
+            own = self.said("smpquery", name, target, port).fields
+            told = self.said("smpquery", name, target, port, "--sa").fields
+            if port != "0":  # by which port it was asked is not the same
+                self.assertEqual((own.pop("localPortNum"), told.pop("localPortNum")), ("1", "2"))
+            self.assertEqual(told, own, name)
+
+    def test_mistakes(self) -> None:
+        """Attributes and ports that there are not are refused."""
+        for arguments, words in (
+            (["XY"], "there are NodeInfo"),
+            (["PI", "1", "x"], "port x"),
+            (["PI", "1", "256"], "255 at most"),
+        ):
+            error = self.assertRaises(UsageError, Options().parseOptions, ["smpquery", *arguments])
+            self.assertIn(words, str(error))
+
+    def test_complete(self) -> None:
+        """Every attribute of subnet management that can be got has a name here, but notices."""
+        carried = {kind.__name__ for kind in attributesOf(RPCS["SubnGet"])} - {"Notice"}
+        self.assertEqual({kind.attribute.__name__ for kind in smpquery.KINDS}, carried)
+
+
+class SAQueryTests(CommandTestCase):
+    """Records."""
+
+    def test_components(self) -> None:
+        """Records are chosen by any of their components, however they are capitalized."""
+        for arguments, field, values in (
+            (("NodeRecord", "nodeType=2"), "lid", [9]),
+            (("NR", "nodetype=switch"), "lid", [9]),
+            (("NR", "nodeString=h00003"), "lid", [4]),
+            (("NR", "nodeInfo.nodeGUID=0x100006"), "lid", [4]),
+            (("lid=4",), "lid", [4]),
+            (("NR", "4"), "lid", [4]),
+            (("PIR", "9/3"), "portNum", [3]),
+            (("PathRecord", "dlid=4", "slid=1"), "dlid", [4]),
+            (("PR", "1/4"), "dlid", [4]),
+            (("PR", "dlid=5"), "slid", [1]),
+            (("LR", "9/2"), "toLID", [2]),
+            (("SMIR",), "lid", [8]),
+            (("LFTR", "9/0"), "blockNum", [0]),
+            (("NR", "lid=77"), "lid", []),
+        ):
+            told = self.said("saquery", *arguments, "--json").json
+            self.assertEqual([each["fields"][field] for each in told], values, arguments)
+
+    def test_all(self) -> None:
+        """Without components all records are told."""
+        self.assertEqual(len(self.said("saquery", "--json").json), 9)
+        self.assertEqual(len(self.said("saquery", "LinkRecord", "--json").json), 16)
+
+    def test_texts(self) -> None:
+        """Text has a part for each record; a table a row with chosen columns."""
+        self.assertEqual(self.said("saquery", "NR").out.count("# NodeRecord"), 9)
+        table = self.said("saquery", "NR", "nodeType=2", "--columns", "lid,nodeString").out
+        self.assertIn("nodeString", table)
+        self.assertIn("leaf0000", table)
+        self.assertNotIn("numPorts", table)
+        self.assertIn("portGUID", self.said("saquery", "NR", "--table").out)
+        self.assertIn("no component foo", str(self.said("saquery", "NR", "--columns", "foo").status))
+        self.assertEqual(self.said("saquery", "NR", "lid=77").out, "no records\n")
+
+    def test_get(self) -> None:
+        """One record can be asked for; several are then an error."""
+        self.assertEqual(len(self.said("saquery", "NR", "4", "--get", "--json").json), 1)
+        self.assertIn("too many records", str(self.said("saquery", "NR", "--get").status))
+
+    def test_classPortInfo(self) -> None:
+        """The administration tells what it can do."""
+        [told] = self.said("saquery", "CPI", "--json").json
+        self.assertEqual((told["record"], told["fields"]["classVersion"]), ("ClassPortInfo", 2))
+
+    def test_setAndDelete(self) -> None:
+        """Records are made and deleted, when that is confirmed; not all kinds can be."""
+        keep = openMADPort(self.clock, self.device)
+        self.addCleanup(keep.close)
+        joining = ("saquery", "MCMR", "mgid=ff12:401b:ffff::ffff:ffff", "portGID=fe80::10:1", "joinState=1")
+        self.patch(sys, "stdin", io.StringIO())
+        self.assertIn("--yes", str(self.said(*joining, "--set").status))
+        self.assertEqual(self.said(*joining, "--set", "--yes").status, None)
+        members = self.said("saquery", "MCMR", "portGID=fe80::10:1", "--json", "--smkey", "1").json
+        self.assertEqual([each["fields"]["joinState"] for each in members], [1])
+        self.assertEqual(self.said(*joining, "--delete", "--yes").status, None)
+        self.assertEqual(self.said("saquery", "MCMR", "portGID=fe80::10:1", "--json").json, [])
+        self.assertIn("is not for SubnAdmSet", str(self.said("saquery", "NR", "--set").status))
+
+    def test_mistakes(self) -> None:
+        """Records, components and values that there are not are refused."""
+        for arguments, words in ((["XY"], "there are ClassPortInfo"), (["NR", "1/2"], "takes lid")):
+            error = self.assertRaises(UsageError, Options().parseOptions, ["saquery", *arguments])
+            self.assertIn(words, str(error))
+        self.assertIn("no component foo", str(self.said("saquery", "NR", "foo=1").status))
+        self.assertIn("16 bits", str(self.said("saquery", "NR", "lid=70000").status))
+
+    def test_complete(self) -> None:
+        """Every record has a name here; and those of infiniband-diags are all known."""
+        records = {kind for kind in allAttributes().values() if issubclass(kind, Record)}
+        self.assertEqual({kind.record for kind in saquery.KINDS if issubclass(kind.record, Record)}, records)
+        names = "CPI NR PIR SL2VL PKTR VLAR IIR LR SR PR MCMR LFTR MFTR GIR SWIR SMIR".split()
+        self.assertEqual([name for name in names if saquery.kindNamed(name) is None], [])
+
+
+class SMInfoTests(CommandTestCase):
+    """The manager."""
+
+    def test_own(self) -> None:
+        """The one that our port knows is asked."""
+        self.assertEqual(
+            self.said("sminfo").out,
+            "sminfo: sm lid 8 sm guid 0x10000f, activity count 1 priority 4 state 3 SMINFO_MASTER\n",
+        )
+
+    def test_json(self) -> None:
+        """For programs."""
+        told = self.said("sminfo", "8", "--json").json
+        self.assertEqual(list(told), ["path", "guid", "smKey", "actCount", "priority", "smState"])
+
+    def test_nobody(self) -> None:
+        """Who is no manager does not answer as one."""
+        self.assertIn("txrdma sminfo: lid 2: ", str(self.said("sminfo", "2", "-t", "0.1").status))
+
+    def test_control(self) -> None:
+        """Telling it something wants to be confirmed."""
+        self.patch(sys, "stdin", io.StringIO())
+        self.assertIn("--yes", str(self.said("sminfo", "--control", "standby").status))
+        self.assertRaises(UsageError, Options().parseOptions, ["sminfo", "--control", "explode"])
+
+
+class PortStateTests(CommandTestCase):
+    """The state of ports."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.addCleanup(openMADPort(self.clock, self.device).close)  # keeps the fabric
+
+    def test_query(self) -> None:
+        """Of a switch's port the other end is told, too."""
+        told = self.said("portstate", "0,1", "3", "--json").json
+        self.assertEqual((told["nodeType"], told["port"]), ("SWITCH", 3))
+        self.assertEqual(told["portInfo"]["portState"], "ACTIVE")
+        self.assertEqual(told["peer"]["lid"], 3)
+        self.assertEqual(told["warnings"], [])
+        text = self.said("portstate", "0,1", "3").out
+        self.assertIn("SWITCH PortInfo: DR 0,1 port 3", text)
+        self.assertIn("Peer PortInfo: port 1", text)
+
+    def test_disableAndEnable(self) -> None:
+        """A port goes down, and comes up again."""
+        self.said("portstate", "9", "3", "disable", "--yes")
+        self.assertEqual(self.said("smpquery", "PI", "9", "3").fields["portPhysicalState"], "DISABLED (3)")
+        self.said("portstate", "9", "3", "enable", "--yes")
+        self.assertEqual(self.said("smpquery", "PI", "9", "3").fields["portPhysicalState"], "LINK_UP (5)")
+
+    def test_reset(self) -> None:
+        """Reset leaves it up: disabled, then enabled."""
+        said = self.said("portstate", "9", "3", "reset", "--yes", "--json", "--debug")
+        self.assertEqual(said.errors.count("SET PortInfo"), 2)
+        self.assertEqual(said.json["portInfo"]["portPhysicalState"], "LINK_UP")
+
+    def test_masks(self) -> None:
+        """What a port may use is changed within what it can."""
+        for operation, value, field, shown in (
+            ("speed", "SDR,DDR", "linkSpeedEnabled", "2.5 Gbps or 5.0 Gbps"),
+            ("espeed", "fdr", "linkSpeedExtEnabled", "14.0625 Gbps"),
+            ("width", "1x", "linkWidthEnabled", "1X"),
+        ):
+            said = self.said("portstate", "9", "3", operation, value, "--yes")
+            self.assertEqual(said.fields[field], shown)
+        self.assertIn("the port can", str(self.said("portstate", "9", "3", "espeed", "NDR", "--yes").status))
+        self.assertIn("there are", str(self.said("portstate", "9", "3", "width", "7z", "--yes").status))
+
+    def test_confirmation(self) -> None:
+        """Nothing is changed unless somebody has said so."""
+        for answer, isDone in (("n\n", False), ("\n", False), ("y\n", True)):
+            self.patch(sys, "stdin", Typist(answer))
+            said = self.said("portstate", "9", "4", "disable", "--debug")
+            self.assertIn("disable port 4 of lid 9? [y/N]", said.errors)
+            self.assertEqual("SET PortInfo" in said.errors, isDone)
+        self.patch(sys, "stdin", io.StringIO("y\n"))
+        said = self.said("portstate", "9", "5", "disable")
+        self.assertEqual(said.status, "disable port 5 of lid 9: this changes the fabric; say --yes")
+
+    def test_mistakes(self) -> None:
+        """Operations, values and ports that there are not are refused."""
+        for arguments, words in (
+            (["9"], "TARGET and PORT"),
+            (["9", "x"], "no port"),
+            (["9", "1", "explode"], "there are query"),
+            (["9", "1", "speed"], "a value"),
+            (["9", "1", "disable", "7"], "no value"),
+        ):
+            error = self.assertRaises(UsageError, Options().parseOptions, ["portstate", *arguments])
+            self.assertIn(words, str(error))
+        self.assertIn("has 36 ports", str(self.said("portstate", "9", "37").status))
+
+
+class QueryTests(CommandTestCase):
+    """Any call."""
+
+    def test_get(self) -> None:
+        """C{SubnGet PortInfo 9 --modifier 1}."""
+        told = self.said("query", "SubnGet", "PortInfo", "9", "--modifier", "1", "--json").json
+        self.assertEqual(told["attribute"], "PortInfo")
+        self.assertEqual(told["fields"]["portPhysicalState"], "LINK_UP")
+
+    def test_classes(self) -> None:
+        """Calls go to the class that they are named for."""
+        port = self.said("query", "PerformanceGet", "PortCounters", "9", "portSelect=2", "--json").json
+        self.assertEqual(port["fields"]["portSelect"], 2)
+        table = self.said("query", "SubnAdmGetTable", "NodeRecord", "nodeType=2", "--json").json
+        self.assertEqual([each["fields"]["lid"] for each in table], [9])
+
+    def test_change(self) -> None:
+        """A Set changes what is given and leaves the rest."""
+        keep = openMADPort(self.clock, self.device)
+        self.addCleanup(keep.close)
+        before = self.said("smpquery", "PI", "2").fields
+        said = self.said("query", "SubnSet", "PortInfo", "2", "--change", "--yes", "vlHighLimit=3")
+        self.assertEqual(said.status, None)
+        self.assertEqual(self.said("smpquery", "PI", "2").fields, {**before, "vlHighLimit": "3"})
+
+    def test_confirmation(self) -> None:
+        """What changes something wants to be confirmed."""
+        self.patch(sys, "stdin", io.StringIO())
+        said = self.said("query", "PerformanceSet", "PortCounters", "9", "portSelect=1")
+        words = "PerformanceSet PortCounters to lid 9: this changes the fabric; say --yes"
+        self.assertEqual(said.status, words)
+
+    def test_mistakes(self) -> None:
+        """Calls, attributes and fields that there are not are told, with those that there are."""
+        for arguments, words in (
+            (("SubnAsk", "NodeInfo"), "SubnGet"),
+            (("SubnGet", "NodeRecord"), "NodeInfo"),
+            (("SubnSet", "PortInfo", "1", "foo=1"), "vlHighLimit"),
+            (("SubnSet", "SMInfo", "1", "smState=ASLEEP"), "MASTER"),
+        ):
+            self.assertIn(words, str(self.said("query", *arguments).status))
+        self.assertRaises(UsageError, Options().parseOptions, ["query", "SubnGet"])
+
+
+class FieldsTests(SynchronousTestCase):
+    """Attributes and fields by name."""
+
+    def test_names(self) -> None:
+        """Case does not matter."""
+        self.assertIs(rpcNamed("subnadmget"), RPCS["SubnAdmGet"])
+        self.assertIs(attributeNamed("pathrecord"), PathRecord)
+
+    def test_values(self) -> None:
+        """Numbers, names, addresses, texts, lists."""
+        told = assigned(attributeNamed("SMInfo"), [("smstate", "standby"), ("priority", "7")])
+        self.assertEqual(told, SMInfo(smState=SMState.STANDBY, priority=7))
+        pairs = [("serviceGID", "fe80::1"), ("serviceName", "x"), ("data16", "1,0x2")]
+        record = assigned(ServiceRecord, pairs)
+        assert isinstance(record, ServiceRecord)
+        self.assertEqual(record.serviceGID, GID.fromString("fe80::1"))
+        self.assertEqual(record.serviceName, b"x".ljust(64, b"\0"))
+        self.assertEqual(record.data16, (1, 2, 0, 0, 0, 0, 0, 0))
+        info = assigned(PortInfo, [("lid", "0x11"), ("clientReregister", "yes")])
+        assert isinstance(info, PortInfo)
+        self.assertEqual((info.lid, info.clientReregister), (17, True))
+
+    def test_inner(self) -> None:
+        """Fields of inner layouts are named with a dot, or alone."""
+        for name in ("nodeInfo.nodeType", "nodeType"):
+            record = assigned(NodeRecord, [(name, "2")])
+            assert isinstance(record, NodeRecord)
+            self.assertEqual(record.nodeInfo.nodeType, NodeType.SWITCH)
+
+    def test_query(self) -> None:
+        """A query has the mask of its components."""
+        self.assertEqual(queried(NodeRecord, [("lid", "1"), ("nodeInfo.nodeType", "1")]).mask, 0b10001)
+        self.assertEqual(queried(MCMemberRecord, []).mask, 0)
+
+    def test_refused(self) -> None:
+        """Values that do not fit are told."""
+        for kind, name, text in (
+            (PortInfo, "lid", "65536"),
+            (PortInfo, "lid", "-1"),
+            (PortInfo, "lid", "x"),
+            (PortInfo, "reserved", "0"),
+            (PKeyTable, "pkeys", ",".join("0" * 33)),
+            (ServiceRecord, "serviceName", "x" * 65),
+            (ServiceRecord, "serviceGID", "nowhere"),
+            (PortInfo, "clientReregister", "perhaps"),
+        ):
+            error = self.assertRaises(InvalidRequest, assigned, kind, [(name, text)])
+            self.assertIn(name, str(error))
+
+    def test_classes(self) -> None:
+        """Attributes of every class with some are known by name."""
+        tuple(attributesOf(None))
+        classes = {managementClass for managementClass, _ in allAttributes()}
+        wanted = {ManagementClass.COMM_MGT, ManagementClass.DEV_MGT, ManagementClass.PERFORMANCE}
+        self.assertTrue(wanted <= classes)
