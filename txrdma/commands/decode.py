@@ -4,15 +4,14 @@ C{txrdma decode}: management datagrams explained.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from txrdma.commands.attributefields import attributeDict, attributesOf
-from txrdma.commands.fabrics import count, tellJSON
-from txrdma.commands.options import CommandOptions as PlainOptions
+from txrdma.commands.fabrics import count, LooseOptions, tellJSON
 from txrdma.error import InvalidRequest, WireError
 from txrdma.iba.headers import BTH, DETH, GRH, Opcode
 from txrdma.iba.pcap import Datagram, LinkType, PcapReader
@@ -37,7 +36,7 @@ class Found(NamedTuple):
     datagram: bytes
 
 
-class CommandOptions(PlainOptions):
+class CommandOptions(LooseOptions):
     """What to explain."""
 
     synopsis = "[options] [HEX... | FILE]"
@@ -91,7 +90,7 @@ def _fields(layout: Layout) -> dict[str, Any]:
 
 
 def _found(arguments: tuple[str, ...]) -> Iterator[Found]:
-    if len(arguments) == 1 and arguments[0] != "-" and Path(arguments[0]).is_file():
+    if len(arguments) == 1 and arguments[0] != "-" and os.path.isfile(arguments[0]):
         with open(arguments[0], "rb") as file:
             yield from _inFile(file)
     elif arguments and arguments != ("-",):

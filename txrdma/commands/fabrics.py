@@ -73,7 +73,28 @@ def count(text: str) -> int:
     return value
 
 
-class FabricOptions(CommandOptions):
+class LooseOptions(CommandOptions):
+    """Of commands whose options may stand behind their arguments."""
+
+    def parseOptions(self, options: Sequence[str] | None = None) -> None:
+        """As Twisted's, after everything has its place."""
+        given = sys.argv[1:] if options is None else options
+        try:
+            said, arguments = gnu_getopt(list(given), self.shortOpt, self.longOpt)
+            given = [*self._flat(said), "--", *arguments]
+        except GetoptError:
+            pass  # what is wrong, Twisted says
+        super().parseOptions(given)  # type: ignore[no-untyped-call]  # of Twisted's
+
+    def _flat(self, options: Sequence[tuple[str, str]]) -> Iterator[str]:
+        for name, value in options:
+            if name.startswith("--"):
+                yield f"{name}={value}" if f"{name[2:]}=" in self.longOpt else name
+            else:
+                yield name + value
+
+
+class FabricOptions(LooseOptions):
     """Of all commands that go into a fabric."""
 
     optFlags = [
@@ -102,23 +123,6 @@ class FabricOptions(CommandOptions):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
         self["debug"] = 0
-
-    def parseOptions(self, options: Sequence[str] | None = None) -> None:
-        """As Twisted's, but options may stand behind arguments, too."""
-        given = sys.argv[1:] if options is None else options
-        try:
-            said, arguments = gnu_getopt(list(given), self.shortOpt, self.longOpt)
-            given = [*self._flat(said), "--", *arguments]
-        except GetoptError:
-            pass  # what is wrong, Twisted says
-        super().parseOptions(given)  # type: ignore[no-untyped-call]  # of Twisted's
-
-    def _flat(self, options: Sequence[tuple[str, str]]) -> Iterator[str]:
-        for name, value in options:
-            if name.startswith("--"):
-                yield f"{name}={value}" if f"{name[2:]}=" in self.longOpt else name
-            else:
-                yield name + value
 
     def opt_debug(self) -> None:
         """Show datagrams on standard error; twice their fields, three times their bytes, too."""
