@@ -27,6 +27,7 @@ from txrdma.sim.sa import SubnetAdministration
 from txrdma.sim.sma import SubnetManagementAgents
 from txrdma.sim.timetable import Timetable
 from txrdma.sim.traps import badMKey, linkChanged, trapDatagram
+from txrdma.sim.vendor import answerVendor, CLASSES
 
 RESWEEP_SECONDS: Final = 1.0
 """How long after a change the subnet's manager looks anew."""
@@ -451,9 +452,9 @@ class SimulatedFabric:
         """What a node's own agents answer; None for silence."""
         if datagram[1] == _SUBN:
             return self.sma.answer(port, datagram)
-        if datagram[1] != _PERFORMANCE or datagram[3] & _RESPONSE:
-            return None
-        return self.pma.answer(port, datagram)
+        if datagram[1] in CLASSES:
+            return answerVendor(port, datagram)
+        return self.pma.answer(port, datagram) if datagram[1] == _PERFORMANCE else None
 
     def _answer(self, node: SimulatedNode, to: SimulatedMADPort, reply: bytes, envelope: object) -> None:
         if self.loss and self._isLost():

@@ -17,12 +17,14 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID
 from txrdma.interfaces import IMADPort
 from txrdma.mad import pma, sa, smp
+from txrdma.mad._frames import Keys
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.discovery import Sweep
 from txrdma.mad.errors import MADTimeoutError
 from txrdma.mad.messages import MADRequest, Notice
-from txrdma.mad.ports import availableMADPorts, openMADPort
+from txrdma.mad.ports import availableMADPorts, defaultMADPort, openMADPort
 from txrdma.mad.serving import MADServer
+from txrdma.mad.vendor import OPENIB_OUI, OpenIBCPUInfo, OpenIBHostInfo, OpenIBPing, servePing
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.fattree import fatTree
 from txrdma.test.mad.simulated import FabricTestCase, gmp, route, TWO_SWITCHES
@@ -191,6 +193,29 @@ class ServingTests(FabricTestCase):
         self.assertEqual([self.told(call).text for call in calls], ["b"] * 3)
 
 
+class VendorTests(FabricTestCase):
+    """Hosts answer ping and sysstat; switches run no such servers."""
+
+    def ask(self, kind: Any, name: str) -> Any:
+        path = gmp(self.lid(name))
+        return self.agent.VendGet(kind, path, retries=0, keys=Keys(oui=OPENIB_OUI))
+
+    def test_answers(self) -> None:
+        """The host's name, and its processors."""
+        self.assertEqual(self.told(self.ask(OpenIBPing, "c")).text, "c")
+        self.assertEqual(self.told(self.ask(OpenIBHostInfo, "b")).text, "b")
+        self.assertIn("simulated", self.told(self.ask(OpenIBCPUInfo, "b")).text)
+
+    def test_switch(self) -> None:
+        """From a switch, there is silence."""
+        self.refused(self.ask(OpenIBPing, "left"), MADTimeoutError)
+
+    def test_served(self) -> None:
+        """A server that is attached goes before."""
+        servePing(MADServer(self.agentAt("c")), "me")
+        self.assertEqual(self.told(self.ask(OpenIBPing, "c")).text, "me")
+
+
 class PortTests(FabricTestCase):
     """A management port of the simulated fabric."""
 
@@ -286,8 +311,11 @@ class StringTests(SynchronousTestCase):
             self.assertIn(word, str(error))
 
     def test_available(self) -> None:
-        """There always is a simulated one, and it comes last."""
-        self.assertEqual(availableMADPorts()[-1], "sim")
+        """There always is a simulated one, and it is the default where no port is real."""
+        names = availableMADPorts()
+        self.assertIn("sim", names)
+        if not any(name.startswith(("umad", "ibsim")) for name in names):
+            self.assertEqual(defaultMADPort(), "sim")
 
     def test_big(self) -> None:
         """A fabric of a thousand hosts is there at once, and works."""
