@@ -19,6 +19,11 @@ BENCH ?=
 DOCS ?=
 CAPTURE ?=
 PATIENCE ?=
+# What make test runs: all suites but those that have a target of their own.
+ELSEWHERE := txrdma/test/kernel txrdma/test/ibsim
+FOLDERS = $(filter-out $(ELSEWHERE),$(patsubst %/__init__.py,%,$(wildcard txrdma/test/*/__init__.py)))
+SUITES = $(subst /,.,$(basename $(wildcard txrdma/test/test_*.py)) $(FOLDERS))
+UNIT_TESTS = $(if $(filter file,$(origin TESTS)),$(SUITES),$(TESTS))
 IBSIM_TESTS = $(if $(filter file,$(origin TESTS)),txrdma.test.ibsim,$(TESTS))
 KERNEL_TESTS = $(if $(filter file,$(origin TESTS)),txrdma.test.kernel,$(TESTS))
 
@@ -37,7 +42,7 @@ demo: $(VENV)/.has-demo
 	@$(BIN)/python -m txrdma.demo $(DEMO)
 
 test: $(VENV)/.has-test
-	@$(BIN)/python tools/trial.py -j$(JOBS) $(TESTS)
+	@$(BIN)/python tools/trial.py -j$(JOBS) $(UNIT_TESTS)
 
 check: lint types docs
 
