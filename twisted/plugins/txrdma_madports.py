@@ -1,5 +1,7 @@
-from txrdma.mad.strings import IbsimPortStringParser
+from txrdma.mad.strings import IbsimPortStringParser, UmadPortStringParser, VerbsPortStringParser
 from txrdma.sim.strings import SimulatedPortStringParser
 
 ibsimPortParser = IbsimPortStringParser()
 simulatedPortParser = SimulatedPortStringParser()
+umadPortParser = UmadPortStringParser()
+verbsPortParser = VerbsPortStringParser()

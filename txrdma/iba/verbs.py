@@ -178,6 +178,7 @@ class Completion(NamedTuple):
     @ivar immediate: None unless the message carried one.
     @ivar sourceQPN: who sent a datagram.
     @ivar hasGRH: the GRH space of the receive buffer was filled.
+    @ivar sourceLID: where a datagram came from, on InfiniBand; C{serviceLevel} is what it had.
     """
 
     identifier: int
@@ -188,6 +189,8 @@ class Completion(NamedTuple):
     immediate: int | None = None
     sourceQPN: QPN = QPN(0)
     hasGRH: bool = False
+    sourceLID: LID = LID(0)
+    serviceLevel: int = 0
 
 
 @dataclass(frozen=True, slots=True)

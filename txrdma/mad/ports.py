@@ -47,7 +47,8 @@ def madPortKinds() -> list[str]:
     return sorted(parser.prefix for parser in _parsers())
 
 
-_ORDER = ("umad", "vmad", "ibsim", "sim")
+_ORDER = ("umad", "ibsim", "sim", "vmad")
+"""Real ports first; by C{vmad} last, which brings no datagrams of subnet management."""
 
 
 def _parsers() -> Iterator[IMADPortStringParser]:

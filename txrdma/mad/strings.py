@@ -1,5 +1,5 @@
 """
-The strings of management ports C{ibsim...}: what stands in them, made into ports.
+The strings of management ports C{ibsim...}, C{umad...} and C{vmad...}: what stands in them, made into ports.
 
 Twisted loads this module whenever it looks for port plugins, so it imports next to nothing.
 """
@@ -62,3 +62,79 @@ def _understood(*args: str, **kwargs: str) -> tuple[str, str, bool]:
     if values.get("sm", "no") not in ("yes", "no"):
         raise ValueError(f"ibsim: sm is yes or no, not {values['sm']!r}")
     return values.get("node", ""), values.get("socket", ""), values.get("sm", "no") == "yes"
+
+
+@implementer(IPlugin, IMADPortStringParser)
+class UmadPortStringParser:
+    """
+    C{umad:PORT}; the key is C{rmpp}.
+
+    C{PORT} is as L{txrdma.ports.getEndPort} has it, such as C{mlx5_0/1}; without it, the first port that is
+    active. C{rmpp=own} has us cut and join long messages instead of the kernel.
+    """
+
+    prefix = "umad"
+
+    def parsePort(self, reactor: Any, *args: str, **kwargs: str) -> IMADPort:
+        """Open it."""
+        from txrdma.mad.umad import UmadPort
+        from txrdma.ports import getEndPort
+
+        for key, value in kwargs.items():
+            if key not in ("port", "rmpp") or (key == "port" and args):
+                raise ValueError(f"umad: {key}={value} has no meaning here; keys are port and rmpp")
+        # A colon in a GID or a GUID needs no backslash here: there is nothing else that it could part.
+        spelling = ":".join(args) or kwargs.get("port", "")
+        rmpp = kwargs.get("rmpp", "kernel")
+        if rmpp not in ("kernel", "own"):
+            raise ValueError(f"umad: rmpp is kernel or own, not {rmpp!r}")
+        return UmadPort(reactor, getEndPort(spelling), rmpp == "kernel")
+
+    def available(self) -> Sequence[str]:
+        """Ports whose device files we may open, those of InfiniBand first."""
+        from txrdma.iba.verbs import LinkLayer
+        from txrdma.ports import devices
+
+        ports = [
+            port
+            for device in devices()
+            for port in device.ports
+            if port.madName and os.access(f"/dev/infiniband/{port.madName}", os.R_OK | os.W_OK)
+        ]
+        ports.sort(key=lambda port: port.linkLayer is not LinkLayer.INFINIBAND)
+        return [f"umad:{port.name}" for port in ports]
+
+
+@implementer(IPlugin, IMADPortStringParser)
+class VerbsPortStringParser:
+    """
+    C{vmad:DEVICE}, where C{DEVICE} is a whole device string, such as C{soft:192.0.2.1} or C{pyverbs:mlx5_0}.
+
+    It brings no datagrams of subnet management. The key C{endport}, of ours, is the number of the port.
+    """
+
+    prefix = "vmad"
+
+    def parsePort(self, reactor: Any, *args: str, **kwargs: str) -> IMADPort:
+        """Open it, and the device."""
+        from txrdma.mad.verbsport import VerbsPort
+        from txrdma.verbs.devices import sharedDevice
+
+        number = kwargs.pop("endport", "1")
+        if not number.isdecimal():
+            raise ValueError(f"vmad: endport is a number, not {number!r}")
+        if not args:
+            raise ValueError("vmad: by which device? Say vmad:soft or vmad:pyverbs:NAME")
+        words = [*map(_quoted, args), *(f"{key}={_quoted(value)}" for key, value in kwargs.items())]
+        return VerbsPort(reactor, sharedDevice(reactor, ":".join(words)), int(number))
+
+    def available(self) -> Sequence[str]:
+        """By every device that could be opened."""
+        from txrdma.verbs.devices import availableDevices
+
+        return [f"vmad:{name}" for name in availableDevices()]
+
+
+def _quoted(word: str) -> str:
+    """So that it is one word again."""
+    return "".join(f"\\{character}" if character in "\\:=" else character for character in word)

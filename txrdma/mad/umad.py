@@ -26,7 +26,8 @@ from txrdma.iba.path import GMP_QKEY, IBPath, MADEndPort
 from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, LID, PKey, QPN
 from txrdma.iba.verbs import Buffer
 from txrdma.interfaces import IMADPort, IMADReceiver
-from txrdma.mad._long import RMPP_CLASSES
+from txrdma.mad._choices import HOPS, partitionIndex, sourceIndex
+from txrdma.mad._long import isLong, RMPP_CLASSES
 from txrdma.mad.messages import formatOf
 from txrdma.ports import EndPort
 
@@ -37,6 +38,9 @@ _LONGEST_READ: Final = _HEADER + 64 * 1024
 _BATCH: Final = 64
 _SOONER: Final = 900
 """Milliseconds that the kernel waits for each second that we do."""
+
+_RESENDS: Final = 7
+"""How often the kernel sends the segments of a long message again, each time after 2 seconds."""
 
 # Agent, status, timeout in milliseconds, retries, length: in the host's order; what follows is big-endian.
 _LOCAL: Final = Struct("=IIIII")
@@ -214,7 +218,8 @@ class UmadPort:
     def refresh(self) -> MADEndPort:
         """Look anew at what the port is."""
         port = self._sysfs
-        gids = tuple(port.gids())
+        self._gids = port.gidTable()
+        gids = tuple(entry.gid for entry in self._gids)
         self.endPort = MADEndPort(
             portGUID=port.guid or (gids[0].guid if gids else GUID(bytes(8))),
             gids=gids,
@@ -283,7 +288,8 @@ class UmadPort:
         assert receiver is not None
         _agent, status, _timeout, _retries, _length = _LOCAL.unpack_from(header)
         if status:
-            receiver.undeliverable(datagram, os.strerror(status))
+            if not datagram[3] & 0x80:  # of an answer nobody wants to know
+                receiver.undeliverable(datagram, os.strerror(status))
             return
         qpn, qkey, lid, sl, bits, hasGRH, gidIndex, hops, tclass, gid, flow = _REMOTE.unpack_from(header, 20)
         (pkeyIndex,) = _PKEY_INDEX.unpack_from(header, 56)
@@ -298,11 +304,9 @@ class UmadPort:
     def _envelope(self, agent: _Agent, datagram: Buffer, path: IBPath, answerWithin: float) -> bytes:
         end = self.endPort
         isSMI = agent.managementClass & 0x7F == 1
-        gidIndex = 0
-        if path.dgid is not None and path.sgid in end.gids:
-            gidIndex = end.gids.index(path.sgid)
         # The kernel gives up a little before us: it takes no request twice that it still waits for.
-        local = _LOCAL.pack(agent.number, 0, int(answerWithin * _SOONER), 0, len(datagram))
+        resends = _RESENDS if self.doesRMPP and isLong(bytes(datagram[:36])) else 0
+        local = _LOCAL.pack(agent.number, 0, int(answerWithin * _SOONER), resends, len(datagram))
         remote = _REMOTE.pack(
             0 if isSMI else path.dqpn or 1,
             0 if isSMI else path.qkey or GMP_QKEY,
@@ -310,8 +314,8 @@ class UmadPort:
             path.serviceLevel,
             path.slid & ((1 << end.lidMask) - 1),
             path.dgid is not None,
-            gidIndex,
-            path.hopLimit,
+            sourceIndex(self._gids, path),
+            path.hopLimit if end.lid else path.hopLimit or HOPS,
             path.trafficClass,
             path.dgid.raw if path.dgid is not None else bytes(16),
             path.flowLabel,
@@ -319,14 +323,11 @@ class UmadPort:
         return local + remote + _PKEY_INDEX.pack(self._pkeyIndex(path.pkey))
 
     def _pkeyIndex(self, pkey: PKey) -> int:
-        """Where a partition is in the table; of the default one the limited membership will do."""
-        pkeys = self.endPort.pkeys
-        if pkey in pkeys:
-            return pkeys.index(pkey)
-        limited = PKey(pkey & 0x7FFF)
-        if limited in pkeys:
-            return pkeys.index(limited)
-        raise InvalidRequest(f"{self.name} is not in partition {pkey:#06x}")
+        """Where a partition is in the table."""
+        index = partitionIndex(self.endPort.pkeys, pkey)
+        if index is None:
+            raise InvalidRequest(f"{self.name} is not in partition {pkey:#06x}")
+        return index
 
     def _agentFor(self, managementClass: int, datagram: Buffer) -> _Agent:
         """The agent by which we ask; made when it is wanted first."""

@@ -138,6 +138,20 @@ class QueuePairTests(FakeDevice):
         (completion,) = self.receives.poll(10)
         self.assertEqual((completion.immediate, completion.length), (0x01020304, 5))
 
+    def test_datagram(self) -> None:
+        """A datagram tells by which way it came; a message of a connection doesn't."""
+        pair: Any = self.domain.createQueuePair(QPKind.UD, self.sends, self.receives, Capacity(8, 8, 2, 2))
+        pair.modify(QPAttributes(state=QPState.INIT))
+        pair.postReceive([ReceiveRequest(1)])
+        self.receive(2)
+        way = {"wc_flags": 1, "src_qp": 77, "slid": 9, "sl": 3, "byte_len": 50}
+        for raw in (_inside(pair, "_raw"), self.raw):
+            raw.complete(self.rawReceives, receive=True, **way)
+        datagram, message = self.receives.poll(10)
+        self.assertEqual((datagram.sourceQPN, datagram.hasGRH), (77, True))
+        self.assertEqual((datagram.sourceLID, datagram.serviceLevel), (9, 3))
+        self.assertEqual((message.hasGRH, message.sourceLID, message.serviceLevel), (False, 0, 0))
+
     def test_allOrNothing(self) -> None:
         """What does not fit as a whole is not posted; when something is polled there is room."""
         self.send(*range(7))

@@ -19,7 +19,7 @@ from zope.interface import implementer
 from twisted.logger import Logger
 
 from txrdma.error import InvalidRequest, RDMAError, ResourceExhausted
-from txrdma.iba.types import QPN
+from txrdma.iba.types import LID, QPN
 from txrdma.iba.verbs import Completion, CompletionOpcode, QPKind, Status
 from txrdma.interfaces import ICompletionChannel, ICompletionQueue
 from txrdma.verbs._pyverbs import Pyverbs, translated
@@ -292,6 +292,7 @@ class PyverbsCompletionQueue:
                     taken.append(Completion(identifier, status, opcode, member.number))
                     continue
                 flags = wc.wc_flags
+                isUD = member.kind is QPKind.UD
                 taken.append(
                     Completion(
                         identifier,
@@ -301,7 +302,9 @@ class PyverbsCompletionQueue:
                         wc.byte_len,
                         socket.ntohl(wc.imm_data) if flags & _HAS_IMMEDIATE else None,
                         QPN(wc.src_qp),
-                        member.kind is QPKind.UD and bool(flags & _HAS_GRH),  # rxe says so of others, too
+                        isUD and bool(flags & _HAS_GRH),  # rxe says so of others, too
+                        LID(wc.slid if isUD else 0),
+                        wc.sl if isUD else 0,
                     )
                 )
             if count < wanted:

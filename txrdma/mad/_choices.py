@@ -1,0 +1,49 @@
+"""
+What a sender of management datagrams has to choose by itself: entries of its port's tables.
+
+Follows InfiniBand Architecture vol. 1, 8.3 (GRH) and 10.9.1 (partitions), and annex A17 (RoCE v2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import PKey
+from txrdma.iba.verbs import GIDEntry, GIDType
+
+HOPS: Final = 64
+"""Of a GRH whose path says nothing, where there are no LIDs."""
+
+_FULL: Final = 0x8000
+
+
+def sourceIndex(table: Sequence[GIDEntry], path: IBPath) -> int:
+    """
+    The GID to send from: the one of the path, else one of the kind of the destination's.
+
+    Where a GID stands there twice, for RoCE v1 and v2, it is the latter.
+    """
+    if path.dgid is None:
+        return 0
+    best, found = 0, 0
+    for index, entry in enumerate(table):
+        if not any(entry.gid.raw):
+            continue
+        fit = 1 + (entry.type is not GIDType.ROCE_V1)
+        if path.sgid is not None:
+            fit += 16 * (entry.gid == path.sgid)
+        fit += 8 * (entry.gid.isMapped == path.dgid.isMapped)
+        fit += 4 * (entry.gid.isLinkLocal == path.dgid.isLinkLocal)
+        if fit > best:
+            best, found = fit, index
+    return found
+
+
+def partitionIndex(table: Sequence[PKey], pkey: PKey) -> int | None:
+    """Where a partition is in the table, with whatever membership; None where we are no member."""
+    if pkey in table:
+        return table.index(pkey)
+    other = PKey(pkey ^ _FULL)
+    return table.index(other) if other in table else None

@@ -1,0 +1,381 @@
+"""
+General management datagrams by a queue pair of one's own, on any verbs device.
+
+Follows InfiniBand Architecture vol. 1, 13.5.1 (datagrams of classes other than subnet management may come
+from any queue pair) and 11.4.2.1 (a received datagram's GRH). Queue pair 1 of the device remains the
+kernel's: who asks it is answered here, but who wants to ask us has to know our queue pair's number.
+
+On a device of the kernel's this takes the right to use Q_Keys with the upper bit set (CAP_NET_RAW).
+"""
+
+from __future__ import annotations
+
+from collections import deque, OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from zope.interface import implementer
+
+from twisted.logger import Logger
+
+from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
+from txrdma.iba.headers import GRH
+from txrdma.iba.internet import IPv4
+from txrdma.iba.path import GMP_QKEY, IBPath, MADEndPort
+from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, LID, PKey, QPN
+from txrdma.iba.verbs import (
+    Access,
+    AddressVector,
+    AsyncEvent,
+    AsyncEventKind,
+    Buffer,
+    Capacity,
+    Completion,
+    GIDEntry,
+    Operation,
+    QPAttributes,
+    QPKind,
+    QPState,
+    ReceiveRequest,
+    Segment,
+    SendRequest,
+    Status,
+)
+from txrdma.interfaces import IAddressHandle, IMADPort, IMADReceiver, IVerbsDevice
+from txrdma.mad._choices import HOPS, partitionIndex, sourceIndex
+from txrdma.mad.messages import MAD_LENGTH
+from txrdma.verbs.completions import CompletionReader, ReaderReactor
+
+_log = Logger()
+
+SENDS: Final = 64
+RECEIVES: Final = 256
+HANDLES: Final = 4 * SENDS
+"""Ways that are kept: more than can be in use at once, so that the one unused for longest is free."""
+
+_GRH: Final = 40
+_STRIDE: Final = 320
+_RECEIVE: Final = 1 << 16
+_NO_GID: Final = GID(bytes(16))
+_CHANGES: Final = (
+    AsyncEventKind.GID_CHANGE,
+    AsyncEventKind.LID_CHANGE,
+    AsyncEventKind.PKEY_CHANGE,
+    AsyncEventKind.SM_CHANGE,
+    AsyncEventKind.PORT_ACTIVE,
+)
+
+
+class Arrival(NamedTuple):
+    """What is known of the way of a datagram that came. C{grh} is empty where it had none."""
+
+    grh: bytes
+    sqpn: int
+    slid: int
+    serviceLevel: int
+
+
+@implementer(IMADPort)
+class VerbsPort:
+    """
+    A port of a verbs device, by an unreliable datagram queue pair.
+
+    @ivar qpn: the queue pair's number: where requests reach us.
+    """
+
+    transactionIDBits = 64
+    hasSMI = False
+    doesRMPP = False
+
+    def __init__(self, reactor: ReaderReactor, device: IVerbsDevice, number: int = 1) -> None:
+        """
+        @param device: is the port's from now on, and closed with it.
+        @param number: of the device's port.
+        @raise InvalidRequest: it has no such port.
+        @raise txrdma.error.ResourceExhausted: the device gives no queue pair, or no memory.
+        """
+        self.name = f"vmad:{device.name}" + (f":endport={number}" if number != 1 else "")
+        self._device = device
+        self._number = number
+        self._receiver: IMADReceiver | None = None
+        self._closed = False
+        self._handles: OrderedDict[AddressVector, IAddressHandle] = OrderedDict()
+        self._waiting: deque[tuple[bytes, IBPath]] = deque()
+        self._free = deque(range(SENDS))
+        self._posted = 0
+        self._closers: list[Callable[[], None]] = [device.close]
+        try:
+            self.endPort = self.refresh()
+            self._make(reactor)
+            self._open()
+        except BaseException:
+            self._release()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<VerbsPort {self.name} queue pair {self.qpn:#x}>"
+
+    # IMADPort
+
+    def start(self, receiver: IMADReceiver) -> None:
+        """Bring what comes from now on."""
+        self._receiver = receiver
+        self._reader.start()
+
+    def serve(self, managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
+        """Whatever comes to the queue pair is ours anyway: nobody else could have it."""
+        return lambda: None
+
+    def send(self, datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
+        """
+        Send one; it waits here while the send queue is full.
+
+        @raise InvalidRequest: it is one of subnet management, or has no address, or another partition.
+        """
+        if self._closed:
+            raise DeviceUnavailable(f"{self.name} is closed")
+        if len(datagram) != MAD_LENGTH:
+            raise InvalidRequest(f"a datagram has {MAD_LENGTH} bytes here, not {len(datagram)}")
+        if datagram[1] & 0x7F == 1:
+            raise InvalidRequest(f"{self.name}: subnet management is for queue pair 0 alone")
+        if partitionIndex((self._pkey,), path.pkey) is None:
+            raise InvalidRequest(
+                f"{self.name} is in partition {self._pkey:#06x}, the path in {path.pkey:#06x}"
+            )
+        if path.dgid is None and not path.dlid:
+            raise InvalidRequest(f"{self.name}: {path} leads nowhere: it has no GID, and no LID")
+        if self._free and not self._waiting:
+            self._post(datagram, path)
+        else:
+            self._waiting.append((bytes(datagram), path))
+
+    def pathOf(self, envelope: object) -> IBPath:
+        """The way that a datagram took."""
+        assert isinstance(envelope, Arrival)
+        sgid = dgid = None
+        trafficClass = flowLabel = hopLimit = 0
+        if envelope.grh:
+            sgid, dgid, trafficClass, flowLabel, hopLimit = _wayIn(envelope.grh)
+        return IBPath(
+            slid=LID(envelope.slid),
+            dlid=self.endPort.lid,
+            serviceLevel=envelope.serviceLevel,
+            sgid=sgid,
+            dgid=dgid,
+            trafficClass=trafficClass,
+            flowLabel=flowLabel,
+            hopLimit=hopLimit,
+            pkey=self._pkey,
+            sqpn=QPN(envelope.sqpn),
+            dqpn=self.qpn,
+            qkey=GMP_QKEY,
+        )
+
+    def refresh(self) -> MADEndPort:
+        """Look anew at what the port is."""
+        device, number = self._device, self._number
+        port = device.portAttributes(number)
+        self._gids: Sequence[GIDEntry] = device.gidTable(number)
+        gids = tuple(entry.gid for entry in self._gids)
+        known = next((gid.guid for gid in gids if gid != _NO_GID and not gid.isMapped), None)
+        pkeys = tuple(device.pkeys(number)) or (DEFAULT_PKEY,)
+        self.endPort = MADEndPort(
+            portGUID=known or device.attributes.nodeGUID or GUID(bytes(8)),
+            gids=gids,
+            portNum=number,
+            lid=port.lid,
+            lidMask=port.lidMask,
+            smLID=port.smLID,
+            smServiceLevel=port.smServiceLevel,
+            pkeys=pkeys,
+        )
+        return self.endPort
+
+    def close(self) -> None:
+        """Let go of the queue pair and the device. Twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        self._reader.stop()
+        self._waiting.clear()
+        self._release()
+
+    # The queue pair.
+
+    def _make(self, reactor: ReaderReactor) -> None:
+        device = self._device
+        domain = device.createProtectionDomain()
+        self._closers.append(domain.close)
+        channel = device.createChannel()
+        self._closers.append(channel.close)
+        queue = device.createCompletionQueue(SENDS + RECEIVES, channel)
+        self._closers.append(queue.close)
+        self._memory = domain.allocateMemory((SENDS + RECEIVES) * _STRIDE, Access.LOCAL_WRITE)
+        self._closers.append(self._memory.close)
+        self._domain = domain
+        self._pair = domain.createQueuePair(QPKind.UD, queue, queue, Capacity(SENDS, RECEIVES, 1, 1))
+        self._closers.append(self._pair.close)
+        self.qpn: QPN = self._pair.number
+        self._reader = CompletionReader(reactor, channel, [queue], self._completed, lingerSeconds=0)
+        self._closers.append(device.subscribe(self._told))
+
+    def _open(self) -> None:
+        """From RESET to RTS, with all receives posted."""
+        index = partitionIndex(self.endPort.pkeys, DEFAULT_PKEY) or 0
+        self._pkey: PKey = self.endPort.pkeys[index]
+        modify = self._pair.modify
+        modify(QPAttributes(state=QPState.INIT, pkeyIndex=index, port=self._number, qkey=GMP_QKEY))
+        self._receive(range(RECEIVES))
+        modify(QPAttributes(state=QPState.RTR))
+        modify(QPAttributes(state=QPState.RTS, sqPSN=0))
+
+    def _release(self) -> None:
+        handles = [handle.close for handle in self._handles.values()]
+        self._handles.clear()
+        closers, self._closers = self._closers, []
+        for close in (*reversed(closers[1:]), *handles, *closers[:1]):
+            try:
+                close()
+            except RDMAError as error:
+                _log.debug("{port}: {error}", port=self.name, error=error)
+
+    def _receive(self, slots: Sequence[int]) -> None:
+        address, lkey, view = self._memory.address, self._memory.lkey, self._memory.view
+        for slot in slots:
+            view[(SENDS + slot) * _STRIDE] = 0  # no GRH of before: of IPv4 only the latter half is written
+        self._pair.postReceive(
+            [
+                ReceiveRequest(
+                    _RECEIVE + slot, (Segment(address + (SENDS + slot) * _STRIDE, _GRH + MAD_LENGTH, lkey),)
+                )
+                for slot in slots
+            ]
+        )
+        self._posted += len(slots)
+
+    def _post(self, datagram: Buffer, path: IBPath) -> None:
+        handle = self._handleTo(path)
+        slot = self._free.popleft()
+        at = slot * _STRIDE
+        self._memory.view[at : at + MAD_LENGTH] = datagram
+        request = SendRequest(
+            slot, Operation.SEND, (Segment(self._memory.address + at, MAD_LENGTH, self._memory.lkey),)
+        )
+        request.address = handle
+        request.remoteQPN = path.dqpn or QPN(1)
+        request.remoteQKey = path.qkey or GMP_QKEY
+        try:
+            self._pair.postSend([request])
+        except RDMAError:
+            self._free.append(slot)
+            raise
+
+    def _handleTo(self, path: IBPath) -> IAddressHandle:
+        hasLIDs = bool(self.endPort.lid)
+        address = AddressVector(
+            path.dgid or _NO_GID,
+            sgidIndex=sourceIndex(self._gids, path),
+            port=self._number,
+            hopLimit=path.hopLimit if hasLIDs else path.hopLimit or HOPS,
+            trafficClass=path.trafficClass,
+            flowLabel=path.flowLabel,
+            serviceLevel=path.serviceLevel,
+            dlid=path.dlid,
+        )
+        handles = self._handles
+        handle = handles.get(address)
+        if handle is not None:
+            handles.move_to_end(address)
+            return handle
+        if len(handles) >= HANDLES:
+            handles.popitem(last=False)[1].close()
+        handle = handles[address] = self._domain.createAddressHandle(address)
+        return handle
+
+    # Completions.
+
+    def _completed(self, completions: Sequence[Completion]) -> None:
+        again: list[int] = []
+        for completion in completions:
+            if completion.identifier >= _RECEIVE:
+                self._posted -= 1
+                if completion.status is Status.SUCCESS:
+                    again.append(completion.identifier - _RECEIVE)
+                    self._received(completion)
+            else:
+                self._sent(completion)
+            if self._closed:
+                return
+        try:
+            if self._pair.state in (QPState.SQE, QPState.ERR):
+                self._mend()
+            elif again:
+                self._receive(again)
+            while self._waiting and self._free and self._pair.state is QPState.RTS:
+                self._post(*self._waiting.popleft())
+        except RDMAError as error:
+            self._lost(str(error))
+
+    def _received(self, completion: Completion) -> None:
+        at = (SENDS + completion.identifier - _RECEIVE) * _STRIDE
+        if completion.length != _GRH + MAD_LENGTH:
+            _log.debug("{port}: one of {length} bytes", port=self.name, length=completion.length - _GRH)
+            return
+        begin = at + _GRH
+        datagram = bytes(self._memory.view[begin : begin + MAD_LENGTH])
+        grh = bytes(self._memory.view[at:begin]) if completion.hasGRH else b""
+        if datagram[1] & 0x7F == 1:
+            return  # subnet management has no business here (IBA 13.5.1)
+        receiver = self._receiver
+        assert receiver is not None
+        receiver.received(
+            datagram, Arrival(grh, completion.sourceQPN, completion.sourceLID, completion.serviceLevel)
+        )
+
+    def _sent(self, completion: Completion) -> None:
+        slot = completion.identifier
+        self._free.append(slot)
+        if completion.status is not Status.SUCCESS and self._receiver is not None:
+            datagram = bytes(self._memory.view[slot * _STRIDE :][:MAD_LENGTH])
+            if not datagram[3] & 0x80:
+                self._receiver.undeliverable(datagram, f"it could not be sent: {completion.status.name}")
+
+    def _mend(self) -> None:
+        """A send that fails stops the queue pair: go on as soon as everything has come back."""
+        if self._pair.state is QPState.SQE:
+            self._pair.modify(QPAttributes(state=QPState.RTS, currentState=QPState.SQE))
+        elif self._posted == 0 and len(self._free) == SENDS:
+            _log.warn("{port}: the queue pair had failed, and begins anew", port=self.name)
+            self._pair.modify(QPAttributes(state=QPState.RESET))
+            self._open()
+
+    def _told(self, event: AsyncEvent) -> None:
+        if event.kind is AsyncEventKind.DEVICE_FATAL:
+            self._lost("the device is gone")
+        elif event.kind in _CHANGES and event.port in (None, self._number):
+            try:
+                self.refresh()
+            except RDMAError as error:
+                _log.debug("{port}: {error}", port=self.name, error=error)
+
+    def _lost(self, reason: str) -> None:
+        if self._closed:
+            return
+        receiver = self._receiver
+        self.close()
+        if receiver is not None:
+            receiver.portLost(f"{self.name} is gone: {reason}")
+
+
+def _wayIn(grh: bytes) -> tuple[GID, GID, int, int, int]:
+    """
+    Source, destination, traffic class, flow label and hop limit of what stands before a datagram.
+
+    Of RoCE v2 over IPv4 that is the IPv4 header, in the last 20 of the 40 bytes (annex A17).
+    """
+    if grh[0] >> 4 != 6 and grh[20] >> 4 == 4:
+        ip = IPv4.decode(grh, 20)
+        source, destination = (GID(bytes(10) + b"\xff\xff" + raw) for raw in (ip.source, ip.destination))
+        return source, destination, ip.typeOfService, 0, ip.timeToLive
+    way = GRH.decode(grh)
+    return way.sgid, way.dgid, way.trafficClass, way.flowLabel, way.hopLimit
