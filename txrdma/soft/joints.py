@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Final, Protocol, TYPE_CHECKING
 
-from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTime
 
 from txrdma.error import ResourceExhausted
 from txrdma.iba.types import QPN, RKey
@@ -36,10 +36,13 @@ from txrdma.soft._writer import part, spread
 
 if TYPE_CHECKING:
     from txrdma.soft.completion import SoftCompletionQueue
-    from txrdma.soft.sharedmemory import SharingReactor
 
 _RING: Final = (1).to_bytes(8, sys.byteorder)
 _ALWAYS: Final = memoryview((1).to_bytes(8, sys.byteorder)).cast("Q")
+
+
+class SharingReactor(IReactorFDSet, IReactorTime):
+    """What we need of a reactor."""
 
 
 class LocalOwner(Owner, Protocol):

@@ -17,9 +17,10 @@ from txrdma.iba.verbs import QPKind
 from txrdma.soft._netdev import activeMTU
 from txrdma.soft._route import Owner, Route, RoutePort
 from txrdma.soft.hostinterfaces import Interfaces
+from txrdma.soft.joints import SharingReactor
 from txrdma.soft.ports import SoftPort
 from txrdma.soft.roce import RoCEPort
-from txrdma.soft.sharedmemory import SharedMemoryPort, SharingReactor
+from txrdma.soft.sharedmemory import SharedMemoryPort
 from txrdma.soft.udp import UDPCarrier
 
 _log = Logger()

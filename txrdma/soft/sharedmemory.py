@@ -14,7 +14,6 @@ import socket
 from collections.abc import Callable
 from typing import cast, Final, TYPE_CHECKING
 
-from twisted.internet.interfaces import IReactorFDSet, IReactorTime
 from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable, ProtectionError, WireError
@@ -45,7 +44,7 @@ from txrdma.soft._rendezvous import (
 )
 from txrdma.soft._route import Owner, Route
 from txrdma.soft.capture import RecordedLane, Recorder
-from txrdma.soft.joints import Joint, LocalOwner
+from txrdma.soft.joints import Joint, LocalOwner, SharingReactor
 from txrdma.soft.unixpackets import PacketListener, PacketSocket, packetSocket, userOf
 
 if TYPE_CHECKING:
@@ -55,10 +54,6 @@ _log = Logger()
 
 _MOST_WAITING: Final = 256
 _REMOTE: Final = REMOTE_WRITE | REMOTE_READ
-
-
-class SharingReactor(IReactorFDSet, IReactorTime):
-    """What we need of a reactor."""
 
 
 class _Peer:
