@@ -14,7 +14,7 @@ from typing import Final
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from txrdma.iba.path import GMP_QKEY, IBDRPath, IBPath
-from txrdma.iba.types import GID, GUID, LID, QPN
+from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, LID, QPN
 from txrdma.iba.verbs import PhysicalState, PortState
 from txrdma.mad.messages import ClassPortInfo, formatOf, Notice
 from txrdma.sim.counters import Counters
@@ -24,9 +24,9 @@ from txrdma.sim.netfile import Net
 from txrdma.sim.nodes import bringDown, bringUp, buildNodes, endPorts, SimulatedNode, SimulatedPort
 from txrdma.sim.pma import PerformanceManagementAgents
 from txrdma.sim.sa import SubnetAdministration
-from txrdma.sim.sma import SubnetManagementAgents
+from txrdma.sim.sma import sharesPartition, SubnetManagementAgents
 from txrdma.sim.timetable import Timetable
-from txrdma.sim.traps import badMKey, linkChanged, trapDatagram
+from txrdma.sim.traps import badKey, badMKey, linkChanged, trapDatagram
 from txrdma.sim.vendor import answerVendor, CLASSES
 
 RESWEEP_SECONDS: Final = 1.0
@@ -429,6 +429,8 @@ class SimulatedFabric:
             return
         isSMP = managementClass == _SUBN
         came = Envelope(path, sender.port.lid, isSMP)
+        if not isSMP and not self._isAdmitted(end, came):
+            return
         if method & _RESPONSE or method == _TRAP_REPRESS or _isAboutRMPP(datagram):
             for attachment in end.attachments:
                 self._later(self.latencySeconds / 2, attachment.deliver, datagram, came)
@@ -447,6 +449,23 @@ class SimulatedFabric:
         reply = self._byItself(port, datagram)
         if reply is not None:
             self._answer(node, sender, bytes(reply), came.back())
+
+    def _isAdmitted(self, end: SimulatedPort, came: Envelope) -> bool:
+        """Whether the keys of a datagram are right; if not, that is counted, and the manager is told."""
+        sent = came.sent
+        if end.tables is not None or sent.pkey != DEFAULT_PKEY:
+            if not any(sharesPartition(key, sent.pkey) for key in self.sma.keys(end)):
+                self._denied(end, 46, badKey(257, end.lid, end.node.kind, came.path(), sent.pkey))
+                return False
+        if sent.qkey and sent.qkey != GMP_QKEY:
+            self._denied(end, 48, badKey(258, end.lid, end.node.kind, came.path(), sent.qkey))
+            return False
+        return True
+
+    def _denied(self, end: SimulatedPort, counter: int, notice: Notice) -> None:
+        violations = min(int.from_bytes(end.info[counter : counter + 2], "big") + 1, 0xFFFF)
+        end.info[counter : counter + 2] = violations.to_bytes(2, "big")
+        self._trap(end, notice)
 
     def _byItself(self, port: SimulatedPort, datagram: bytes) -> bytearray | None:
         """What a node's own agents answer; None for silence."""
@@ -476,7 +495,7 @@ class SimulatedFabric:
         self.sweep()
 
     def _violated(self, end: SimulatedPort, datagram: bytes) -> None:
-        self._trap(end, badMKey(end.lid, datagram))
+        self._trap(end, badMKey(end.lid, end.node.kind, datagram))
 
     def _trap(self, end: SimulatedPort, notice: Notice) -> None:
         """Tell the manager of the subnet, if somebody attached is there to hear it (IBA 13.4.9)."""

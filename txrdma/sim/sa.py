@@ -13,13 +13,13 @@ from typing import Any, Final, TYPE_CHECKING
 from zope.interface import implementer
 
 from txrdma.iba.path import IBPath
-from txrdma.iba.types import GID, GUID, LID
+from txrdma.iba.types import GID, GUID
 from txrdma.interfaces import IMADHandler
 from txrdma.mad import sa
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.attributes import Attribute, ManagementClass, Method
 from txrdma.mad.errors import MADRefusal
-from txrdma.mad.messages import ClassPortInfo, InformInfo, MADRequest, MADStatus, Notice, NoticeType, SAFormat
+from txrdma.mad.messages import ClassPortInfo, InformInfo, MADRequest, MADStatus, Notice, SAFormat
 from txrdma.mad.sa import Record
 from txrdma.mad.serving import MADServer
 from txrdma.mad.smp import GUIDInfo
@@ -39,6 +39,7 @@ from txrdma.sim.sagroups import (
 )
 from txrdma.sim.sapaths import MOST_PATHS, Paths
 from txrdma.sim.sarecords import Matcher, Records
+from txrdma.sim.traps import gidChanged
 
 if TYPE_CHECKING:
     from txrdma.sim.fabric import SimulatedFabric
@@ -51,7 +52,6 @@ CAPABILITIES: Final = 0x2600
 
 _METHODS: Final = (Method.GET, Method.SET, Method.GET_TABLE, Method.DELETE, Method.GET_MULTI)
 _CAPABILITY_BITS: Final = 1 << 31
-_CLASS_MANAGER: Final = 4
 _BY_LID: Final = ("lid", "endPortLID", "fromLID")
 
 
@@ -232,16 +232,7 @@ class SubnetAdministration:
         """Report that a port or a group, by its GID, came or went: traps 64 to 67 (IBA 14.4.9)."""
         manager = self._fabric.manager
         assert manager is not None
-        self.tell(
-            Notice(
-                isGeneric=True,
-                type=NoticeType.SUBNET_MANAGEMENT,
-                producerType=_CLASS_MANAGER,
-                trapNumber=trap,
-                issuerLID=LID(manager.lid),
-                details=(bytes(6) + gid.raw).ljust(54, b"\0"),
-            )
-        )
+        self.tell(gidChanged(trap, manager.lid, gid))
 
 
 _NO_GUID: Final = GUID(bytes(8))

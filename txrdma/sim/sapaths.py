@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
-from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, LID
+from txrdma.iba.types import GID, GUID, LID
 from txrdma.mad.sa import componentsOf, PathRecord
-from txrdma.mad.smp import PKeyTable
 from txrdma.mad.values import (
     EXTENDED_GIGABITS,
     GIGABITS,
@@ -27,12 +26,11 @@ from txrdma.mad.values import (
 from txrdma.sim.madport import SUBNET_TIMEOUT
 from txrdma.sim.manager import GID_PREFIX
 from txrdma.sim.nodes import SimulatedPort
-from txrdma.sim.sma import SubnetManagementAgents
+from txrdma.sim.sma import sharesPartition, SubnetManagementAgents
 
 MOST_PATHS: Final = 100_000
 """More are not told at once."""
 
-_FULL: Final = 0x8000
 _EVERY_LID: Final = 0xFFFF
 _RATES: Final = {rate.gigabits: rate for rate in Rate}
 
@@ -148,19 +146,13 @@ class Paths:
 
     def _pkey(self, source: SimulatedPort, target: SimulatedPort, wanted: int | None) -> int | None:
         """A partition that both are in, one of them as a full member."""
-        theirs = {key & 0x7FFF: key & _FULL for key in self._keys(target) if key}
-        for key in self._keys(source):
-            number = key & 0x7FFF
-            if not number or number not in theirs or not (key | theirs[number]) & _FULL:
-                continue
-            if wanted is None or wanted & 0x7FFF == number:
+        theirs = self._sma.keys(target)
+        for key in self._sma.keys(source):
+            if (wanted is None or (wanted ^ key) & 0x7FFF == 0) and any(
+                sharesPartition(key, other) for other in theirs
+            ):
                 return key
         return None
-
-    def _keys(self, port: SimulatedPort) -> tuple[int, ...]:
-        if port.tables is None:
-            return (DEFAULT_PKEY,)
-        return PKeyTable.decode(self._sma.pkeys(port, 0)).pkeys
 
     def _measured(self, source: SimulatedPort, dlid: int) -> tuple[int, Rate] | None:
         """The MTU and the rate of the narrowest link on the way; None when there is no way."""

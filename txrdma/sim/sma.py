@@ -11,6 +11,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
+from txrdma.iba.types import DEFAULT_PKEY
 from txrdma.mad.messages import MADStatus
 from txrdma.mad.smp import PKeyTable, SLtoVLMappingTable, VLArbitrationTable, VLWeight
 from txrdma.sim.nodes import MULTICAST_CAP, PKEYS_PER_SWITCH, SimulatedNode, SimulatedPort
@@ -34,6 +35,7 @@ _HEAD: Final = Struct(">2xBB12xH2xIQ")
 _PORT_OF: Final = 0xFF
 _NO_PORT: Final = b"\xff" * 64
 _NOTHING: Final = bytes(64)
+_KEY: Final = Struct(">H")
 _KEYS: Final = PKeyTable(pkeys=(0xFFFF,) + (0,) * 31).encode()
 _LANES: Final = SLtoVLMappingTable(vls=(*range(15), 7)).encode()
 _LOW: Final = VLArbitrationTable(
@@ -208,6 +210,14 @@ class SubnetManagementAgents:
         """A block of P_Keys."""
         return _kept(port, PKEY_TABLE, block, _KEYS if block == 0 else _NOTHING)
 
+    def keys(self, port: SimulatedPort) -> tuple[int, ...]:
+        """All P_Keys of a port, but those that are none."""
+        if port.tables is None:
+            return (DEFAULT_PKEY,)
+        many = int.from_bytes(port.node.info[28:30], "big")
+        found = b"".join(self.pkeys(port, block) for block in range(-(-many // 32)))
+        return tuple(key for (key,) in _KEY.iter_unpack(found) if key & 0x7FFF)
+
     @staticmethod
     def _lanes(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
         wanted, incoming = _laned(node, port, modifier)
@@ -331,6 +341,11 @@ class SubnetManagementAgents:
     def _setExtended(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
         wanted = _asked(node, port, modifier & _PORT_OF)
         return (BAD_VALUE, b"") if wanted is None else _keep(wanted, 0xFF90, 0, content)
+
+
+def sharesPartition(one: int, other: int) -> bool:
+    """Whether two P_Keys are of one partition, and at least one of a full member (IBA 10.9.1)."""
+    return (one ^ other) & 0x7FFF == 0 and (one | other) & 0x8000 != 0
 
 
 def _keyOf(end: SimulatedPort) -> int:

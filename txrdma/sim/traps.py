@@ -6,49 +6,70 @@ Follows InfiniBand Architecture vol. 1, 14.2.5.1 (traps of subnet management).
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Final
 
 from txrdma.iba.path import IBPath
-from txrdma.iba.types import LID
+from txrdma.iba.types import GID, LID
 from txrdma.mad._frames import managementPacket
 from txrdma.mad.attributes import Method
 from txrdma.mad.messages import Notice, NoticeType
+from txrdma.mad.traps import BadKeyDetails, BadMKeyDetails, GIDDetails, LinkDetails, Trap
+from txrdma.wire import Layout
 
-_SWITCH: Final = 2
-_ANY: Final = 1
-_KEY: Final = slice(24, 32)
+SWITCH: Final = 2
+CLASS_MANAGER: Final = 4
+
+_DIRECTED: Final = 0x81
+_ASKED: Final = Struct(">3xB12xH2xIQ")
 
 
 def linkChanged(lid: LID) -> Notice:
     """Trap 128: a link of a switch went up or down."""
-    return Notice(
-        isGeneric=True,
-        type=NoticeType.URGENT,
-        producerType=_SWITCH,
-        trapNumber=128,
-        issuerLID=lid,
-        details=lid.to_bytes(2, "big") + bytes(52),
-    )
+    return _notice(Trap(128), NoticeType.URGENT, SWITCH, lid, LinkDetails(lid=lid))
 
 
-def badMKey(lid: LID, request: bytes) -> Notice:
+def badMKey(lid: LID, producer: int, request: bytes) -> Notice:
     """Trap 256: somebody asked with a wrong M_Key."""
-    details = b"".join(
-        (
-            *(bytes(2), lid.to_bytes(2, "big"), bytes(2)),
-            *(request[3:4], bytes(1), request[16:18], request[20:24], request[_KEY]),
-        )
+    method, attribute, modifier, mkey = _ASKED.unpack_from(request)
+    isDirected = request[1] == _DIRECTED
+    details = BadMKeyDetails(
+        lid=lid,
+        drSLID=LID(int.from_bytes(request[32:34], "big") if isDirected else 0),
+        method=method,
+        attributeID=attribute,
+        attributeModifier=modifier,
+        mkey=mkey,
+        drNotice=isDirected,
+        drHopCount=request[7] if isDirected else 0,
     )
-    return Notice(
-        isGeneric=True,
-        type=NoticeType.SECURITY,
-        producerType=_ANY,
-        trapNumber=256,
-        issuerLID=lid,
-        details=details.ljust(54, b"\0"),
+    return _notice(Trap(256), NoticeType.SECURITY, producer, lid, details)
+
+
+def badKey(trap: int, lid: LID, producer: int, path: IBPath, key: int) -> Notice:
+    """Traps 257 and 258: somebody sent with a wrong P_Key or Q_Key."""
+    details = BadKeyDetails(
+        lid1=path.slid, lid2=path.dlid, key=key, serviceLevel=path.serviceLevel, qp1=path.sqpn, qp2=path.dqpn
     )
+    return _notice(Trap(trap), NoticeType.SECURITY, producer, lid, details)
+
+
+def gidChanged(trap: int, lid: LID, gid: GID) -> Notice:
+    """Traps 64 to 67: a port or a multicast group, by its GID, came or went."""
+    return _notice(Trap(trap), NoticeType.SUBNET_MANAGEMENT, CLASS_MANAGER, lid, GIDDetails(gid=gid))
 
 
 def trapDatagram(notice: Notice, transaction: int) -> bytes:
-    """The datagram that carries it."""
+    """The datagram that carries one."""
     return managementPacket(Method.TRAP, transaction, Notice.attributeID, 0, notice.encode(), IBPath(), 0)
+
+
+def _notice(trap: Trap, kind: NoticeType, producer: int, lid: LID, details: Layout) -> Notice:
+    return Notice(
+        isGeneric=True,
+        type=kind,
+        producerType=producer,
+        trapNumber=trap,
+        issuerLID=lid,
+        details=details.encode(),
+    )

@@ -4,6 +4,7 @@ Simulated fabrics that misbehave, and the strings that name them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.path import IBPath
-from txrdma.iba.types import GUID, LID
+from txrdma.iba.types import GUID, LID, PKey
 from txrdma.interfaces import IMADPort
 from txrdma.mad import pma, sa, smp
 from txrdma.mad._frames import Keys
@@ -24,6 +25,7 @@ from txrdma.mad.errors import MADTimeoutError
 from txrdma.mad.messages import MADRequest, Notice
 from txrdma.mad.ports import availableMADPorts, defaultMADPort, openMADPort
 from txrdma.mad.serving import MADServer
+from txrdma.mad.traps import BadKeyDetails, detailsOf
 from txrdma.mad.vendor import OPENIB_OUI, OpenIBCPUInfo, OpenIBHostInfo, OpenIBPing, servePing
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.fattree import fatTree
@@ -191,6 +193,46 @@ class ServingTests(FabricTestCase):
         agents = [self.agentAt("c") for _ in range(3)]
         calls = [agent.SubnGet(smp.NodeDescription, IBPath(dlid=self.lid("b"))) for agent in agents]
         self.assertEqual([self.told(call).text for call in calls], ["b"] * 3)
+
+
+class KeyTests(FabricTestCase):
+    """Partitions and Q_Keys keep out who is not meant."""
+
+    def ask(self, **values: Any) -> Any:
+        path = replace(gmp(self.lid("c")), **values)
+        return self.agent.PerformanceGet(pma.PortCounters(portSelect=1), path, retries=0)
+
+    def violations(self) -> tuple[int, int]:
+        info = self.told(self.agent.SubnGet(smp.PortInfo, route(1, 3, 1)))
+        return info.pkeyViolations, info.qkeyViolations
+
+    def test_pkey(self) -> None:
+        """A P_Key that the port does not have is met with silence, and counted; a limited member may talk."""
+        self.refused(self.ask(pkey=PKey(0x8001)), MADTimeoutError)
+        self.assertEqual(self.violations(), (1, 0))
+        self.assertEqual(self.told(self.ask(pkey=PKey(0x7FFF))).portSelect, 1)
+        self.agent.SubnSet(smp.PKeyTable(pkeys=(0x0001,) * 32), route(1, 3, 1))
+        self.pump()
+        self.refused(self.ask(), MADTimeoutError)
+        self.refused(self.ask(pkey=PKey(0x0001)), MADTimeoutError)
+        self.assertEqual(self.told(self.ask(pkey=PKey(0x8001))).portSelect, 1)
+
+    def test_qkey(self) -> None:
+        """So is a Q_Key that is not that of queue pair 1."""
+        self.refused(self.ask(qkey=5), MADTimeoutError)
+        self.assertEqual(self.violations(), (0, 1))
+
+    def test_trap(self) -> None:
+        """The manager hears of it."""
+        heard: list[Notice] = []
+        assert self.fabric.administration is not None
+        self.patch(self.fabric.administration, "tell", heard.append)
+        self.refused(self.ask(pkey=PKey(0x8001)), MADTimeoutError)
+        (notice,) = heard
+        details = detailsOf(notice)
+        assert isinstance(details, BadKeyDetails)
+        self.assertEqual(notice.trapNumber, 257)
+        self.assertEqual((details.lid1, details.lid2, details.key), (self.lid("a"), self.lid("c"), 0x8001))
 
 
 class VendorTests(FabricTestCase):
