@@ -364,6 +364,8 @@ class MADAgent(RPCs):
         call.answered(records)
 
     def _rescheduleLong(self) -> None:
+        if self._closed:
+            return  # by who got an answer just now
         deadline = self._long.deadline()
         if self._longTimer is not None:
             self._longTimer.cancel()
