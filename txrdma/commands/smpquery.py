@@ -77,8 +77,7 @@ async def _lanePorts(session: Session, path: IBPath, port: int) -> list[int]:
     info = await session.rpcs.SubnGet(NodeInfo, path)
     if info.nodeType != 2:
         return [0]
-    first = 0 if (await session.rpcs.SubnGet(SwitchInfo, path)).enhancedPort0 else 1
-    return [source << 8 | port for source in range(first, info.numPorts + 1)]
+    return [source << 8 | port for source in range(info.numPorts + 1)]
 
 
 async def _arbitrationBlocks(session: Session, path: IBPath, port: int) -> list[int]:
@@ -134,7 +133,7 @@ def _guidLines(answers: Answers) -> Iterator[str]:
 
 
 def _laneLines(answers: Answers) -> Iterator[str]:
-    yield f"{'SL:':>23}|" + "|".join(f"{number:2}" for number in range(16)) + "|"
+    yield f"#{'SL: |':>22}" + "|".join(f"{number:2}" for number in range(16)) + "|"
     for modifier, told in answers:
         said = "|".join(f"{vl:2}" for vl in told.vls)
         yield f"ports: in {modifier >> 8:2}, out {modifier & 0xFF:2}: |{said}|"

@@ -187,7 +187,7 @@ class Attribute(Layout):
         return {field.name: plain(getattr(self, field.name)) for field in self.fields if not field.reserved}
 
     def __str__(self) -> str:
-        return "\n".join(f"{name}:{'.' * (_WIDTH - 1 - len(name))}{text}" for name, text in lines(self))
+        return "\n".join(f"{name}:{'.' * max(1, _WIDTH - 1 - len(name))}{text}" for name, text in lines(self))
 
 
 def carried(verbs: str, but: str = "") -> Iterator[str]:

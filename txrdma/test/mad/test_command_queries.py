@@ -67,7 +67,7 @@ class SMPQueryTests(CommandTestCase):
             ("PKeys", "1", "0", [0, 1]),
             ("PKeys", "9", "2", [2 << 16, 2 << 16 | 1]),
             ("SL2VL", "1", "0", [0]),
-            ("SL2VL", "9", "2", [source << 8 | 2 for source in range(1, 37)]),
+            ("SL2VL", "9", "2", [source << 8 | 2 for source in range(37)]),
             ("VLArb", "1", "0", [1 << 16, 3 << 16]),
             ("GI", "1", "0", [0, 1, 2, 3]),
             ("LFT", "9", "0", [0]),
