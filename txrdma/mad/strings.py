@@ -12,9 +12,9 @@ from typing import Any
 
 from zope.interface import implementer
 
-from twisted.plugin import IPlugin
+from twisted.plugin import getPlugins, IPlugin
 
-from txrdma.interfaces import IMADPort, IMADPortStringParser
+from txrdma.interfaces import IMADPort, IMADPortStringParser, IVerbsDeviceStringParser
 
 
 @implementer(IPlugin, IMADPortStringParser)
@@ -118,23 +118,18 @@ class VerbsPortStringParser:
     def parsePort(self, reactor: Any, *args: str, **kwargs: str) -> IMADPort:
         """Open it, and the device."""
         from txrdma.mad.verbsport import VerbsPort
-        from txrdma.verbs.devices import sharedDevice
 
         number = kwargs.pop("endport", "1")
         if not number.isdecimal():
             raise ValueError(f"vmad: endport is a number, not {number!r}")
         if not args:
             raise ValueError("vmad: by which device? Say vmad:soft or vmad:pyverbs:NAME")
-        words = [*map(_quoted, args), *(f"{key}={_quoted(value)}" for key, value in kwargs.items())]
-        return VerbsPort(reactor, sharedDevice(reactor, ":".join(words)), int(number))
+        for parser in getPlugins(IVerbsDeviceStringParser):
+            if parser.prefix == args[0]:
+                return VerbsPort(reactor, parser.parseDevice(reactor, *args[1:], **kwargs), int(number))
+        raise ValueError(f"vmad: there is no kind of device {args[0]!r}")
 
     def available(self) -> Sequence[str]:
         """By every device that could be opened."""
-        from txrdma.verbs.devices import availableDevices
-
-        return [f"vmad:{name}" for name in availableDevices()]
-
-
-def _quoted(word: str) -> str:
-    """So that it is one word again."""
-    return "".join(f"\\{character}" if character in "\\:=" else character for character in word)
+        parsers = list(getPlugins(IVerbsDeviceStringParser))
+        return [f"vmad:{name}" for parser in parsers for name in parser.available()]

@@ -16,7 +16,9 @@ from typing import Final, NamedTuple
 
 from zope.interface import implementer
 
+from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTime, IReadDescriptor
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.iba.headers import GRH
@@ -44,7 +46,6 @@ from txrdma.iba.verbs import (
 from txrdma.interfaces import IAddressHandle, IMADPort, IMADReceiver, IVerbsDevice
 from txrdma.mad._choices import HOPS, partitionIndex, sourceIndex
 from txrdma.mad.messages import MAD_LENGTH
-from txrdma.verbs.completions import CompletionReader, ReaderReactor
 
 _log = Logger()
 
@@ -53,6 +54,8 @@ RECEIVES: Final = 256
 HANDLES: Final = 4 * SENDS
 """Ways that are kept: more than can be in use at once, so that the one unused for longest is free."""
 
+_BATCH: Final = 64
+_BUDGET: Final = 8
 _GRH: Final = 40
 _STRIDE: Final = 320
 _RECEIVE: Final = 1 << 16
@@ -66,6 +69,10 @@ _CHANGES: Final = (
 )
 
 
+class IReactor(IReactorFDSet, IReactorTime):
+    """What it takes of a reactor."""
+
+
 class Arrival(NamedTuple):
     """What is known of the way of a datagram that came. C{grh} is empty where it had none."""
 
@@ -75,7 +82,7 @@ class Arrival(NamedTuple):
     serviceLevel: int
 
 
-@implementer(IMADPort)
+@implementer(IMADPort, IReadDescriptor)
 class VerbsPort:
     """
     A port of a verbs device, by an unreliable datagram queue pair.
@@ -87,7 +94,7 @@ class VerbsPort:
     hasSMI = False
     doesRMPP = False
 
-    def __init__(self, reactor: ReaderReactor, device: IVerbsDevice, number: int = 1) -> None:
+    def __init__(self, reactor: IReactor, device: IVerbsDevice, number: int = 1) -> None:
         """
         @param device: is the port's from now on, and closed with it.
         @param number: of the device's port.
@@ -95,6 +102,8 @@ class VerbsPort:
         @raise txrdma.error.ResourceExhausted: the device gives no queue pair, or no memory.
         """
         self.name = f"vmad:{device.name}" + (f":endport={number}" if number != 1 else "")
+        self._reactor = reactor
+        self._again: IDelayedCall | None = None
         self._device = device
         self._number = number
         self._receiver: IMADReceiver | None = None
@@ -106,7 +115,7 @@ class VerbsPort:
         self._closers: list[Callable[[], None]] = [device.close]
         try:
             self.endPort = self.refresh()
-            self._make(reactor)
+            self._make()
             self._open()
         except BaseException:
             self._release()
@@ -120,7 +129,8 @@ class VerbsPort:
     def start(self, receiver: IMADReceiver) -> None:
         """Bring what comes from now on."""
         self._receiver = receiver
-        self._reader.start()
+        self._reactor.addReader(self)
+        self._turn()
 
     def serve(self, managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
         """Whatever comes to the queue pair is ours anyway: nobody else could have it."""
@@ -196,13 +206,17 @@ class VerbsPort:
         if self._closed:
             return
         self._closed = True
-        self._reader.stop()
+        if self._receiver is not None:
+            self._reactor.removeReader(self)
+        if self._again is not None:
+            self._again.cancel()
+            self._again = None
         self._waiting.clear()
         self._release()
 
     # The queue pair.
 
-    def _make(self, reactor: ReaderReactor) -> None:
+    def _make(self) -> None:
         device = self._device
         domain = device.createProtectionDomain()
         self._closers.append(domain.close)
@@ -216,7 +230,7 @@ class VerbsPort:
         self._pair = domain.createQueuePair(QPKind.UD, queue, queue, Capacity(SENDS, RECEIVES, 1, 1))
         self._closers.append(self._pair.close)
         self.qpn: QPN = self._pair.number
-        self._reader = CompletionReader(reactor, channel, [queue], self._completed, lingerSeconds=0)
+        self._channel, self._queue = channel, queue
         self._closers.append(device.subscribe(self._told))
 
     def _open(self) -> None:
@@ -291,6 +305,39 @@ class VerbsPort:
             handles.popitem(last=False)[1].close()
         handle = handles[address] = self._domain.createAddressHandle(address)
         return handle
+
+    # IReadDescriptor
+
+    def fileno(self) -> int:
+        """Of the channel."""
+        return self._channel.fileno() if not self._closed else -1
+
+    def logPrefix(self) -> str:
+        """As Twisted's log shows it."""
+        return "txrdma.mad.verbsport"
+
+    def doRead(self) -> None:
+        """The queue has something."""
+        self._channel.takeEvents()
+        if self._again is None:
+            self._turn()
+
+    def connectionLost(self, reason: Failure) -> None:
+        """The reactor says that it is over."""
+        self.close()
+
+    def _turn(self) -> None:
+        """Take what has completed, but let others have their turn."""
+        self._again = None
+        self._queue.arm()  # first: what completes meanwhile wakes us again
+        for _ in range(_BUDGET):
+            batch = self._queue.poll(_BATCH)
+            if not batch:
+                return
+            self._completed(batch)
+            if self._closed:
+                return
+        self._again = self._reactor.callLater(0, self._turn)
 
     # Completions.
 

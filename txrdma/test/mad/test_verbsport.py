@@ -44,12 +44,11 @@ from txrdma.mad.pma import PortCounters
 from txrdma.mad.ports import availableMADPorts, defaultMADPort, openMADPort
 from txrdma.mad.sa import NodeRecord
 from txrdma.mad.serving import MADServer
-from txrdma.mad.verbsport import Arrival, HANDLES, SENDS, VerbsPort
+from txrdma.mad.verbsport import Arrival, HANDLES, IReactor, SENDS, VerbsPort
 from txrdma.sim.network import Faults, SimulatedNetwork
 from txrdma.soft.device import SoftDevice
+from txrdma.soft.strings import SoftDeviceStringParser
 from txrdma.test.pingpongs import ReadingClock
-from txrdma.verbs import devices
-from txrdma.verbs.completions import ReaderReactor
 
 PERFORMANCE = ManagementClass.PERFORMANCE
 ADMINISTRATION = ManagementClass.SUBN_ADM
@@ -87,7 +86,7 @@ class VerbsPortCase(SynchronousTestCase):
         self.path = IBPath(dgid=GID.fromIP(self.addresses[1]), dqpn=self.ports[1].qpn)
 
     def port(self, device: SoftDevice) -> VerbsPort:
-        return VerbsPort(cast("ReaderReactor", self.clock), device)
+        return VerbsPort(cast("IReactor", self.clock), device)
 
     def serve(
         self, managementClass: ManagementClass, how: Callable[[MADRequest], object], *methods: Method
@@ -335,7 +334,7 @@ class WayTests(SynchronousTestCase):
     def test_infiniband(self) -> None:
         """Without a GRH the LID says who has sent it; with one, the GIDs do, too."""
         clock = ReadingClock()
-        port = VerbsPort(cast("ReaderReactor", clock), SimulatedNetwork(clock).device("10.0.0.1"))
+        port = VerbsPort(cast("IReactor", clock), SimulatedNetwork(clock).device("10.0.0.1"))
         self.addCleanup(port.close)
         path = port.pathOf(Arrival(b"", 77, 9, 3))
         self.assertEqual((path.slid, path.serviceLevel, path.sqpn, path.dgid), (9, 3, QPN(77), None))
@@ -359,24 +358,24 @@ class StringTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.clock = ReadingClock()
-        self.asked: list[str] = []
-        self.patch(devices, "sharedDevice", self.open)
+        self.asked: list[tuple[tuple[str, ...], dict[str, str]]] = []
+        self.patch(SoftDeviceStringParser, "parseDevice", self.open)
 
-    def open(self, reactor: object, description: str) -> SoftDevice:
-        self.asked.append(description)
+    def open(self, reactor: object, *args: str, **kwargs: str) -> SoftDevice:
+        self.asked.append((args, kwargs))
         return SimulatedNetwork(self.clock).device("10.0.0.1", "10.0.0.2")
 
     def test_device(self) -> None:
         """The rest names a device, with its own keys; the number of the port is ours."""
         port = openMADPort(self.clock, r"vmad:soft:\:\:1:port=4792:pcap=a\=b.pcap:endport=2")
         self.addCleanup(port.close)
-        self.assertEqual(self.asked, [r"soft:\:\:1:port=4792:pcap=a\=b.pcap"])
+        self.assertEqual(self.asked, [(("::1",), {"port": "4792", "pcap": "a=b.pcap"})])
         self.assertEqual(port.endPort.gids, (GID.fromIP("10.0.0.2"),))
         self.assertIn("vmad:", port.name)
 
     def test_nonsense(self) -> None:
         """What has no meaning is refused, and closes what was opened."""
-        for text in ("vmad", "vmad:soft:endport=x"):
+        for text in ("vmad", "vmad:soft:endport=x", "vmad:hard"):
             self.assertRaises(ValueError, openMADPort, self.clock, text)
         self.assertEqual(self.asked, [])
         self.assertRaises(InvalidRequest, openMADPort, self.clock, "vmad:soft:endport=7")
