@@ -322,6 +322,16 @@ class GIDEntry(NamedTuple):
     netdev: str = ""
 
 
+def usualGID(table: Sequence[GIDEntry]) -> int:
+    """The index of the GID that most peers can reach: an IPv4 address, else one that is not link-local."""
+
+    def rank(index: int) -> tuple[bool, bool, bool, bool]:
+        gid, type, _netdev = table[index]
+        return gid.ip is None, not gid.isMapped, gid.isLinkLocal, type is GIDType.ROCE_V1
+
+    return min(range(len(table)), key=rank, default=0)
+
+
 @dataclass(frozen=True, slots=True)
 class PortAttributes:
     """

@@ -23,13 +23,13 @@ from txrdma.iba.verbs import (
     Capacity,
     Completion,
     CompletionOpcode,
-    GIDType,
     QPAttributes,
     QPKind,
     QPState,
     ReceiveRequest,
     Segment,
     Status,
+    usualGID,
 )
 from txrdma.interfaces import IVerbsDevice
 from txrdma.pingpong.plan import Layout, LinkSettings
@@ -148,7 +148,7 @@ class Link:
         self.peer: Whereabouts | None = None
         self._port = port
         self._timeout = timeout
-        self._gidIndex = usualGID(device, port) if gidIndex is None else gidIndex
+        self._gidIndex = usualGID(device.gidTable(port)) if gidIndex is None else gidIndex
         gids = device.gids(port)
         if not 0 <= self._gidIndex < len(gids):
             raise InvalidRequest(f"port {port} of {device.name} has no GID {self._gidIndex}")
@@ -314,14 +314,3 @@ class Link:
             event.kind in _FATAL and event.queuePair in (None, self.queuePair)
         ):
             self.fail(DeviceUnavailable(f"the connection has failed ({event.kind.value})"))
-
-
-def usualGID(device: IVerbsDevice, port: int) -> int:
-    """The index of a GID that most peers can reach: an IPv4 address, else what is not link-local."""
-    entries = device.gidTable(port)
-
-    def rank(index: int) -> tuple[bool, bool, bool, int]:
-        gid, type, _netdev = entries[index]
-        return gid.ip is None, not gid.isMapped, gid.isLinkLocal, type is not GIDType.ROCE_V2
-
-    return min(range(len(entries)), key=rank, default=0)

@@ -15,7 +15,7 @@ from twisted.logger import Logger
 
 from txrdma.error import Refused
 from txrdma.iba.types import MACAddress, MTU
-from txrdma.iba.verbs import AsyncEvent, AsyncEventKind
+from txrdma.iba.verbs import AsyncEvent, AsyncEventKind, usualGID
 from txrdma.interfaces import IVerbsDevice
 from txrdma.smc._linkgroup import GroupKey
 from txrdma.smc.clc import Accept, Diagnosis, Proposal
@@ -93,7 +93,9 @@ class LinkGroups:
         if port.mac is None:
             device.close()
             raise Refused(f"{description} has no MAC address", Diagnosis.NOSMCRDEV)
-        self.gid = device.gids(1)[0]
+        table = device.gidTable(1)
+        self.gidIndex = usualGID(table)
+        self.gid = table[self.gidIndex].gid
         self.mac = port.mac
         self.mtu = MTU(port.activeMTU)
         self.maxInline = device.limits.maxInline

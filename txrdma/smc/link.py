@@ -180,7 +180,7 @@ class Link:
             self._queuePair.modify(
                 QPAttributes(
                     state=QPState.RTR,
-                    address=AddressVector(answer.gid, hopLimit=1, dmac=answer.mac),
+                    address=AddressVector(answer.gid, self.groups.gidIndex, hopLimit=1, dmac=answer.mac),
                     pathMTU=mtu,
                     destinationQPN=answer.qpn,
                     rqPSN=answer.psn,
@@ -413,7 +413,7 @@ class Link:
         receives = self._receives
         used = self._used
         byOffset = self._byOffset
-        for offset, status, _opcode, _qpn, length, _immediate, _source, _grh in batch:
+        for offset, status, _opcode, _qpn, length, _immediate, *_ in batch:
             if status:
                 self._broken(status.name)
                 break

@@ -23,6 +23,7 @@ from txrdma.iba.verbs import (
     Segment,
     SendRequest,
     Status,
+    usualGID,
 )
 from txrdma.interfaces import IMemoryRegion, IProtectionDomain, ISharedReceiveQueue, IVerbsDevice
 from txrdma.testing.habits import Habits, OURS
@@ -96,7 +97,7 @@ class End:
         self.sent: list[Completion] = []
         self.received: list[Completion] = []
         self.events: list[AsyncEvent] = []
-        self.gidIndex = _usualGID(device)
+        self.gidIndex = usualGID(device.gidTable(1))
         self.unsubscribe = device.subscribe(self.events.append)
 
     def look(self) -> None:
@@ -199,14 +200,6 @@ class End:
         self.channel.close()
         if self._ownsDomain:
             self.domain.close()
-
-
-def _usualGID(device: IVerbsDevice) -> int:
-    gids = device.gids(1)
-    for index, gid in enumerate(gids):
-        if gid.isMapped:
-            return index
-    return next((i for i, gid in enumerate(gids) if gid.ip and not gid.ip.startswith("fe80")), 0)
 
 
 class TwoEnds(Base):
