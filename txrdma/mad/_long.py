@@ -106,7 +106,11 @@ class LongMessages:
     alone; those of others' requests are told apart by who asks.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, transactionIDBits: int = 64) -> None:
+        """
+        @param transactionIDBits: how many low bits of our transaction IDs come back as we sent them.
+        """
+        self._ours = (1 << transactionIDBits) - 1
         self._incoming: dict[_Key, _Incoming] = {}
         self._outgoing: dict[_Key, _Outgoing] = {}
         self._packets: list[Packet] = []
@@ -118,14 +122,14 @@ class LongMessages:
 
         @param template: a whole datagram: its headers are those of each segment.
         """
-        key = _keyOfOurs(template, path)
+        key = self._keyOfOurs(template, path)
         self._outgoing[key] = _Outgoing(template, message, path, now)
         self._advance(key, now)
 
     def received(self, datagram: bytes, path: IBPath, now: float) -> None:
         """A packet for which L{isLong} holds, and the way that it took."""
         header = RMPPHeader.decode(datagram, _HEADER_AT)
-        key = _keyOf(datagram, path)
+        key = self._keyOf(datagram, path)
         if header.type is RMPPType.DATA:
             self._data(key, datagram, header, path, now)
             return
@@ -139,7 +143,7 @@ class LongMessages:
 
     def expects(self, datagram: bytes, path: IBPath) -> bool:
         """Whether a packet belongs to something that is known here."""
-        transaction, managementClass, isResponse, party = key = _keyOf(datagram, path)
+        transaction, managementClass, isResponse, party = key = self._keyOf(datagram, path)
         return (
             key in self._incoming or (transaction, managementClass, not isResponse, party) in self._outgoing
         )
@@ -154,6 +158,7 @@ class LongMessages:
     def forget(self, datagram: bytes) -> None:
         """Nobody wants the answer to this request any more: tell who sends it."""
         managementClass, _, transaction = _HEAD.unpack_from(datagram)
+        transaction &= self._ours
         self._outgoing.pop((transaction, managementClass, False, None), None)
         incoming = self._incoming.pop((transaction, managementClass, True, None), None)
         if incoming is not None and incoming.receiver.message is None:
@@ -193,6 +198,20 @@ class LongMessages:
         """What has happened."""
         events, self._events = self._events, []
         return events
+
+    def _keyOf(self, datagram: bytes, path: IBPath) -> _Key:
+        """Of a packet that has come."""
+        managementClass, method, transaction = _HEAD.unpack_from(datagram)
+        if method & _RESPONSE:
+            return transaction & self._ours, managementClass, True, None
+        return transaction, managementClass, False, (path.slid, path.sgid, path.sqpn)
+
+    def _keyOfOurs(self, template: bytes, path: IBPath) -> _Key:
+        """Of a message that we send."""
+        managementClass, method, transaction = _HEAD.unpack_from(template)
+        if method & _RESPONSE:
+            return transaction, managementClass, True, (path.dlid, path.dgid, path.dqpn)
+        return transaction & self._ours, managementClass, False, None
 
     def _data(self, key: _Key, datagram: bytes, header: RMPPHeader, path: IBPath, now: float) -> None:
         incoming = self._incoming.get(key)
@@ -237,22 +256,6 @@ class LongMessages:
             header = abort(ended.status)
             self._packets.append(Packet(_controlled(outgoing.template, header, flip=False), outgoing.path))
         self._events.append(Failed(key[0], ended.status))
-
-
-def _keyOf(datagram: bytes, path: IBPath) -> _Key:
-    """Of a packet that has come."""
-    managementClass, method, transaction = _HEAD.unpack_from(datagram)
-    if method & _RESPONSE:
-        return transaction, managementClass, True, None
-    return transaction, managementClass, False, (path.slid, path.sgid, path.sqpn)
-
-
-def _keyOfOurs(template: bytes, path: IBPath) -> _Key:
-    """Of a message that we send."""
-    managementClass, method, transaction = _HEAD.unpack_from(template)
-    if method & _RESPONSE:
-        return transaction, managementClass, True, (path.dlid, path.dgid, path.dqpn)
-    return transaction, managementClass, False, None
 
 
 def _segmented(template: bytes, segment: Segment) -> bytes:

@@ -61,7 +61,7 @@ class Call(Transaction):
     @ivar redirections: how often somebody else was named.
     """
 
-    __slots__ = ("_deferred", "_forget", "content", "keys", "kind", "mask", "modifier", "redirections", "rpc")
+    __slots__ = ("_deferred", "content", "forget", "keys", "kind", "mask", "modifier", "redirections", "rpc")
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Call(Transaction):
         self.keys = keys
         self.mask = mask
         self.redirections = 0
-        self._forget = forget
+        self.forget = forget
         self._deferred: Deferred[Any] | None = None
 
     def awaited(self) -> Deferred[Any]:
@@ -102,7 +102,7 @@ class Call(Transaction):
 
     def _cancelled(self, deferred: Deferred[Any]) -> None:
         self._deferred = None
-        self._forget(self)
+        self.forget(self)
 
 
 @implementer(IMADAgent, IMADReceiver)
@@ -144,7 +144,7 @@ class MADAgent(RPCs):
         self._timerAt = 0.0
         self._closed = ""
         self._patience: dict[int | None, float] = {}
-        self._long = LongMessages()
+        self._long = LongMessages(port.transactionIDBits)
         self._longTimer: IDelayedCall | None = None
         self._server: Callable[[bytes, bytes, IBPath], None] | None = None
         port.start(self)
@@ -174,7 +174,21 @@ class MADAgent(RPCs):
             self._issue(call, path)
         except RDMAError as error:
             return fail(error)
+        if self._closed:  # the port was lost by sending
+            return fail(DeviceUnavailable(self._closed))
         return succeed(None) if call.rpc.answer is None else call.awaited()
+
+    def issue(self, call: Call, path: IBPath) -> None:
+        """
+        Make a call that was put together already, and that hears of its end itself: for who makes very many.
+
+        @raise RDMAError: nothing was sent, and C{call} hears nothing.
+        """
+        call.keys = self.keys
+        call.forget = self._forget
+        call.timeoutSeconds = self._patienceFor(path)
+        call.retriesLeft = self.retries
+        self._issue(call, path)
 
     def close(self) -> None:
         """Give up all calls, and close the port. Twice is fine."""
@@ -503,7 +517,7 @@ def recordsOf(kind: type[Attribute], first: bytes, message: bytes) -> list[Attri
     """
     if first[1] != ManagementClass.SUBN_ADM:
         return [kind.decode(message.ljust(kind.size, b"\0"))]
-    distance = SAFormat.decode(first[:256]).attributeOffset * 8 or -(-kind.size // 8) * 8
+    distance = SAFormat.decode(first[:256].ljust(256, b"\0")).attributeOffset * 8 or -(-kind.size // 8) * 8
     if distance < kind.size:
         raise WireError(kind.__name__, 44, f"records of {kind.size} bytes are {distance} apart")
     if not message:

@@ -21,7 +21,7 @@ from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
+from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, ResourceExhausted
 from txrdma.iba.path import GMP_QKEY, IBPath, MADEndPort
 from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, LID, PKey, QPN
 from txrdma.iba.verbs import Buffer
@@ -67,6 +67,11 @@ def ioctlNumber(direction: int, number: int, size: int, machine: str = platform.
 
 REGISTER_AGENT2: Final = ioctlNumber(3, 4, _REGISTER.size)
 UNREGISTER_AGENT: Final = ioctlNumber(1, 2, _UNREGISTER.size)
+
+
+def _keyOf(datagram: Buffer) -> bytes:
+    """The class of a request, or of its answer, and what is ours of the transaction ID."""
+    return bytes(datagram[1:2]) + bytes(datagram[12:16])
 
 
 class _Agent(NamedTuple):
@@ -119,6 +124,8 @@ class UmadPort:
         self._receiver: IMADReceiver | None = None
         self._agents: dict[tuple[int, int, int], _Agent] = {}
         self._served: dict[int, _Agent] = {}
+        # Requests that the kernel waits for answers to; with what to send when it gives up, if that is known.
+        self._asked: dict[bytes, tuple[bytes, bytes] | None] = {}
         self._buffer = bytearray(_LONGEST_READ)
         self._closed = False
         try:
@@ -146,8 +153,8 @@ class UmadPort:
         """
         Bring requests of this class with these methods, too.
 
-        @raise ResourceExhausted: somebody else takes them already.
-        @raise InvalidRequest: the kernel keeps them for itself.
+        @raise ResourceExhausted: somebody else takes them already, or the kernel itself does.
+        @raise InvalidRequest: there is no such class here.
         """
         mask = 0
         for method in methods:
@@ -155,7 +162,7 @@ class UmadPort:
         try:
             agent = self._register(managementClass, mask, oui)
         except OSError as error:
-            if error.errno in (errno.EEXIST, errno.EBUSY):
+            if mask and self._takes(managementClass, oui):
                 raise ResourceExhausted(f"{self.name}: class {managementClass:#x} is taken") from error
             raise InvalidRequest(
                 f"{self.name}: class {managementClass:#x} can't be served: {error}"
@@ -174,22 +181,23 @@ class UmadPort:
         Send one.
 
         @raise InvalidRequest: the kernel refuses it.
+        @raise ResourceExhausted: it has no room at present.
         """
+        if self._closed:
+            raise DeviceUnavailable(f"{self.name} is closed")
         managementClass = datagram[1]
         isResponse = bool(datagram[3] & 0x80)
         agent = self._served.get(managementClass) if isResponse else None
         if agent is None:
             agent = self._agentFor(managementClass, datagram)
-        message = self._envelope(agent, datagram, path, answerWithin) + bytes(datagram)
-        try:
-            os.write(self._fd, message)
-        except OSError as error:
-            if error.errno in (errno.EIO, errno.ENODEV, errno.EPIPE):
-                self._lost(error)
-            elif error.errno == errno.EAGAIN:
-                raise ResourceExhausted(f"{self.name}: the kernel takes no more at present") from error
-            else:
-                raise InvalidRequest(f"{self.name}: the kernel refuses the datagram: {error}") from error
+        header = self._envelope(agent, datagram, path, answerWithin)
+        if answerWithin and not isResponse:
+            key = _keyOf(datagram)
+            if key in self._asked:  # it goes when the kernel gives up the one before
+                self._asked[key] = header, bytes(datagram)
+                return
+            self._asked[key] = None
+        self._write(header, bytes(datagram))
 
     def pathOf(self, envelope: object) -> IBPath:
         """The way that a datagram took."""
@@ -272,6 +280,18 @@ class UmadPort:
 
     # What the kernel wants.
 
+    def _write(self, header: bytes, datagram: bytes) -> None:
+        try:
+            os.write(self._fd, header + datagram)
+        except OSError as error:
+            self._asked.pop(_keyOf(datagram), None)
+            if error.errno in (errno.EIO, errno.ENODEV, errno.EPIPE):
+                self._lost(error)
+            elif error.errno in (errno.EAGAIN, errno.ENOMEM):
+                raise ResourceExhausted(f"{self.name}: the kernel takes no more at present") from error
+            else:
+                raise InvalidRequest(f"{self.name}: the kernel refuses the datagram: {error}") from error
+
     def _read(self) -> int:
         """One datagram into the buffer, which grows for long messages."""
         try:
@@ -287,10 +307,13 @@ class UmadPort:
         receiver = self._receiver
         assert receiver is not None
         _agent, status, _timeout, _retries, _length = _LOCAL.unpack_from(header)
+        isResponse = bool(datagram[3] & 0x80)
         if status:
-            if not datagram[3] & 0x80:  # of an answer nobody wants to know
-                receiver.undeliverable(datagram, os.strerror(status))
+            if not isResponse:  # of an answer of ours nobody wants to know
+                self._gaveUp(receiver, datagram, os.strerror(status))
             return
+        if isResponse:
+            self._asked.pop(_keyOf(datagram), None)
         qpn, qkey, lid, sl, bits, hasGRH, gidIndex, hops, tclass, gid, flow = _REMOTE.unpack_from(header, 20)
         (pkeyIndex,) = _PKEY_INDEX.unpack_from(header, 56)
         isSMI = datagram[1] & 0x7F == 1
@@ -300,6 +323,18 @@ class UmadPort:
                 *(qpn, qkey, lid, sl, bits, bool(hasGRH), gidIndex, hops, tclass, gid, flow, pkeyIndex, isSMI)
             ),
         )
+
+    def _gaveUp(self, receiver: IMADReceiver, datagram: bytes, reason: str) -> None:
+        """The kernel waits no longer for an answer."""
+        again = self._asked.pop(_keyOf(datagram), None)
+        if again is None:
+            receiver.undeliverable(datagram, reason)
+            return
+        self._asked[_keyOf(datagram)] = None
+        try:
+            self._write(*again)
+        except RDMAError as error:
+            receiver.undeliverable(datagram, str(error))
 
     def _envelope(self, agent: _Agent, datagram: Buffer, path: IBPath, answerWithin: float) -> bytes:
         end = self.endPort
@@ -342,6 +377,14 @@ class UmadPort:
                     f"{self.name}: class {managementClass:#x} does not pass here: {error}"
                 ) from error
         return agent
+
+    def _takes(self, managementClass: int, oui: int) -> bool:
+        """Whether the kernel has an agent for the class, when it is to take no requests."""
+        try:
+            self._unregister(self._register(managementClass, 0, oui))
+        except OSError:
+            return False
+        return True
 
     def _tryAgent(self, qpn: int, managementClass: int) -> bool:
         try:

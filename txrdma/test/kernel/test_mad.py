@@ -26,7 +26,7 @@ from txrdma.iba.types import GID, LID, QPN
 from txrdma.interfaces import IMADHandler, IMADPort
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.attributes import ManagementClass, Method
-from txrdma.mad.errors import MADError, MADTimeoutError
+from txrdma.mad.errors import MADError, MADRefusal, MADTimeoutError
 from txrdma.mad.messages import ClassPortInfo, MADRequest
 from txrdma.mad.pma import PortCounters
 from txrdma.mad.ports import availableMADPorts, openMADPort
@@ -181,7 +181,8 @@ class UmadTests(MADCase):
         self.assertEqual(error.status, 0x000C)
 
     def test_taken(self) -> None:
-        """Methods of a class belong to one; they are free again after its end."""
+        """Methods of a class belong to one, and are free again after its end; there are no other classes."""
+        self.assertRaises(InvalidRequest, self.open("umad:rxe1").port.serve, 1, [Method.GET])
         first, second = self.open("umad:rxe1"), self.open("umad:rxe1")
         end = first.port.serve(PERFORMANCE, [Method.GET])
         self.assertRaises(ResourceExhausted, second.port.serve, PERFORMANCE, [Method.GET])
@@ -281,10 +282,14 @@ class KernelToKernelTests(RMPPCase):
     def test_refused(self) -> None:
         """An error instead of a table."""
         client = self.open(self.client)
-        self.serve(self.open(self.server), ADMINISTRATION, lambda request: [], Method.GET)
+
+        def refuse(request: MADRequest) -> object:
+            raise MADRefusal(0x0300)
+
+        self.serve(self.open(self.server), ADMINISTRATION, refuse, Method.GET_TABLE)
         path = self.pathTo(1)
         error = self.failure(client.SubnAdmGetTable(NodeRecord, path, timeoutSeconds=PATIENCE), MADError)
-        self.assertEqual(error.status, 0x000C)
+        self.assertEqual(error.status, 0x0300)
 
 
 class WeFetchTests(KernelToKernelTests):
@@ -337,7 +342,7 @@ class LossTests(RMPPCase):
     def setUp(self) -> None:
         super().setUp()
         for netdev in ("v0", "v1"):
-            run("tc", "qdisc", "add", "dev", netdev, "root", "netem", "loss", "3%", "seed", "7")
+            run("tc", "qdisc", "add", "dev", netdev, "root", "netem", "loss", "3%")
             self.addCleanup(run, "tc", "qdisc", "del", "dev", netdev, "root")
 
     def test_weFetch(self) -> None:
@@ -391,9 +396,9 @@ class RemovalTests(MADCase):
     witness = Witness("umad and vmad ports", "rxe", "device deleted under them")
 
     def vanish(self, description: str) -> None:
+        self.serve(self.open("umad:rxe0"), PERFORMANCE, lambda request: None)
         agent = self.open(description)
         waiting = agent.PerformanceGet(PortCounters, self.pathTo(0), timeoutSeconds=PATIENCE, retries=0)
-        self.serve(self.open("umad:rxe0"), PERFORMANCE, lambda request: None)
         deleting = subprocess.Popen(["rdma", "link", "del", "rxe1"])
 
         def restore() -> None:

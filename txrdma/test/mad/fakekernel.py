@@ -1,0 +1,203 @@
+"""
+A kernel with management ports, as far as C{/dev/infiniband/umadN} shows it.
+
+Written from the kernel's interface, not from our code; what L{txrdma.test.kernel.test_mad} sees of a real one
+is the measure. Long messages are passed on whole where an agent has registered for that.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from twisted.internet.task import Clock
+
+from txrdma.iba.types import GID
+
+REGISTER_AGENT2 = 0xC0281B04
+UNREGISTER_AGENT = 0x40041B02
+
+_LOCAL = struct.Struct("=IIIII")
+
+
+@dataclass
+class Agent:
+    """What a file has registered."""
+
+    number: int
+    managementClass: int
+    methods: int
+    rmpp: int
+    oui: int
+
+
+@dataclass(eq=False)
+class File:
+    """An open device."""
+
+    port: str
+    agents: dict[int, Agent] = field(default_factory=dict)
+    toRead: deque[bytes] = field(default_factory=deque)
+    open: dict[tuple[int, int], Any] = field(default_factory=dict)
+
+
+class FakeKernel:
+    """
+    Stands for the module C{os} in C{txrdma.mad.umad}, and L{ioctl} for that of C{fcntl}.
+
+    @ivar gids: the GID of each port, by the name of its device file.
+    @ivar hasSMI: whether there is a queue pair 0.
+    @ivar isGone: whether the device was taken away.
+    @ivar lose: says which datagrams are lost.
+    @ivar sent: every message that was written, with its header.
+    """
+
+    O_RDWR, O_NONBLOCK, O_CLOEXEC = os.O_RDWR, os.O_NONBLOCK, os.O_CLOEXEC
+    strerror = staticmethod(os.strerror)
+
+    def __init__(self, clock: Clock, gids: dict[str, GID]) -> None:
+        self.clock = clock
+        self.gids = gids
+        self.hasSMI = False
+        self.isGone = False
+        self.isFull = False
+        self.lose: Callable[[bytes], bool] = lambda datagram: False
+        self.sent: list[bytes] = []
+        self.files: dict[int, File] = {}
+        self.lateness = 0.0
+        self._numbers = iter(range(1 << 20, 1 << 30))
+
+    # os
+
+    def open(self, path: str, flags: int) -> int:
+        name = path.rpartition("/")[2]
+        if name not in self.gids:
+            raise FileNotFoundError(errno.ENOENT, "No such file", path)
+        number = next(self._numbers)
+        self.files[number] = File(name)
+        return number
+
+    def close(self, fd: int) -> None:
+        file = self.files.pop(fd)
+        for call in file.open.values():
+            call.cancel()
+
+    def readv(self, fd: int, buffers: list[bytearray]) -> int:
+        self._check()
+        file = self.files[fd]
+        if not file.toRead:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        (buffer,) = buffers
+        message = file.toRead[0]
+        if len(message) > len(buffer):
+            # The header, and the first segment, so that one may know.
+            buffer[: 64 + 256] = message[: 64 + 256]
+            raise OSError(errno.ENOSPC, "No space left on device")
+        buffer[: len(message)] = message
+        file.toRead.popleft()
+        return len(message)
+
+    def write(self, fd: int, message: bytes) -> int:
+        self._check()
+        if self.isFull:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        file = self.files[fd]
+        number, _status, timeout, _retries, _length = _LOCAL.unpack_from(message)
+        agent = file.agents.get(number)
+        datagram = bytearray(message[64:])
+        if agent is None or len(datagram) < 36 or agent.managementClass != datagram[1]:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        if len(datagram) > 256 and not agent.rmpp:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        if not datagram[3] & 0x80:
+            datagram[8:12] = (agent.number + 1).to_bytes(4, "big")
+            if timeout:
+                key = datagram[1], int.from_bytes(datagram[12:16], "big")
+                if key in file.open:
+                    raise OSError(errno.EINVAL, "Invalid argument")
+                file.open[key] = self.clock.callLater(
+                    timeout / 1000 + self.lateness, self._late, file, key, message[:64], bytes(datagram[:24])
+                )
+        self.sent.append(message[:64] + datagram)
+        if not self.lose(bytes(datagram)):
+            self.clock.callLater(0.001, self._carry, file.port, message[:64], bytes(datagram))
+        return len(message)
+
+    # fcntl
+
+    def ioctl(self, fd: int, number: int, argument: bytearray, mutate: bool = True) -> int:
+        self._check()
+        file = self.files[fd]
+        if number == UNREGISTER_AGENT:
+            (which,) = struct.unpack("=I", argument)
+            if file.agents.pop(which, None) is None:
+                raise OSError(errno.EINVAL, "Invalid argument")
+            return 0
+        assert number == REGISTER_AGENT2, hex(number)
+        _, qpn, managementClass, version, flags, low, high, oui, rmpp = struct.unpack(
+            "=IIBB2xIQQIB3x", argument
+        )
+        if qpn == 0 and not self.hasSMI:
+            raise OSError(errno.EPROTONOSUPPORT, "Protocol not supported")
+        if flags or qpn not in (0, 1) or (managementClass in (0x01, 0x81)) != (qpn == 0):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        methods = low | high << 64
+        for other in self._on(file.port):
+            for agent in other.agents.values():
+                same = (agent.managementClass, agent.oui) == (managementClass, oui)
+                if same and agent.methods & methods:
+                    raise OSError(errno.EINVAL, "Invalid argument")
+        taken = sorted(file.agents)
+        fresh = next(n for n in range(32) if n not in taken)
+        file.agents[fresh] = Agent(fresh, managementClass, methods, rmpp, oui)
+        argument[:4] = struct.pack("=I", fresh)
+        return 0
+
+    # The wire.
+
+    def _on(self, port: str) -> list[File]:
+        return [file for file in self.files.values() if file.port == port]
+
+    def _check(self) -> None:
+        if self.isGone:
+            raise OSError(errno.EIO, "Input/output error")
+
+    def _late(self, file: File, key: tuple[int, int], header: bytes, datagram: bytes) -> None:
+        del file.open[key]
+        number, _, timeout, retries, _ = _LOCAL.unpack_from(header)
+        local = _LOCAL.pack(number, errno.ETIMEDOUT, timeout, retries, 64 + 24)
+        file.toRead.append(local + header[20:] + datagram)
+
+    def _carry(self, source: str, header: bytes, datagram: bytes) -> None:
+        target = header[36:52]
+        port = next((name for name, gid in self.gids.items() if gid.raw == target), None)
+        if port is None or int.from_bytes(header[20:24], "big") != 1 or not header[32]:
+            return
+        for file in self._on(port):
+            for agent in file.agents.values():
+                if self._isFor(file, agent, datagram):
+                    self._arrive(file, agent, source, header, datagram)
+                    return
+
+    @staticmethod
+    def _isFor(file: File, agent: Agent, datagram: bytes) -> bool:
+        if agent.managementClass != datagram[1]:
+            return False
+        if not datagram[3] & 0x80:
+            return bool(agent.methods >> datagram[3] & 1)
+        number, identifier = struct.unpack_from(">II", datagram, 8)
+        isSegment = not agent.rmpp and datagram[1] == 3 and datagram[24] == 1
+        return number == agent.number + 1 and ((datagram[1], identifier) in file.open or isSegment)
+
+    def _arrive(self, file: File, agent: Agent, source: str, header: bytes, datagram: bytes) -> None:
+        call = file.open.pop((datagram[1], int.from_bytes(datagram[12:16], "big")), None)
+        if call is not None:
+            call.cancel()
+        local = _LOCAL.pack(agent.number, 0, 0, 0, 64 + len(datagram))
+        remote = struct.pack(">IIHBB", 1, 0, 0, 0, 0) + header[32:36] + self.gids[source].raw + header[52:64]
+        file.toRead.append(local + remote + datagram)
