@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from twisted.internet.utils import getProcessOutputAndValue
 from twisted.python import usage
 
 from txrdma.commands.fabrics import tellJSON
@@ -67,6 +66,8 @@ async def drawn(reactor: Any, graph: str) -> str:
 
     @raise DeviceUnavailable: there is none here, or it cannot.
     """
+    from twisted.internet.utils import getProcessOutputAndValue  # slow to import, and seldom needed
+
     said: bytes
     complaint: bytes
     try:

@@ -4,8 +4,11 @@ What commands about whole fabrics have in common: a sweep, or a snapshot of an e
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +71,27 @@ async def swept(session: Session) -> Fabric:
         else:
             sweep = LIDSweep(session.agent, session.endPort, options["outstanding"])
             sweep.progress = progress if progress.isShown else None
-        fabric = await sweep.run()
+        with unswept():
+            fabric = await sweep.run()
     if options["save"]:
         save(fabric, options["save"])
     return fabric
+
+
+@contextmanager
+def unswept() -> Iterator[None]:
+    """
+    Python's own search for garbage waits: a sweep makes much that lives on, and no circles.
+
+    With 10,000 hosts a seventh of its time went there.
+    """
+    wasEnabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if wasEnabled:
+            gc.enable()
 
 
 def loaded(path: str) -> Fabric:
