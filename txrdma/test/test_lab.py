@@ -164,7 +164,7 @@ class SuitesTests(SynchronousTestCase):
         self.plan: dict[str, Any] = {
             "module": "m.test_some",
             "boxes": [box],
-            "tests": ["m.test_some.Some.test_a", "m.test_some.Some.test_b"],
+            "tests": [f"m.test_some.Some.test_{letter}" for letter in "abc"],
             "witnesses": {"m.test_some.Some": witness},
         }
         self.patch(suites.Run, "plan", lambda _: [self.plan])
@@ -176,21 +176,33 @@ class SuitesTests(SynchronousTestCase):
         return status, said.getvalue().splitlines()
 
     def test_guestDies(self) -> None:
-        """Tests that a guest takes with it have failed, and its console is shown."""
+        """Tests that two guests take with them have failed, and the console is shown."""
         status, lines = self.run_()
-        self.assertEqual((status, lines[-1]), (1, "kernel: 1 passed, 1 failed, 0 skipped"))
+        self.assertEqual((status, lines[-1]), (1, "kernel: 2 passed, 1 failed, 0 skipped"))
         self.assertIn("it said this", lines)
         kept = json.loads((self.folder / "results.json").read_text())
         self.assertEqual(kept["kernel"], "6.66")
-        self.assertEqual([each["outcome"] for each in kept["tests"]], ["passed", "failed"])
-        self.assertEqual((self.folder / "test_some" / "console").read_text(), "it said this")
+        self.assertEqual([each["outcome"] for each in kept["tests"]], ["passed", "passed", "failed"])
+        for folder in ("test_some", "test_some-again"):
+            self.assertEqual((self.folder / folder / "console").read_text(), "it said this")
+
+    def test_secondTry(self) -> None:
+        """A test that passes when it is tried again has passed, and the output says how."""
+        del self.plan["tests"][2]
+        status, lines = self.run_()
+        self.assertEqual((status, lines[-1]), (0, "kernel: 2 passed, 0 failed, 0 skipped"))
+        self.assertIn("kernel: 1 of those that passed did so when they were tried again", lines[-2])
+        self.assertIn("m.test_some.Some.test_b failed (did not come to its end", "\n".join(lines))
+        kept = json.loads((self.folder / "results.json").read_text())
+        self.assertNotIn("again", kept["tests"][0])
+        self.assertIn("did not come to its end", kept["tests"][1]["again"])
 
     def test_guestHangs(self) -> None:
         """A guest that does not end is stopped, and the reason says so."""
         self.patch(_FakeGuest, "status", OUT_OF_TIME)
         self.run_()
         kept = json.loads((self.folder / "results.json").read_text())
-        self.assertIn("stopped after 5 s", kept["tests"][1]["reason"])
+        self.assertIn("stopped after 5 s", kept["tests"][2]["reason"])
 
     def test_allPass(self) -> None:
         """A run without failures ends with status 0, and makes its table."""
@@ -208,7 +220,7 @@ class SuitesTests(SynchronousTestCase):
 
         self.patch(suites, "Guest", started)
         status, lines = self.run_()
-        self.assertEqual((status, lines[-1]), (1, "kernel: 0 passed, 2 failed, 0 skipped"))
+        self.assertEqual((status, lines[-1]), (1, "kernel: 0 passed, 3 failed, 0 skipped"))
         kept = json.loads((self.folder / "results.json").read_text())
         self.assertIn("there is no qemu", kept["tests"][0]["reason"])
 
