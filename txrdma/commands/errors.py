@@ -111,8 +111,9 @@ def described(report: CounterReport, names: NodeNames, thresholds: Thresholds) -
         name = names.name(each.node.guid, each.node.description)
         if each.node is not last:
             last = each.node
-            yield f'Errors for {hexGUID(each.node.guid)} "{name}"'
-        yield f"   GUID {hexGUID(each.node.guid)} port {_number(each)}: {' '.join(_values(each))}"
+            yield f'Errors for {int(each.node.guid):#x} "{name}"'
+        guid = each.node.port(0 if each.number == ALL_PORTS else each.number).guid
+        yield f"   GUID {int(guid):#x} port {_number(each)}: {' '.join(_values(each))}"
     for node, why in report.silent:
         yield f'No answer from {hexGUID(node.guid)} "{names.name(node.guid, node.description)}": {why}'
     bad = {each.node.guid for each in report.bad}

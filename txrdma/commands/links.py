@@ -90,6 +90,7 @@ def _endDict(port: Port, names: NodeNames) -> dict[str, Any]:
     node = port.node
     return {
         "guid": str(node.guid),
+        "portGUID": str(port.guid),
         "name": names.name(node.guid, node.description),
         "lid": port.lid,
         "port": port.number,

@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
 
 from txrdma.commands.registry import command
 from txrdma.error import RDMAError
+from txrdma.mad.agent import MADAgent
 from txrdma.mad.paths import toLID
 from txrdma.mad.serving import MADServer
 from txrdma.mad.smp import MulticastForwardingTable
@@ -64,7 +66,9 @@ class CommandsTestCase(IbsimTestCase):
 
     async def told(self, name: str, *arguments: str) -> Any:
         """What it tells programs."""
-        return loads(await self.said(name, *arguments, "--json"))
+        said = await self.said(name, *arguments, "--json")
+        self.assertTrue(said, self.status)
+        return loads(said)
 
     def theirs(self, *words: str) -> str:
         """What one of Debian's tools prints, whatever its exit status."""
@@ -72,6 +76,12 @@ class CommandsTestCase(IbsimTestCase):
             return self.fabric.run(*words)
         except subprocess.CalledProcessError as error:
             return str(error.stdout)
+
+    async def waited(self, seconds: float) -> None:
+        """What was told to ibsim's console, or was started, has had time to happen: nobody tells of it."""
+        from twisted.internet import reactor
+
+        await deferLater(reactor, seconds)
 
     async def lids(self, *kinds: str) -> list[str]:
         """Of all nodes of these kinds."""
@@ -123,13 +133,13 @@ def linkRead(line: str) -> tuple[object, ...]:
 
 def linkSaid(link: dict[str, Any]) -> tuple[object, ...]:
     """The same of ours."""
-    one, other = link["from"], link["to"] or {"guid": "", "lid": 0, "port": 0, "name": ""}
+    one, other = link["from"], link["to"] or {"portGUID": "", "lid": 0, "port": 0, "name": ""}
     isUp = link["physicalState"] == "LINK_UP"
     return (
-        *(one["guid"].replace(":", ""), one["lid"], one["port"], one["name"]),
+        *(one["portGUID"].replace(":", ""), one["lid"], one["port"], one["name"]),
         *((link["width"], link["gigabitsPerLane"]) if isUp else (0, 0.0)),
         *(link["state"], link["physicalState"]),
-        *(other["guid"].replace(":", ""), other["lid"], other["port"], other["name"]),
+        *(other["portGUID"].replace(":", ""), other["lid"], other["port"], other["name"]),
         tuple(link["couldBe"]),
     )
 
@@ -147,10 +157,10 @@ class RouteTests(CommandsTestCase):
         pairs += list(zip(nodes[: self.most], nodes[1:], strict=False))
         for source, target in pairs:
             theirs = self.theirs("ibtracert", source, target)
-            self.assertEqual(await self.said("trace", source, target), theirs)
+            ours = await self.said("trace", source, target)
+            self.assertEqual((ours, self.status), (theirs, 0))
             administered = await self.said("trace", "--sa", source, target)
-            self.assertEqual(administered.partition("\n")[2], theirs)
-        self.assertEqual(self.status, 0)
+            self.assertEqual((administered.partition("\n")[2], self.status), (theirs, 0))
 
     async def test_routes(self) -> None:
         """C{routes} prints what C{ibroute} prints, of each switch."""
@@ -159,8 +169,6 @@ class RouteTests(CommandsTestCase):
             self.assertEqual(await self.said("routes", lid), self.theirs("ibroute", lid).rstrip("\n") + "\n")
         everything = await self.told("routes")
         self.assertEqual(sorted(str(each["lid"]) for each in everything), sorted(switches))
-        administered = await self.told("routes", "--by=lid")
-        self.assertEqual(administered, everything)
 
     async def test_multicast(self) -> None:
         """C{routes --multicast} has the ports that C{ibroute -M} marks."""
@@ -169,13 +177,12 @@ class RouteTests(CommandsTestCase):
         content = MulticastForwardingTable(portMasks=(0b0110, 0, 0b1_0010, *(0,) * 29))
         await agent.SubnSet(content, toLID(agent.port.endPort, lid), 0)
         ours = (await self.told("routes", "-M", str(lid)))[0]["multicast"]
-        rows = re.findall(r"^(0xc\w+)((?: +x| )*)$", self.theirs("ibroute", "-M", str(lid)), re.MULTILINE)
+        rows = [
+            line for line in self.theirs("ibroute", "-M", str(lid)).splitlines() if line.startswith("0xc")
+        ]
         theirs = [
-            {
-                "mlid": int(mlid, 16),
-                "ports": [column for column, mark in enumerate(marks[2::2]) if mark == "x"],
-            }
-            for mlid, marks in rows
+            {"mlid": int(row[:6], 16), "ports": [port for port, mark in enumerate(row[12::2]) if mark == "x"]}
+            for row in rows
         ]
         self.assertEqual(ours, [{"mlid": 0xC000, "ports": [1, 2]}, {"mlid": 0xC002, "ports": [1, 4]}])
         self.assertEqual(theirs, ours)
@@ -196,7 +203,7 @@ class ErrorTests(CommandsTestCase):
             (f'"{switch}"[3]', "PortRcvErrors", 11),
         ):
             self.fabric.console(f"PerformanceSet {place} PortCounters.{counter}={value}")
-        await self._heard("PortRcvErrors")
+        await self.waited(0.5)
         path = Path(self.mktemp())
         path.write_text("PortXmitDiscards=7\nVL15Dropped=2\n")
         file = str(path.absolute())
@@ -212,19 +219,11 @@ class ErrorTests(CommandsTestCase):
             self.assertEqual(mine, errorsRead(self.theirs("ibqueryerrors", *theirs)))
             self.assertGreater(len(mine[1]), 0)
 
-    async def _heard(self, what: str) -> None:
-        """ibsim has done what its console was told."""
-        from twisted.internet import reactor
-        from twisted.internet.task import deferLater
-
-        await deferLater(reactor, 0.5)  # type: ignore[arg-type]  # the reactor is a module for mypy
-        del what
-
     async def test_clear(self) -> None:
         """What C{errors --clear} has cleared C{ibqueryerrors} finds no more."""
         host = (await self.told("nodes", "--hosts"))[-1]["description"]
         self.fabric.console(f'PerformanceSet "{host}"[1] PortCounters.SymbolErrorCounter=77')
-        await self._heard("SymbolErrorCounter")
+        await self.waited(0.5)
         self.assertEqual(len(errorsRead(self.theirs("ibqueryerrors"))[1]), 1)
         self.assertIn("[SymbolErrorCounter == 77]", await self.said("errors", "--clear"))
         self.assertEqual(errorsRead(self.theirs("ibqueryerrors"))[1], set())
@@ -235,7 +234,7 @@ class ErrorTests(CommandsTestCase):
         self.assertEqual(self.status, 0)
         host = (await self.told("nodes", "--hosts"))[-1]["description"]
         self.fabric.console(f'PerformanceSet "{host}"[1] PortCounters.SymbolErrorCounter=77')
-        await self._heard("SymbolErrorCounter")
+        await self.waited(0.5)
         told = await self.told("check")
         self.assertEqual(
             [(each["kind"], each["text"]) for each in told["findings"]], [("errors", "SymbolErrorCounter 77")]
@@ -258,9 +257,7 @@ class VendorTests(CommandsTestCase):
         port = self.portAt(host, isSM=True)
         from twisted.internet import reactor
 
-        from txrdma.mad.agent import MADAgent
-
-        agent = MADAgent(reactor, port)  # type: ignore[arg-type]  # the reactor is a module for mypy
+        agent = MADAgent(reactor, port)
         self.addCleanup(agent.close)
         server = MADServer(agent)
         servePing(server, "ours.example")
@@ -276,8 +273,11 @@ class VendorTests(CommandsTestCase):
 
     async def test_theirServers(self) -> None:
         """C{txrdma ping} and C{txrdma sysstat} ask servers of infiniband-diags."""
-        host = (await self.told("nodes", "--hosts"))[1]
-        for program, name in (("ibping", "ping"), ("ibsysstat", "sysstat")):
+        _, *hosts = await self.told("nodes", "--hosts")
+        # OpenSM: its questions to other managers would end these servers, as they do not know them.
+        self.fabric._processes[-1].terminate()
+        self.fabric._processes[-1].wait()
+        for host, program, name in zip(hosts, ("ibping", "ibsysstat"), ("ping", "sysstat"), strict=False):
             server = subprocess.Popen(
                 self.fabric._found(("ibsim-run", program, "-S")),
                 cwd=self.fabric.folder,
@@ -287,7 +287,7 @@ class VendorTests(CommandsTestCase):
                 stderr=subprocess.DEVNULL,
             )
             try:
-                await self._heard()
+                await self.waited(1.5)
                 arguments = ("-c", "2", "-i", "0.1") if name == "ping" else ("host",)
                 told = await self.told(name, str(host["lid"]), *arguments)
                 self.assertTrue(told["received"] == 2 if name == "ping" else told["host"])
@@ -295,11 +295,41 @@ class VendorTests(CommandsTestCase):
                 server.terminate()
                 server.wait()
 
-    async def _heard(self) -> None:
-        from twisted.internet import reactor
-        from twisted.internet.task import deferLater
 
-        await deferLater(reactor, 1.5)  # type: ignore[arg-type]  # the reactor is a module for mypy
+def example(name: str) -> str:
+    """A net file that ibsim's package brings; empty where it does not."""
+    try:
+        return parseNet((EXAMPLES / name).read_text()).text()
+    except OSError:
+        return ""
+
+
+class ExampleListingTests(ListingTests):
+    """ibsim's own example: two switches, two ways between them, four hosts."""
+
+    net = example("net.2sw2path4hca")
+    skip = ListingTests.skip or ("" if net else "ibsim's examples are not installed") or None
+
+
+class ExampleRouteTests(RouteTests):
+    """The same."""
+
+    net = ExampleListingTests.net
+    skip = ExampleListingTests.skip
+
+
+class OtherExampleListingTests(ListingTests):
+    """Its other example."""
+
+    net = example("net")
+    skip = ExampleListingTests.skip
+
+
+class OtherExampleRouteTests(RouteTests):
+    """The same."""
+
+    net = OtherExampleListingTests.net
+    skip = ExampleListingTests.skip
 
 
 class FatTreeListingTests(ListingTests):
@@ -337,11 +367,3 @@ class LargeErrorTests(ErrorTests):
     """1,024 hosts, three levels of switches."""
 
     net = fatTree(1024).text()
-
-
-def _example(name: str) -> str:
-    """A net that ibsim ships."""
-    try:
-        return parseNet((EXAMPLES / name).read_text()).text()
-    except OSError:
-        return ""

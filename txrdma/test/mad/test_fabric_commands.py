@@ -279,7 +279,7 @@ class ErrorsTests(CommandTestCase):
         self.assertEqual(self.status, 0)
         self.fabric.setCounters("left", 3, portXmitDiscards=7)
         said = self.said("errors")
-        guid = f"0x{self.fabric.node('left').guid.raw.hex()}"
+        guid = f"{int(self.fabric.node('left').guid):#x}"
         self.assertIn(f'Errors for {guid} "left"\n   GUID {guid} port ALL: [PortXmitDiscards == 7]\n', said)
         self.assertIn(f"   GUID {guid} port 3: [PortXmitDiscards == 7]\n", said)
         self.assertIn("21 ports checked, 1 ports have errors beyond threshold", said)
