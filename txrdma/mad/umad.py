@@ -244,9 +244,9 @@ class UmadPort:
         """Close the device; the kernel forgets our agents. Twice is fine."""
         if self._closed:
             return
-        self._closed = True
         if self._receiver is not None:
-            self._reactor.removeReader(self)
+            self._reactor.removeReader(self)  # while there is a descriptor to be known by
+        self._closed = True
         os.close(self._fd)
 
     # IReadDescriptor

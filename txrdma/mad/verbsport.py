@@ -205,9 +205,9 @@ class VerbsPort:
         """Let go of the queue pair and the device. Twice is fine."""
         if self._closed:
             return
-        self._closed = True
         if self._receiver is not None:
-            self._reactor.removeReader(self)
+            self._reactor.removeReader(self)  # while there is a descriptor to be known by
+        self._closed = True
         if self._again is not None:
             self._again.cancel()
             self._again = None

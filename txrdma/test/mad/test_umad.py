@@ -13,7 +13,7 @@ from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.interfaces import IReactorFDSet
+from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
@@ -153,11 +153,22 @@ class PortTests(UmadCase):
             self.assertEqual((qpn, qkey, to, message[65]), (0, 0, lid, managementClass))
 
     def test_closed(self) -> None:
-        """Closing twice is fine, and nothing is read afterwards."""
+        """Closing twice is fine; the reactor is left while there is a descriptor; nothing is read afterwards."""
         agent = self.agent("roce0")
+        left: list[int] = []
+        leave = self.clock.removeReader
+
+        def hear(reader: IReadDescriptor) -> None:
+            left.append(reader.fileno())
+            leave(reader)
+
+        self.patch(self.clock, "removeReader", hear)
         agent.close()
         agent.port.close()
         self.assertEqual((self.clock.readers, self.kernel.files), ([], {}))
+        self.assertEqual(len(left), 1)
+        self.assertGreaterEqual(left[0], 0)
+        self.assertRaises(DeviceUnavailable, agent.port.send, bytes(256), self.path)
 
     def test_strings(self) -> None:
         """Strings name ports as people do, and who cuts long messages."""

@@ -12,6 +12,7 @@ from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReadDescriptor
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, InvalidRequest
@@ -155,10 +156,20 @@ class CallTests(VerbsPortCase):
         self.failureResultOf(failed, MADTimeoutError)
 
     def test_closed(self) -> None:
-        """A closed port is closed twice without harm, and sends nothing."""
+        """It leaves the reactor while there is a descriptor; closing twice is fine; then it sends nothing."""
         port = self.ports[0]
+        left: list[int] = []
+        leave = self.clock.removeReader
+
+        def hear(reader: IReadDescriptor) -> None:
+            left.append(reader.fileno())
+            leave(reader)
+
+        self.patch(self.clock, "removeReader", hear)
         self.agent.close()
         port.close()
+        self.assertEqual(len(left), 1)
+        self.assertGreaterEqual(left[0], 0)
         self.assertRaises(DeviceUnavailable, port.send, bytes(256), self.path)
 
     def test_misdirected(self) -> None:
