@@ -153,7 +153,7 @@ class PortTests(UmadCase):
             self.assertEqual((qpn, qkey, to, message[65]), (0, 0, lid, managementClass))
 
     def test_closed(self) -> None:
-        """Closing twice is fine; the reactor is left while there is a descriptor; nothing is read afterwards."""
+        """Closing twice is fine; the reactor is left before that; nothing is read afterwards."""
         agent = self.agent("roce0")
         left: list[int] = []
         leave = self.clock.removeReader
