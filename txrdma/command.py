@@ -52,6 +52,8 @@ async def _carryOut(reactor: IReactor, options: Options) -> None:
         sys.stdout.flush()
     except BrokenPipeError:  # "| head" has seen enough; what is still buffered must not fail at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:  # while the reactor does not run yet, and so does not hear of it
+        raise SystemExit(130) from None
     except RDMAError as error:
         raise SystemExit(f"txrdma {options.subCommand}: {error}") from error
 

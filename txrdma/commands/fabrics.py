@@ -231,6 +231,7 @@ def opened(reactor: Any, options: FabricOptions) -> Iterator[Session]:
         retries=options["retries"],
         keys=Keys(mkey=options["mkey"]),
     )
+    owner: IMADPort | MADAgent = agent
     try:
         rpcs = SATransactor(agent, port.endPort) if options["sa"] else agent
         session = Session(reactor, agent, rpcs, port.endPort, names, options)
@@ -239,8 +240,14 @@ def opened(reactor: Any, options: FabricOptions) -> Iterator[Session]:
         yield session
     except MADFailure as error:
         raise RDMAError(error.detailed(level) if level else f"{where(error.path)}: {error}") from error
+    except (
+        GeneratorExit,
+        KeyboardInterrupt,
+    ):  # Ctrl-C: nobody waits any more, so calls that end must not tell of it
+        owner = port
+        raise
     finally:
-        agent.close()
+        owner.close()
 
 
 @implementer(IMADPort, IMADReceiver)

@@ -112,10 +112,9 @@ class DiscoverTests(IbsimTestCase):
 
     def test_again(self) -> None:
         """ibsim reads what it prints, and what C{--format net} prints: the same fabric again."""
-        first = self.ours()
-        for form in ("text", "net"):
+        for net in (self.ours(), self.ours("--format", "net")):
             self.fabric.stop()
-            self.fabric = type(self.fabric)(first if form == "text" else self.net)
+            self.fabric = type(self.fabric)(net)
             self.addCleanup(self.fabric.stop)
             nodes = json.loads(self.ours("--format", "json"))["nodes"]
             self.assertEqual(len(nodes), 17)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -242,6 +243,22 @@ class FabricsTests(CommandTestCase):
             self.assertIn("no subnet manager is known", str(self.said(*arguments, device=device).status))
         self.assertIn("has no LID", str(self.said("perfquery", device=device).status))
         self.assertIn("has no LID", str(self.said("perfquery", "0,1", device=device).status))
+
+    def test_interrupted(self) -> None:
+        """Ctrl-C ends a command that waits for an answer, or sweeps, without a traceback."""
+        start = [sys.executable, "-m", "txrdma.command"]
+        for arguments in (
+            ["smpquery", "NI", "77", "-d", "sim:fattree:8", "-t", "30"],
+            ["discover", "-d", "sim:fattree:8:latency=1", "-t", "30"],
+        ):
+            with subprocess.Popen(
+                [*start, *arguments, "--debug"], stderr=subprocess.PIPE, text=True
+            ) as process:
+                assert process.stderr is not None
+                self.assertIn("-> ", process.stderr.readline())
+                process.send_signal(signal.SIGINT)
+                process.wait(20)
+                self.assertNotIn("Traceback", process.stderr.read())
 
     def test_optionsBehind(self) -> None:
         """Options may stand behind arguments."""
