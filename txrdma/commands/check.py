@@ -42,7 +42,8 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
                 node.description = session.names.name(node.guid, node.description)
             found = await _looked(session, fabric)
             if not options["no-errors"]:
-                found += counterFindings(await counted(session, fabric, thresholds))
+                nodes = [node for node in fabric.nodes.values() if node.lid]  # others are findings already
+                found += counterFindings(await counted(session, fabric, thresholds, nodes))
     except RDMAError as error:
         print(f"txrdma check: {error}", file=sys.stderr)
         raise SystemExit(COULD_NOT_LOOK) from error

@@ -338,6 +338,13 @@ class CheckTests(CommandTestCase):
         self.assertEqual([each["kind"] for each in told["findings"]], ["width"])
         self.assertFalse(told["isWell"])
 
+    def test_unmanaged(self) -> None:
+        """Where nobody manages, each port without a LID is told once."""
+        told = self.told("check", "-d", "sim:fattree:8:managed=no")
+        kinds = [each["kind"] for each in told["findings"]]
+        self.assertEqual(sorted(set(kinds)), ["no-lid", "no-sm", "state"])
+        self.assertEqual((kinds.count("no-lid"), kinds.count("state")), (9, 8))
+
     def test_blind(self) -> None:
         """Who could not look says so by status 2."""
         for arguments in (["--load", "/nonexistent"], ["-T", "/nonexistent"], ["-d", "sim:/nonexistent"]):
@@ -396,6 +403,7 @@ class VendorCommandTests(CommandTestCase):
 
     def test_nobody(self) -> None:
         """Lost ones are counted; status 1."""
+        self.fabric.silence("c")
         told = self.told("ping", self.lid("c"), "-c", "2", "-t", "0.1")
         self.assertEqual((told["sent"], told["received"], told["name"], self.status), (2, 0, None, 1))
         self.assertIn("100% packet loss", self.said("ping", self.lid("c"), "-c1", "-t.1"))

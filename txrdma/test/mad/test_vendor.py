@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from txrdma.error import ResourceExhausted
-from txrdma.mad.errors import MADError, MADTimeoutError
+from txrdma.mad.errors import MADError
 from txrdma.mad.serving import MADServer
 from txrdma.mad.vendor import (
     filled,
@@ -42,10 +42,8 @@ class VendorTests(FabricTestCase):
             (seen[0][1], seen[0][3], seen[0][16:18], seen[0][37:40]), (0x32, 0x81, b"\0\0", b"\0\x14\5")
         )
         end()
-        unserved = self.refused(
-            self.agent.VendGet(OpenIBPing, gmp(self.lid("c")), retries=0), MADTimeoutError
-        )
-        self.assertIn("VendGet", str(unserved))
+        answer = self.told(self.agent.VendGet(OpenIBPing, gmp(self.lid("c"))))
+        self.assertEqual((answer.text, handler.answered), ("c", 1))  # the simulated host itself
 
     def test_sysstat(self) -> None:
         """The three questions have their answers; others are refused."""
@@ -55,7 +53,6 @@ class VendorTests(FabricTestCase):
         self.assertEqual(self.told(self.agent.VendGet(OpenIBHostInfo, there)).text, "c.example")
         told = self.told(self.agent.VendGet(OpenIBCPUInfo, there)).text
         self.assertTrue(processors().startswith(told) and told)
-        self.refused(self.agent.VendGet(OpenIBPing, there, retries=0), MADTimeoutError)
 
     def test_unknownAttribute(self) -> None:
         """An attribute of another class is no question for this one."""
