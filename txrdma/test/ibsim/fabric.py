@@ -14,6 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from txrdma.test.ibsim import OUTSIDE
 
 START_SECONDS = 60.0
 STOP_SECONDS = 5.0
+MOST_DIFFERENCES = 10
+_NOTHING = "nothing"
 _numbers = itertools.count()
 
 
@@ -181,8 +184,17 @@ class IbsimTestCase(TestCase):
     hasSM = False
 
     def setUp(self) -> None:
+        self.addTypeEqualityFunc(list, self._sameLists)
         self.fabric = Ibsim(self.net, self.hasSM)
         self.addCleanup(self.fabric.stop)
+
+    def _sameLists(self, first: list[Any], second: list[Any], msg: object = None) -> None:
+        """Tell the first differences: all of them, of thousands of lines, would take C{difflib} hours."""
+        pairs = zip_longest(first, second, fillvalue=_NOTHING)
+        different = [f"{at}: {one!r} != {other!r}" for at, (one, other) in enumerate(pairs) if one != other]
+        if different:
+            told = "\n".join(different[:MOST_DIFFERENCES])
+            self.fail(f"{msg or 'lists differ'}, in {len(different)} places of {len(first)}:\n{told}")
 
     def portAt(self, node: str = "", isSM: bool = False) -> IbsimPort:
         """A port of ours in it."""
