@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
-import platform
 from collections.abc import Callable, Sequence
-from fcntl import ioctl
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -29,6 +27,7 @@ from txrdma.interfaces import IMADPort, IMADReceiver
 from txrdma.mad._choices import HOPS, partitionIndex, sourceIndex
 from txrdma.mad._long import isLong, RMPP_CLASSES
 from txrdma.mad.messages import formatOf
+from txrdma.mad.registration import Registry
 from txrdma.ports import EndPort
 
 _log = Logger()
@@ -46,27 +45,6 @@ _RESENDS: Final = 7
 _LOCAL: Final = Struct("=IIIII")
 _REMOTE: Final = Struct(">IIHBBBBBB16sI")
 _PKEY_INDEX: Final = Struct("=H6x")
-
-_REGISTER: Final = Struct("=IIBBHIQQIB3x")
-_UNREGISTER: Final = Struct("=I")
-
-_ODD: Final = ("ppc", "mips", "sparc", "alpha")
-
-
-def ioctlNumber(direction: int, number: int, size: int, machine: str = platform.machine()) -> int:
-    """
-    The number of one of umad's ioctls.
-
-    @param direction: 1 when we give something to the kernel, 2 when it gives something back, 3 for both.
-    """
-    if machine.startswith(_ODD):
-        bits = (4 if direction & 1 else 0) | (2 if direction & 2 else 0) or 1
-        return bits << 29 | size << 16 | 0x1B << 8 | number
-    return direction << 30 | size << 16 | 0x1B << 8 | number
-
-
-REGISTER_AGENT2: Final = ioctlNumber(3, 4, _REGISTER.size)
-UNREGISTER_AGENT: Final = ioctlNumber(1, 2, _UNREGISTER.size)
 
 
 def _keyOf(datagram: Buffer) -> bytes:
@@ -132,6 +110,7 @@ class UmadPort:
             self._fd = os.open(f"{folder}/{endPort.madName}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise DeviceUnavailable(f"{self.name}: {error}") from error
+        self._registry = Registry(self._fd)
         try:
             self.endPort = self.refresh()
             self.hasSMI = self._tryAgent(0, 0x81)
@@ -397,20 +376,15 @@ class UmadPort:
 
     def _register(self, managementClass: int, methods: int, oui: int) -> _Agent:
         version: int = formatOf(managementClass).classVersion  # type: ignore[attr-defined]  # every frame has it
-        rmpp = int(self.doesRMPP and managementClass in RMPP_CLASSES)
-        asked = bytearray(
-            _REGISTER.pack(
-                *(0, 0 if managementClass & 0x7F == 1 else 1, managementClass, version, 0, 0),
-                *(methods & 0xFFFFFFFFFFFFFFFF, methods >> 64, oui, rmpp),
-            )
-        )
-        ioctl(self._fd, REGISTER_AGENT2, asked, True)
-        return _Agent(_REGISTER.unpack(asked)[0], managementClass)
+        qpn = 0 if managementClass & 0x7F == 1 else 1
+        rmpp = self.doesRMPP and managementClass in RMPP_CLASSES
+        number = self._registry.register(qpn, managementClass, version, methods, oui, rmpp)
+        return _Agent(number, managementClass)
 
     def _unregister(self, agent: _Agent) -> None:
         if not self._closed:
             try:
-                ioctl(self._fd, UNREGISTER_AGENT, bytearray(_UNREGISTER.pack(agent.number)))
+                self._registry.unregister(agent.number)
             except OSError as error:
                 _log.debug("{port}: {error}", port=self.name, error=error)
 

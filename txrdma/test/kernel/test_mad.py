@@ -6,6 +6,7 @@ Ways here are by IPv6 GIDs: over IPv4 ones the kernel matches no answer to its r
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import time
@@ -30,6 +31,7 @@ from txrdma.mad.errors import MADError, MADRefusal, MADTimeoutError
 from txrdma.mad.messages import ClassPortInfo, MADRequest
 from txrdma.mad.pma import PortCounters
 from txrdma.mad.ports import availableMADPorts, openMADPort
+from txrdma.mad.registration import Registry
 from txrdma.mad.sa import NodeRecord
 from txrdma.mad.serving import MADServer
 from txrdma.mad.smp import NodeDescription, NodeInfo
@@ -68,6 +70,10 @@ def _isTentative(device: str) -> bool:
     netdev = f"v{device[-1]}"
     lines = Path("/proc/net/if_inet6").read_text().splitlines()
     return any(line.split()[5] == netdev and int(line.split()[4], 16) & 0x40 for line in lines)
+
+
+def _unknown(*args: object) -> int:
+    raise OSError(errno.ENOTTY, "Inappropriate ioctl for device")
 
 
 @implementer(IMADHandler)
@@ -161,6 +167,16 @@ class UmadTests(MADCase):
         (request,) = served.asked
         self.assertEqual((request.path.sgid, request.path.dgid), tuple(self.gids))
         self.assertEqual((request.path.sqpn, request.path.dqpn, request.path.pkey), (1, 1, 0xFFFF))
+
+    def test_oldCall(self) -> None:
+        """The same by the call of older kernels."""
+        self.patch(Registry, "_register2", _unknown)
+        self.test_call()
+        port = self.open("umad:rxe1").port
+        port.serve(ADMINISTRATION, [Method.GET_TABLE, Method.GET])
+        other = self.open("umad:rxe1").port
+        self.assertRaises(ResourceExhausted, other.serve, ADMINISTRATION, [Method.GET_TABLE])
+        other.serve(ADMINISTRATION, [Method.SET])
 
     def test_many(self) -> None:
         """Hundreds at once, each with its own answer."""

@@ -19,6 +19,8 @@ from twisted.internet.task import Clock
 
 from txrdma.iba.types import GID
 
+REGISTER_AGENT = 0xC01C1B01
+ENABLE_PKEY = 0x1B03
 REGISTER_AGENT2 = 0xC0281B04
 UNREGISTER_AGENT = 0x40041B02
 
@@ -41,6 +43,7 @@ class File:
     """An open device."""
 
     port: str
+    hasPKey: bool = False
     agents: dict[int, Agent] = field(default_factory=dict)
     toRead: deque[bytes] = field(default_factory=deque)
     open: dict[tuple[int, int], Any] = field(default_factory=dict)
@@ -52,6 +55,7 @@ class FakeKernel:
 
     @ivar gids: the GID of each port, by the name of its device file.
     @ivar hasSMI: whether there is a queue pair 0.
+    @ivar isOld: whether it knows only the older call to register.
     @ivar isGone: whether the device was taken away.
     @ivar lose: says which datagrams are lost.
     @ivar sent: every message that was written, with its header.
@@ -65,6 +69,7 @@ class FakeKernel:
         self.gids = gids
         self.hasSMI = False
         self.isGone = False
+        self.isOld = False
         self.isFull = False
         self.lose: Callable[[bytes], bool] = lambda datagram: False
         self.sent: list[bytes] = []
@@ -110,6 +115,8 @@ class FakeKernel:
         number, _status, timeout, _retries, _length = _LOCAL.unpack_from(message)
         agent = file.agents.get(number)
         datagram = bytearray(message[64:])
+        if not file.hasPKey:
+            raise AssertionError("headers are the short ones")
         if agent is None or len(datagram) < 36 or agent.managementClass != datagram[1]:
             raise OSError(errno.EINVAL, "Invalid argument")
         if len(datagram) > 256 and not agent.rmpp:
@@ -130,18 +137,31 @@ class FakeKernel:
 
     # fcntl
 
-    def ioctl(self, fd: int, number: int, argument: bytearray, mutate: bool = True) -> int:
+    def ioctl(self, fd: int, number: int, argument: bytearray | int = 0, mutate: bool = True) -> int:
         self._check()
         file = self.files[fd]
         if number == UNREGISTER_AGENT:
+            assert isinstance(argument, bytearray)
             (which,) = struct.unpack("=I", argument)
             if file.agents.pop(which, None) is None:
                 raise OSError(errno.EINVAL, "Invalid argument")
             return 0
-        assert number == REGISTER_AGENT2, hex(number)
-        _, qpn, managementClass, version, flags, low, high, oui, rmpp = struct.unpack(
-            "=IIBB2xIQQIB3x", argument
-        )
+        if number == ENABLE_PKEY:
+            if file.agents or file.hasPKey:
+                raise OSError(errno.EINVAL, "Invalid argument")
+            file.hasPKey = True
+            return 0
+        assert isinstance(argument, bytearray)
+        if number == REGISTER_AGENT2 and not self.isOld:
+            file.hasPKey = True
+            layout = "=IIBB2xIQQIB3x"
+            _, qpn, managementClass, version, flags, low, high, oui, rmpp = struct.unpack(layout, argument)
+        elif number == REGISTER_AGENT:
+            layout = "=IQQBBB3sBx"
+            _, low, high, qpn, managementClass, version, said, rmpp = struct.unpack(layout, argument)
+            oui, flags = int.from_bytes(said, "big"), 0
+        else:
+            raise OSError(errno.ENOTTY, "Inappropriate ioctl for device")
         if qpn == 0 and not self.hasSMI:
             raise OSError(errno.EPROTONOSUPPORT, "Protocol not supported")
         if flags or qpn not in (0, 1) or (managementClass in (0x01, 0x81)) != (qpn == 0):

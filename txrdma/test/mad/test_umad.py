@@ -20,7 +20,7 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.path import GMP_QKEY, IBDRPath, IBPath
 from txrdma.iba.types import GID, LID, PKey, QPN
 from txrdma.interfaces import IMADHandler, IMADPort
-from txrdma.mad import umad
+from txrdma.mad import registration, umad
 from txrdma.mad._frames import frame
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.attributes import ManagementClass, Method
@@ -28,10 +28,11 @@ from txrdma.mad.errors import MADTimeoutError
 from txrdma.mad.messages import MADRequest
 from txrdma.mad.pma import PortCounters
 from txrdma.mad.ports import openMADPort
+from txrdma.mad.registration import ioctlNumber
 from txrdma.mad.sa import MultiPathRecord, NodeRecord, PathRecord
 from txrdma.mad.serving import MADServer
 from txrdma.mad.smp import NodeInfo
-from txrdma.mad.umad import ioctlNumber, UmadPort
+from txrdma.mad.umad import UmadPort
 from txrdma.mad.vendor import OpenIBPing
 from txrdma.ports import getEndPort
 from txrdma.test.mad.fakekernel import FakeKernel
@@ -74,7 +75,7 @@ class UmadCase(SynchronousTestCase):
         gids = {f"umad{index}": GID.fromString(gid) for index, gid in enumerate((*GIDS, "fe80::2:c903:0:7"))}
         self.kernel = FakeKernel(self.clock, gids)
         self.patch(umad, "os", self.kernel)
-        self.patch(umad, "ioctl", self.kernel.ioctl)
+        self.patch(registration, "ioctl", self.kernel.ioctl)
         self.path = IBPath(dgid=GID.fromString(GIDS[1]), dqpn=QPN(1))
 
     def port(self, name: str, rmpp: bool = True) -> UmadPort:
@@ -320,6 +321,37 @@ class ServeTests(UmadCase):
         end()
         end()
         second.serve(PERFORMANCE, [Method.SET])
+
+    def test_oldKernel(self) -> None:
+        """Kernels of old have an older call, and are told first to speak of P_Keys."""
+        self.kernel.isOld = True
+        client, server = self.agent("roce0"), self.agent("roce1")
+        self.serve(server, PERFORMANCE, lambda request: PortCounters(portXmitData=7))
+        self.assertEqual(self.result(client.PerformanceGet(PortCounters, self.path)).portXmitData, 7)
+        self.assertRaises(ResourceExhausted, self.port("roce1").serve, PERFORMANCE, [Method.SET])
+        self.assertFalse(client.port.hasSMI)
+
+    def test_registration(self) -> None:
+        """The same agent, told in both ways, byte by byte."""
+        asked: list[tuple[int, bytes]] = []
+
+        def hear(fd: int, number: int, *arguments: Any) -> int:
+            asked.append((number, bytes(arguments[0]) if arguments else b""))
+            if number == 0xC0281B04 and len(asked) > 1:
+                raise OSError(errno.ENOTTY, "Inappropriate ioctl for device")
+            if arguments:
+                arguments[0][:4] = struct.pack("=I", 9)
+            return 0
+
+        self.patch(registration, "ioctl", hear)
+        for _ in range(2):
+            number = registration.Registry(5).register(1, 0x32, 1, 1 << 3 | 1 << 70, 0x001405, True)
+            self.assertEqual(number, 9)
+        new = (
+            struct.pack("=II", 0, 1) + b"\x32\x01\0\0" + struct.pack("=IQQI", 0, 8, 64, 0x1405) + b"\1\0\0\0"
+        )
+        old = struct.pack("=IQQ", 0, 8, 64) + b"\x01\x32\x01\x00\x14\x05\x01\0"
+        self.assertEqual(asked, [(0xC0281B04, new), (0xC0281B04, new), (0x1B03, b""), (0xC01C1B01, old)])
 
     def test_impossible(self) -> None:
         """A class that does not pass cannot be served."""

@@ -1,0 +1,89 @@
+"""
+Agents of C{/dev/infiniband/umadN}: how one says to the kernel what to bring.
+
+Follows the kernel's interface to user space, version 5. Its older call is for kernels before 3.19.
+"""
+
+from __future__ import annotations
+
+import errno
+import platform
+import sys
+from fcntl import ioctl
+from struct import calcsize, Struct
+from typing import Final
+
+_ODD: Final = ("ppc", "mips", "sparc", "alpha")
+
+_REGISTER2: Final = Struct("=IIBBHIQQIB3x")
+_REGISTER: Final = Struct(f"=I{'2Q' if calcsize('@L') == 8 else '4I'}BBB3sBx")
+_LONG_BITS: Final = 8 * calcsize("@L")
+_UNREGISTER: Final = Struct("=I")
+
+
+def ioctlNumber(direction: int, number: int, size: int, machine: str = platform.machine()) -> int:
+    """
+    The number of one of umad's ioctls.
+
+    @param direction: 1 when we give something to the kernel, 2 when it gives something back, 3 for both.
+    """
+    if machine.startswith(_ODD):
+        bits = (4 if direction & 1 else 0) | (2 if direction & 2 else 0) or 1
+        return bits << 29 | size << 16 | 0x1B << 8 | number
+    return direction << 30 | size << 16 | 0x1B << 8 | number
+
+
+REGISTER_AGENT: Final = ioctlNumber(3, 1, _REGISTER.size)
+UNREGISTER_AGENT: Final = ioctlNumber(1, 2, _UNREGISTER.size)
+ENABLE_PKEY: Final = ioctlNumber(0, 3, 0)
+REGISTER_AGENT2: Final = ioctlNumber(3, 4, _REGISTER2.size)
+
+
+class Registry:
+    """The agents of one open device."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._isNew: bool | None = None
+
+    def register(
+        self, qpn: int, managementClass: int, classVersion: int, methods: int, oui: int, rmpp: bool
+    ) -> int:
+        """
+        A new agent: its number.
+
+        @param methods: a bit for each method whose requests it wants; 0 is none but answers to its own.
+        @param rmpp: whether the kernel shall cut and join long messages.
+        @raise OSError: the kernel refuses it.
+        """
+        if self._isNew is not False:
+            try:
+                number = self._register2(qpn, managementClass, classVersion, methods, oui, rmpp)
+                self._isNew = True
+                return number
+            except OSError as error:
+                if self._isNew or error.errno != errno.ENOTTY:
+                    raise
+            ioctl(self._fd, ENABLE_PKEY)  # before anything else, or headers are the short ones
+            self._isNew = False
+        return self._register(qpn, managementClass, classVersion, methods, oui, rmpp)
+
+    def unregister(self, number: int) -> None:
+        """
+        The agent is no more.
+
+        @raise OSError: the kernel refuses it.
+        """
+        ioctl(self._fd, UNREGISTER_AGENT, bytearray(_UNREGISTER.pack(number)))
+
+    def _register2(self, qpn: int, kind: int, version: int, methods: int, oui: int, rmpp: bool) -> int:
+        masks = methods & 0xFFFFFFFFFFFFFFFF, methods >> 64
+        asked = bytearray(_REGISTER2.pack(0, qpn, kind, version, 0, 0, *masks, oui, rmpp))
+        ioctl(self._fd, REGISTER_AGENT2, asked, True)
+        return int.from_bytes(asked[:4], sys.byteorder)
+
+    def _register(self, qpn: int, kind: int, version: int, methods: int, oui: int, rmpp: bool) -> int:
+        masks = (methods >> shift & (1 << _LONG_BITS) - 1 for shift in range(0, 128, _LONG_BITS))
+        asked = bytearray(_REGISTER.pack(0, *masks, qpn, kind, version, oui.to_bytes(3, "big"), rmpp))
+        ioctl(self._fd, REGISTER_AGENT, asked, True)
+        return int.from_bytes(asked[:4], sys.byteorder)
