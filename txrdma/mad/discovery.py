@@ -127,11 +127,11 @@ class Sweep:
         @param start: the route to begin at; the agent's own port unless said.
         @return: fires with the fabric, whatever the problems. Cancelling it cancels all that is on its way.
         """
-        self._done = Deferred(lambda _: self._stop())
+        done = self._done = Deferred(lambda _: self._stop())
         start = start or IBDRPath()
         self._isPlain = start == IBDRPath(drPath=start.drPath)
         self._ask(_NodeInfo, start, 0, self._found, None)
-        return self._done
+        return done
 
     # Questions.
 
