@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from txrdma.commands.fabrics import opened, Progress, Session, tellJSON
+from txrdma.commands.fabrics import confirmed, opened, Progress, Session, tellJSON
 from txrdma.commands.nodenames import NodeNames
 from txrdma.commands.nodes import chosen
 from txrdma.commands.rows import hexGUID
@@ -60,6 +60,7 @@ class CommandOptions(ThresholdOptions):
         ["details", None, "What the errors and discards were, of ports that know it."],
         ["clear", "k", "Set the error counters to zero after they were read, of all ports."],
         ["clear-data", "K", "Set the counters of data and packets to zero after they were read."],
+        ["yes", "y", "Don't ask before counters are cleared."],
         ["hosts", None, "Only channel adapters."],
         ["switches", None, "Only switches."],
         ["routers", None, "Only routers."],
@@ -69,6 +70,9 @@ class CommandOptions(ThresholdOptions):
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
     """C{txrdma errors}."""
     thresholds = options.thresholds()
+    clear = " ".join(word for word, flag in (("errors", "clear"), ("data", "clear-data")) if options[flag])
+    if clear:
+        confirmed(f"clear the counters of {clear.replace(' ', ' and ')} of all ports", options["yes"])
     with opened(reactor, options) as session:
         fabric = await swept(session)
         report = await counted(
@@ -76,9 +80,7 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
             nodes=chosen(fabric, options),
             withData=bool(options["data"]),
             withDetails=bool(options["details"]),
-            clear=" ".join(
-                word for word, flag in (("errors", "clear"), ("data", "clear-data")) if options[flag]
-            ),
+            clear=clear,
         )
     if options["json"]:
         tellJSON(reportDict(report, session.names))

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from twisted.python import usage
 
-from txrdma.commands.fabrics import opened, Progress, Session, TARGETS, tellJSON
+from txrdma.commands.fabrics import count, opened, Progress, Session, TARGETS, tellJSON
 from txrdma.commands.nodenames import NodeNames
 from txrdma.commands.rows import hexGUID
 from txrdma.commands.sweeping import SweepOptions, swept, tellProblems
@@ -47,6 +47,11 @@ class Tables:
     linear: bytes = b""
     multicast: dict[int, list[int]] = field(default_factory=dict)
 
+    def narrow(self, port: int) -> None:
+        """Forget what does not leave by this port."""
+        self.linear = bytes(each if each == port else NO_PORT for each in self.linear)
+        self.multicast = {mlid: exits for mlid, exits in self.multicast.items() if port in exits}
+
 
 def span(text: str) -> range:
     """
@@ -73,7 +78,10 @@ class CommandOptions(SweepOptions):
         ["multicast", "M", "The tables for multicast instead: for each multicast LID its ports."],
         ["no-destinations", "n", "Don't find out who has the LIDs."],
     ]
-    optParameters = [["lids", "l", None, "Only these LIDs: 7, or 3-9.", span]]
+    optParameters = [
+        ["lids", "l", None, "Only these LIDs: 7, or 3-9.", span],
+        ["port", "p", None, "Only what leaves by this port: who is reached over its link.", count],
+    ]
 
     def parseArgs(self, switch: str = "", *rest: str) -> None:
         if rest:
@@ -92,6 +100,9 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
         else:
             tables = _allOf(session, fabric)
         await _read(session, tables, fabric)
+        if options["port"] is not None:
+            for each in tables:
+                each.narrow(options["port"])
         owners: dict[int, str] = {}
         if not (options["no-destinations"] or options["multicast"]):
             owners = _owners(fabric, session.names) if fabric.nodes else await _asked(session, tables)
@@ -208,23 +219,23 @@ def linearText(tables: Tables, chosen: range | None, owners: dict[int, str]) -> 
     yield f"Unicast lids [{low:#x}-{high:#x}] of switch Lid {tables.lid} guid {guid} ({tables.name}):"
     yield "  Lid  Out   Destination"
     yield "       Port     Info "
-    count = 0
+    total = 0
     for lid, port in valid(tables, chosen):
-        count += 1
+        total += 1
         yield f"{lid:#06x} {port:03} : {owners[lid]}" if lid in owners else f"{lid:#06x} {port:03} "
-    yield f"{count} valid lids dumped "
+    yield f"{total} valid lids dumped "
 
 
 def multicastText(tables: Tables, chosen: range | None, owners: dict[int, str]) -> Iterator[str]:
     """A line for each group, with the numbers of its ports."""
     guid = hexGUID(tables.info.nodeGUID)
     yield f"Multicast mlids of switch Lid {tables.lid} guid {guid} ({tables.name}):"
-    count = 0
+    total = 0
     for mlid, exits in tables.multicast.items():
         if chosen is None or mlid in chosen:
-            count += 1
+            total += 1
             yield f"{mlid:#06x} : {' '.join(map(str, exits))}"
-    yield f"{count} valid mlids dumped "
+    yield f"{total} valid mlids dumped "
 
 
 def tablesDict(

@@ -225,7 +225,7 @@ class ErrorTests(CommandsTestCase):
         self.fabric.console(f'PerformanceSet "{host}"[1] PortCounters.SymbolErrorCounter=77')
         await self.waited(0.5)
         self.assertEqual(len(errorsRead(self.theirs("ibqueryerrors"))[1]), 1)
-        self.assertIn("[SymbolErrorCounter == 77]", await self.said("errors", "--clear"))
+        self.assertIn("[SymbolErrorCounter == 77]", await self.said("errors", "--clear", "--yes"))
         self.assertEqual(errorsRead(self.theirs("ibqueryerrors"))[1], set())
 
     async def test_check(self) -> None:

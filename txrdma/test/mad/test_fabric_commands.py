@@ -243,6 +243,11 @@ class RoutesTests(CommandTestCase):
         few = self.said("routes", self.lid("left"), "--lids", f"{a.lid}", "-n")
         self.assertIn(f"{a.lid:#06x} 001 \n1 valid lids dumped", few)
 
+    def test_port(self) -> None:
+        """What leaves by one port."""
+        told = self.told("routes", self.lid("right"), "--port", "1")
+        self.assertEqual([str(each["lid"]) for each in told[0]["linear"]], [self.lid("c")])
+
     def test_all(self) -> None:
         """All switches; from the administration the same."""
         told = self.told("routes")
@@ -300,14 +305,16 @@ class ErrorsTests(CommandTestCase):
 
     def test_clear(self) -> None:
         """Clearing; data is another word."""
+        self.said("errors", "--clear")
+        self.assertIn("clear the counters of errors of all ports", str(self.status))
         self.fabric.setCounters("c", 1, portRcvErrors=9, portRcvData=5, portMalformedPacketErrors=9)
-        told = self.told("errors", "--data", "--details", "--clear")
+        told = self.told("errors", "--data", "--details", "--clear", "--yes")
         port = next(each for each in told["ports"] if each["name"] == "c")
         self.assertEqual(
             (port["errors"], port["details"]), ({"portRcvErrors": 9}, {"portMalformedPacketErrors": 9})
         )
         self.assertEqual(port["data"]["portRcvData"], 5)
-        again = self.told("errors", "--data", "--clear-data")
+        again = self.told("errors", "--data", "--clear-data", "-y")
         port = next(each for each in again["ports"] if each["name"] == "c")
         self.assertEqual((port["errors"], port["data"]["portRcvData"]), ({}, 5))
         again = self.told("errors", "--data")
