@@ -246,7 +246,7 @@ class IbsimPort:
 
     def connectionLost(self, reason: Failure) -> None:
         """The reactor says that it is over."""
-        self.close()
+        self._lost(ConnectionResetError("the socket has hung up"))
 
     # Attaching.
 
@@ -294,6 +294,8 @@ class IbsimPort:
         return told.content
 
     def _lost(self, error: OSError) -> None:
+        if self._closed:
+            return
         receiver = self._receiver
         self.close()
         _log.info("ibsim is gone: {error}", error=error)

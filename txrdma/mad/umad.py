@@ -254,8 +254,8 @@ class UmadPort:
                 self._arrived(bytes(self._buffer[:_HEADER]), bytes(self._buffer[_HEADER:length]))
 
     def connectionLost(self, reason: Failure) -> None:
-        """The reactor says that it is over."""
-        self.close()
+        """The reactor says that it is over: so the kernel tells of a device that was taken away."""
+        self._lost("the device has hung up")
 
     # What the kernel wants.
 
@@ -388,7 +388,9 @@ class UmadPort:
             except OSError as error:
                 _log.debug("{port}: {error}", port=self.name, error=error)
 
-    def _lost(self, error: OSError) -> None:
+    def _lost(self, error: OSError | str) -> None:
+        if self._closed:
+            return
         receiver = self._receiver
         self.close()
         if receiver is not None:

@@ -324,7 +324,7 @@ class VerbsPort:
 
     def connectionLost(self, reason: Failure) -> None:
         """The reactor says that it is over."""
-        self.close()
+        self._lost("the device has hung up")
 
     def _turn(self) -> None:
         """Take what has completed, but let others have their turn."""

@@ -13,7 +13,9 @@ from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
@@ -298,6 +300,16 @@ class CallTests(UmadCase):
         self.failure(waiting, DeviceUnavailable)
         self.failure(client.PerformanceGet(PortCounters, self.path), DeviceUnavailable)
         self.assertEqual(self.kernel.files, {})
+
+    def test_hungUp(self) -> None:
+        """The same where the reactor is told, as by epoll of a device that was taken away."""
+        client = self.agent("roce0")
+        waiting = client.PerformanceGet(PortCounters, self.path)
+        port = cast("UmadPort", client.port)
+        for _ in range(2):
+            port.connectionLost(Failure(ConnectionDone()))
+            self.failureResultOf(client.PerformanceGet(PortCounters, self.path), DeviceUnavailable)
+        self.failureResultOf(waiting, DeviceUnavailable)
 
     def test_goneWhileSending(self) -> None:
         """The same where it is noticed by a write."""

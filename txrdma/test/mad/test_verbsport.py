@@ -12,7 +12,9 @@ from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IReadDescriptor
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, InvalidRequest
@@ -254,6 +256,12 @@ class FaultTests(VerbsPortCase):
         self.ports[0]._told(AsyncEvent(AsyncEventKind.DEVICE_FATAL))
         self.failureResultOf(failed, DeviceUnavailable)
         self.failureResultOf(self.agent.PerformanceGet(PortCounters, self.path), DeviceUnavailable)
+
+    def test_hungUp(self) -> None:
+        """The same when the reactor is told that the channel has hung up."""
+        failed = self.agent.PerformanceGet(PortCounters, self.path)
+        self.ports[0].connectionLost(Failure(ConnectionDone()))
+        self.failureResultOf(failed, DeviceUnavailable)
 
     def test_changes(self) -> None:
         """The port looks anew at its tables when it hears that they have changed."""
