@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -15,7 +16,8 @@ from twisted.internet.defer import Deferred
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.commands.registry import command
+import txrdma
+from txrdma.commands.registry import command, COMMANDS, FABRICS
 from txrdma.commands.rows import showRows
 from txrdma.error import RDMAError
 from txrdma.iba.path import IBPath
@@ -454,6 +456,31 @@ class VendorCommandTests(CommandTestCase):
             ("sysstat", "1", "disk"),
         ):
             self.refusedOptions(*wrong)
+
+
+class PageTests(CommandTestCase):
+    """The page about these commands."""
+
+    page = Path(txrdma.__file__).parents[1] / "docs" / "fabric-commands.md"
+    skip = None if page.exists() else "the pages are not installed"
+
+    def test_output(self) -> None:
+        """What it shows is what they print."""
+        blocks = re.findall(
+            r"^```console\n\$ txrdma (.*)\n((?:.*\n)*?)```$", self.page.read_text(), re.MULTILINE
+        )
+        self.assertGreater(len(blocks), 8)
+        for line, shown in blocks:
+            said = self.said(*line.split())
+            lines = [each.rstrip() for each in said.rstrip("\n").splitlines()]
+            self.assertEqual(lines, shown.splitlines(), line)
+
+    def test_commands(self) -> None:
+        """Each command about fabrics is on it."""
+        text = self.page.read_text()
+        for each in COMMANDS:
+            if each.group == FABRICS:
+                self.assertIn(f"`{each.name}", text)
 
 
 class RowsTests(SynchronousTestCase):
