@@ -7,7 +7,9 @@ Nothing here reads a clock or a socket; see L{txrdma.mad.agent} for that.
 
 from __future__ import annotations
 
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, TypeVar
+
+from typing_extensions import NamedTuple
 
 from txrdma.iba.path import IBPath
 from txrdma.mad._wheel import Notch, Wheel

@@ -7,9 +7,9 @@ what each bit is for stands in L{Record.components}.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from typing_extensions import Self
+from typing_extensions import NamedTuple, Self
 
 from txrdma.iba.types import GID, LID
 from txrdma.mad.attributes import Attribute, attribute, key, text

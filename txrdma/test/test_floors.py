@@ -216,6 +216,18 @@ class FloorTests(SynchronousTestCase):
         }
         self.assertEqual(long, {})
 
+    def test_genericTuples(self) -> None:
+        """A generic C{NamedTuple} is that of typing_extensions: Python 3.10 has none of its own."""
+        wrong = [
+            f"{module}: {node.name}"
+            for module, path in modules()
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.ClassDef)
+            and {"NamedTuple", "Generic"} <= {ast.unparse(base).partition("[")[0] for base in node.bases}
+            and "from typing_extensions import NamedTuple" not in path.read_text()
+        ]
+        self.assertEqual(wrong, [])
+
     def test_pluginsIsNoPackage(self) -> None:
         """An C{__init__.py} beside our dropins would take the place of Twisted's own."""
         if not (CHECKOUT / "twisted").exists():
