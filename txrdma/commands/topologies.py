@@ -9,13 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, TYPE_CHECKING
 
 from txrdma.commands.nodenames import NodeNames
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.fabric import Fabric, Node, Port
 from txrdma.mad.values import EXTENDED_GIGABITS, GIGABITS, LANES
-from txrdma.sim.netfile import Net, NetNode
+
+if TYPE_CHECKING:
+    from txrdma.sim.netfile import NetNode
 
 _WIDTHS: Final = {int(flag): f"{lanes}x" for flag, lanes in LANES.items()}
 _SPEEDS: Final = {int(flag): str(flag.name) for flag in GIGABITS}
@@ -144,6 +146,8 @@ def _hostLine(port: Port, own: _Listed, known: dict[int, _Listed]) -> str:
 
 def netText(fabric: Fabric, names: NodeNames) -> str:
     """A net file: what simulators make the same fabric of, its LIDs, widths and speeds included."""
+    from txrdma.sim.netfile import Net  # seldom needed
+
     net = Net()
     for node in ordered(fabric):
         made = net.add(node.type, node.info.numPorts, _identifier(node))

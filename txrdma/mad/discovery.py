@@ -17,7 +17,6 @@ from txrdma.error import RDMAError
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import PhysicalState
-from txrdma.mad._frames import NO_KEYS
 from txrdma.mad.agent import Call, MADAgent
 from txrdma.mad.attributes import Attribute, RPCS
 from txrdma.mad.errors import MADError, MADFailure
@@ -59,10 +58,27 @@ class _Question(Call):
 
     __slots__ = ("about", "answer", "sweep", "then")
 
-    answer: Deferred[Any] | None
-    sweep: Sweep
-    then: Callable[..., None]
-    about: Any
+    def __init__(
+        self,
+        sweep: Sweep,
+        kind: type[Attribute],
+        route: IBDRPath,
+        modifier: int,
+        then: Callable[..., None],
+        about: Any,
+    ) -> None:
+        # all that a call has, said in one place: there are very many of these
+        self.rpc = _SUBN_GET
+        self.kind = kind
+        self.content = b""
+        self.modifier = modifier
+        self.mask = 0
+        self.redirections = 0
+        self.path = route
+        self.sweep = sweep
+        self.then = then
+        self.about = about
+        self.answer: Deferred[Any] | None = None
 
     def answered(self, answer: object) -> None:
         """The node has told."""
@@ -82,10 +98,6 @@ class _Question(Call):
             self.forget(self)
         else:
             self.answer.cancel()
-
-
-def _forgotten(call: Call) -> None:
-    """Of a question that was not asked yet there is nothing to forget."""
 
 
 class Sweep:
@@ -143,12 +155,7 @@ class Sweep:
             return
         self.asked += 1
         agent = self._agent
-        question = _Question(_SUBN_GET, kind, b"", modifier, NO_KEYS, 0, _forgotten)
-        question.path = route
-        question.sweep = self
-        question.then = then
-        question.about = about
-        question.answer = None
+        question = _Question(self, kind, route, modifier, then, about)
         self._open[question] = None
         if type(agent) is MADAgent:
             try:
