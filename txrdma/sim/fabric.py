@@ -447,7 +447,7 @@ class SimulatedFabric:
                 self._later(delay, server.deliver, datagram, came)
                 return
         reply = self._byItself(port, datagram)
-        if reply is not None:
+        if reply is not None and self._walk(end, path.slid or sender.port.lid) is not None:
             self._answer(node, sender, bytes(reply), came.back())
 
     def _isAdmitted(self, end: SimulatedPort, came: Envelope) -> bool:

@@ -141,6 +141,15 @@ class ManagedTests(FabricTestCase):
         self.told(self.agent.SubnSet(smp.SwitchInfo(linearFDBTop=lid), route(1)))
         self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, IBPath(dlid=lid))).text, "c")
 
+    def test_noWayBack(self) -> None:
+        """A request that arrives is answered into silence where no table leads back."""
+        broken = bytearray(self.fabric.linearOf(self.fabric.node("right"))).ljust(64, b"\xff")
+        broken[self.lid("a")] = 0xFF
+        there = IBPath(dlid=self.lid("c"))
+        self.assertEqual(self.told(self.agent.SubnGet(smp.NodeDescription, there)).text, "c")
+        self.told(self.agent.SubnSet(smp.LinearForwardingTable(ports=bytes(broken)), route(1, 3)))
+        self.refused(self.agent.SubnGet(smp.NodeDescription, there, retries=0), MADTimeoutError)
+
     def test_spread(self) -> None:
         """In a fat tree, each port that leads up gets the same share of the destinations."""
         fabric = SimulatedFabric(self.clock, fatTree(648))
