@@ -9,14 +9,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import Final
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import react
 from twisted.python import usage
+from twisted.python.failure import Failure
 
 from txrdma.commands.options import BaseOptions, IReactor
 from txrdma.commands.registry import command, COMMANDS, GROUPS
 from txrdma.error import RDMAError
+
+INTERRUPTED: Final = 130
+"""The exit status after Ctrl-C: 128 and SIGINT, as shells have it."""
 
 
 class Options(BaseOptions):
@@ -53,7 +58,7 @@ async def _carryOut(reactor: IReactor, options: Options) -> None:
     except BrokenPipeError:  # "| head" has seen enough; what is still buffered must not fail at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:  # while the reactor does not run yet, and so does not hear of it
-        raise SystemExit(130) from None
+        raise SystemExit(INTERRUPTED) from None
     except RDMAError as error:
         raise SystemExit(f"txrdma {options.subCommand}: {error}") from error
 
@@ -61,6 +66,21 @@ async def _carryOut(reactor: IReactor, options: Options) -> None:
 def run(reactor: IReactor, options: Options) -> Deferred[None]:
     """Carry out the command of parsed options."""
     return Deferred.fromCoroutine(_carryOut(reactor, options))
+
+
+def _interruptible(reactor: IReactor, options: Options) -> Deferred[None]:
+    """The same, but Ctrl-C cancels it where the command lets that happen."""
+    done = run(reactor, options)
+    if options.subOptions.isCancelledByInterrupts:
+        done.addErrback(_cancelled)
+        reactor.addSystemEventTrigger("before", "shutdown", done.cancel)
+    return done
+
+
+def _cancelled(failure: Failure) -> None:
+    if failure.check(CancelledError):
+        raise SystemExit(INTERRUPTED)
+    failure.raiseException()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -73,7 +93,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(f"{name}: {error}\nTry: {name} --help") from None
     assert options.subCommand is not None  # or postOptions would have refused
     command(options.subCommand).prepare(options.subOptions)
-    react(run, (options,))
+    try:
+        react(_interruptible, (options,))
+    except KeyboardInterrupt:  # before the reactor has taken over
+        raise SystemExit(INTERRUPTED) from None
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ from txrdma.interfaces import IMADPort, IMADReceiver
 from txrdma.mad._frames import Keys
 from txrdma.mad.agent import MADAgent, RETRIES
 from txrdma.mad.dump import dumped
-from txrdma.mad.errors import MADFailure
+from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.paths import parseTarget, SAPathResolver, toAdministration, toLID
 from txrdma.mad.ports import openMADPort
 from txrdma.mad.rpcs import RPCs
@@ -42,11 +42,13 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 TARGETS: Final = (
-    "TARGET is a LID (7), a GID, a port GUID (0x...), a directed route (DR 0,1,3 or 0,1,3), or a path's "
-    "words (lid 7 sl 1); without one it is the port itself."
+    "TARGET is a LID (7), a GID, a port GUID (0x...), a directed route (DR 0,1,3 or 0,1,3), a path's words "
+    "(lid 7 sl 1), or a node's name; without one it is the port itself."
 )
 
 _REDRAWN: Final = 0.1
+_NO_RECORDS: Final = 3
+_TOO_MANY_RECORDS: Final = 4
 
 
 def seconds(text: str) -> float:
@@ -97,6 +99,7 @@ class LooseOptions(CommandOptions):
 class FabricOptions(LooseOptions):
     """Of all commands that go into a fabric."""
 
+    isCancelledByInterrupts = True
     optFlags = [
         ["sa", "s", "Ask the subnet's administration instead of the nodes themselves."],
         ["json", None, "JSON instead of text."],
@@ -177,8 +180,35 @@ class Session:
         return path
 
     async def _resolved(self, target: str) -> IBPath:
-        known = parsedTarget(target)
+        known: object
+        try:
+            known = parsedTarget(target)
+        except InvalidRequest:
+            known = await self._lidNamed(target)
+            if known is None:
+                raise
         return await SAPathResolver(self.agent, self.endPort).resolve(known)
+
+    async def _lidNamed(self, name: str) -> int | None:
+        """The LID of the node of this name, in the node-name map or by its description; None without one."""
+        from txrdma.mad.sa import NodeRecord
+
+        said = name.encode()
+        if not self.endPort.smLID or len(said) > 64:
+            return None
+        queries = [NodeRecord.query(nodeGUID=guid) for guid in self.names.guids(name)]
+        records: list[NodeRecord] = []
+        for query in queries or [NodeRecord.query(nodeString=said.ljust(64, b"\0"))]:
+            try:
+                records.append(await self.agent.SubnAdmGet(query, self.administration))
+            except MADError as error:
+                if error.status >> 8 == _TOO_MANY_RECORDS:
+                    records += await self.agent.SubnAdmGetTable(query, self.administration)
+                elif error.status >> 8 != _NO_RECORDS:
+                    raise
+        if len({record.nodeInfo.nodeGUID for record in records}) > 1:
+            raise InvalidRequest(f"{name!r} is the name of several nodes")
+        return records[0].lid if records else None
 
     def _toOurselves(self) -> IBPath:
         if not self.endPort.lid:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from importlib.metadata import version
 
 from twisted.internet.interfaces import (
+    IReactorCore,
     IReactorFDSet,
     IReactorTCP,
     IReactorThreads,
@@ -16,7 +17,7 @@ from twisted.internet.interfaces import (
 from twisted.python import usage
 
 
-class IReactor(IReactorFDSet, IReactorTCP, IReactorThreads, IReactorTime, IReactorUNIX):
+class IReactor(IReactorCore, IReactorFDSet, IReactorTCP, IReactorThreads, IReactorTime, IReactorUNIX):
     """What commands may use of the reactor."""
 
 
@@ -30,9 +31,15 @@ class BaseOptions(usage.Options):
 
 
 class CommandOptions(BaseOptions):
-    """Of a command; C{synopsis} is what follows its name."""
+    """
+    Of a command.
+
+    @cvar synopsis: what follows its name.
+    @cvar isCancelledByInterrupts: at Ctrl-C what it does is cancelled, with what that has to clean up.
+    """
 
     synopsis = "[options]"
+    isCancelledByInterrupts = False
 
     def getSynopsis(self) -> str:
         name = self.parent.subCommand if self.parent is not None else "command"

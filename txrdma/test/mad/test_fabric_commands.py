@@ -7,6 +7,9 @@ from __future__ import annotations
 import io
 import json
 import re
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -456,6 +459,27 @@ class VendorCommandTests(CommandTestCase):
             ("sysstat", "1", "disk"),
         ):
             self.refusedOptions(*wrong)
+
+
+class InterruptTests(SynchronousTestCase):
+    """Ctrl-C, in a process of its own."""
+
+    def test_cancelled(self) -> None:
+        """A command that looks at a fabric ends at once, says nothing more, and its status is no success."""
+        words = ["-m", "txrdma.command", "check", "-d", "sim:fattree:8:latency=60", "--debug"]
+        process = subprocess.Popen(
+            [sys.executable, *words],
+            cwd=Path(txrdma.__file__).parents[1],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stderr is not None
+        self.assertIn("->", process.stderr.readline())
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=30)
+        self.assertEqual((process.returncode, out), (130, ""))
+        self.assertNotIn("Traceback", errors)
 
 
 class PageTests(CommandTestCase):
