@@ -234,6 +234,18 @@ class FabricsTests(CommandTestCase):
         self.assertEqual(self.said("smpquery", "ND").fields, {"nodeString": "h00000"})
         self.assertIn("names no port", str(self.said("smpquery", "ND", "h00001!").status))
 
+    def test_namedTargets(self) -> None:
+        """A node is found by its description, or by its name in the node-name map."""
+        self.assertEqual(self.said("smpquery", "NI", "leaf0000", "--json").json["path"], "lid 9")
+        self.assertEqual(self.said("perfquery", "h00001", "--json").json["path"], "lid 2")
+        path = Path(self.mktemp())
+        path.write_text('0x100004 "login node"\n0x100006 "twin"\n0x100008 "twin"\n')
+        names = ("--node-names", str(path))
+        self.assertEqual(self.said("smpquery", "ND", "login node", *names).fields, {"nodeString": "h00002"})
+        self.assertIn("several nodes", str(self.said("smpquery", "ND", "twin", *names).status))
+        self.assertIn("names no port", str(self.said("smpquery", "ND", "nobody", *names).status))
+        self.assertIn("names no port", str(self.said("smpquery", "ND", "x" * 99).status))
+
     def test_unmanaged(self) -> None:
         """Without a subnet manager, what needs one says so."""
         device = self.device + ":managed=no"
