@@ -99,6 +99,7 @@ class LooseOptions(CommandOptions):
 class FabricOptions(LooseOptions):
     """Of all commands that go into a fabric."""
 
+    isCancelledByInterrupts = True
     optFlags = [
         ["sa", "s", "Ask the subnet's administration instead of the nodes themselves."],
         ["json", None, "JSON instead of text."],
