@@ -289,6 +289,8 @@ class IbsimPort:
         )
         self._control.send(asked.encode())
         told = Control.decode(self._control.recv(80))
+        while told.type is ControlType.DISCONNECT:  # to the one before us, who had our name
+            told = Control.decode(self._control.recv(80))
         if told.type is ControlType.ERROR:
             raise DeviceUnavailable(f"ibsim refuses {kind.name}")
         return told.content

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -152,6 +153,14 @@ class Ibsim:
         settings = {**self.environment, "SIM_HOST": host or self.host}
         done: Deferred[Any] = getProcessOutputAndValue(program, rest, env=settings, path=str(self.folder))
         return done
+
+    def pause(self) -> None:
+        """Let ibsim stand still until L{goOn}."""
+        self._processes[0].send_signal(signal.SIGSTOP)
+
+    def goOn(self) -> None:
+        """It works again."""
+        self._processes[0].send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
         """End what was started. Twice is fine."""

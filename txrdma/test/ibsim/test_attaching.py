@@ -1,0 +1,40 @@
+"""
+Ports of ours in ibsim's fabrics come and go.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from txrdma.iba.path import IBDRPath
+from txrdma.mad.smp import NodeDescription
+from txrdma.test.ibsim.fabric import IbsimTestCase
+from txrdma.test.mad.simulated import TWO_SWITCHES
+
+
+class AttachingTests(IbsimTestCase):
+    """One after the other, and several at once."""
+
+    net = TWO_SWITCHES
+
+    async def test_again(self) -> None:
+        """Whoever attaches while ibsim still has the end of the one before to hear of, gets an own answer."""
+        others = [self.agentAt("b") for _ in range(2)]  # so that the slot that is free is not the first
+        port = self.portAt("a")
+        self.fabric.pause()
+        port.close()
+        goOn = threading.Timer(0.2, self.fabric.goOn)
+        goOn.start()
+        self.addCleanup(goOn.join)
+        agent = self.agentAt("c")
+        told = await agent.SubnGet(NodeDescription, IBDRPath())
+        self.assertEqual(told.text, "c")
+        for other in others:
+            self.assertEqual((await other.SubnGet(NodeDescription, IBDRPath())).text, "b")
+
+    async def test_manyTimes(self) -> None:
+        """There is always a place for the next one."""
+        for _ in range(30):
+            agent = self.agentAt("a")
+            self.assertEqual((await agent.SubnGet(NodeDescription, IBDRPath())).text, "a")
+            agent.close()
