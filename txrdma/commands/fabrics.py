@@ -37,6 +37,7 @@ from txrdma.mad.paths import parseTarget, SAPathResolver, toAdministration, toLI
 from txrdma.mad.ports import openMADPort
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.satransactor import SATransactor
+from txrdma.mad.values import lifetimeSeconds
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -47,6 +48,7 @@ TARGETS: Final = (
 )
 
 _REDRAWN: Final = 0.1
+_LONGEST_PATIENCE: Final = 4.0
 _NO_RECORDS: Final = 3
 _TOO_MANY_RECORDS: Final = 4
 
@@ -257,7 +259,7 @@ def opened(reactor: Any, options: FabricOptions) -> Iterator[Session]:
     agent = MADAgent(
         reactor,
         port,
-        timeoutSeconds=options["timeout"],
+        timeoutSeconds=_patience(options, port.endPort),
         retries=options["retries"],
         keys=Keys(mkey=options["mkey"]),
     )
@@ -278,6 +280,14 @@ def opened(reactor: Any, options: FabricOptions) -> Iterator[Session]:
         raise
     finally:
         owner.close()
+
+
+def _patience(options: FabricOptions, endPort: MADEndPort) -> float | None:
+    """As the options say, or as the subnet does; but some say hours, and nobody sits there that long."""
+    if options["timeout"] is None and lifetimeSeconds(endPort.subnetTimeout) > _LONGEST_PATIENCE:
+        return _LONGEST_PATIENCE
+    timeout: float | None = options["timeout"]
+    return timeout
 
 
 @implementer(IMADPort, IMADReceiver)

@@ -22,6 +22,7 @@ from txrdma.commands.topologies import hostList
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import GUID
 from txrdma.mad.fabric import Fabric
+from txrdma.mad.ports import openMADPort
 from txrdma.sim.fattree import fatTree
 from txrdma.sim.netfile import parseNet
 from txrdma.test.mad.commanding import CommandTestCase
@@ -226,6 +227,17 @@ class FabricsTests(CommandTestCase):
         said = self.said("smpquery", "NI", "77", "-t", "2", "--retries", "4", "--debug")
         self.assertEqual(said.errors.count("-> lid 77"), 5)
         self.assertTrue(10 <= self.clock.seconds() - before < 11)
+
+    def test_patience(self) -> None:
+        """A subnet that wants to be waited for by the hour is not."""
+        keep = openMADPort(self.clock, self.device)
+        self.addCleanup(keep.close)
+        self.said("query", "SubnSet", "PortInfo", "--change", "--yes", "subnetTimeOut=31")
+        self.assertEqual(keep.refresh().subnetTimeout, 31)
+        before = self.clock.seconds()
+        said = self.said("smpquery", "NI", "77", "--retries", "1")
+        self.assertIn("no answer", str(said.status))
+        self.assertTrue(8 <= self.clock.seconds() - before < 9)
 
     def test_targets(self) -> None:
         """A port is a LID, a directed route, a GID or a port GUID; nothing is the port itself."""
