@@ -18,6 +18,10 @@ from txrdma.mad._rmpp import abort, Ended, Receiver, Segment, Sender
 from txrdma.mad.messages import formatOf, MAD_LENGTH, RMPPHeader, RMPPStatus, RMPPType
 
 LINGER_SECONDS: Final = 10.0
+"""How long a message that has come is remembered."""
+
+IDLE_SECONDS: Final = 40.0
+"""How long one is remembered whose sender has fallen silent."""
 
 _HEADER_AT: Final = 24
 _BODY_AT: Final = 36
@@ -64,7 +68,12 @@ class Packet(NamedTuple):
 
 def isLong(datagram: bytes) -> bool:
     """Whether this is a packet of a long message."""
-    return datagram[1] in RMPP_CLASSES and datagram[_HEADER_AT] == 1 and datagram[_HEADER_AT + 1] != 0
+    return (
+        datagram[1] in RMPP_CLASSES
+        and len(datagram) >= _BODY_AT
+        and datagram[_HEADER_AT] == 1
+        and datagram[_HEADER_AT + 1] != 0
+    )
 
 
 def _room(managementClass: int) -> tuple[int, int]:
@@ -76,11 +85,11 @@ def _room(managementClass: int) -> tuple[int, int]:
 class _Incoming:
     """A message that is coming in."""
 
-    def __init__(self, managementClass: int, path: IBPath) -> None:
+    def __init__(self, managementClass: int, path: IBPath, now: float) -> None:
         self.path = path
         self.first = b""
         self.receiver = Receiver(*_room(managementClass))
-        self.forgetAt = float("inf")
+        self.forgetAt = now + IDLE_SECONDS
 
 
 class _Outgoing:
@@ -218,11 +227,13 @@ class LongMessages:
         if incoming is None:
             if header.data1 != 1:
                 return  # the rest of something that we know nothing of
-            incoming = self._incoming[key] = _Incoming(datagram[1], path)
+            incoming = self._incoming[key] = _Incoming(datagram[1], path, now)
         if header.data1 == 1 and not incoming.first:
             incoming.first = datagram
         receiver = incoming.receiver
         wasWhole = receiver.message is not None
+        if not wasWhole:
+            incoming.forgetAt = now + IDLE_SECONDS
         offset: int = formatOf(datagram[1]).dataOffset  # type: ignore[attr-defined]  # every frame has it
         ended = receiver.received(header, datagram[offset:])
         for answer in receiver.outgoing():

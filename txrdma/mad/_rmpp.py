@@ -85,8 +85,8 @@ class Sender:
             return Ended(RMPPStatus.BAD_TYPE)
         number, end = header.data1, header.data2
         if number > self._next - 1:
-            return Ended(RMPPStatus.INCONSISTENT_FIRST)
-        if end < self._windowEnd and end < number:
+            return Ended(RMPPStatus.SEGMENT_TOO_BIG)
+        if end < number:
             return Ended(RMPPStatus.WINDOW_TOO_SMALL)
         if number > self._acknowledged:
             self._acknowledged = number
@@ -172,10 +172,10 @@ class Receiver:
         if header.type is not RMPPType.DATA:
             return self._abort(RMPPStatus.BAD_TYPE)
         number = header.data1
+        if header.first != (number == 1) or number == 0:
+            return self._abort(RMPPStatus.INCONSISTENT_FIRST)
         if number != self._expected or self.message is not None:
             return self._outOfOrder(number)
-        if header.first != (number == 1):
-            return self._abort(RMPPStatus.INCONSISTENT_FIRST)
         length = self._room
         if header.last:
             length = header.data2 - self._overhead

@@ -469,6 +469,8 @@ class MADAgent(RPCs):
                 self._transactions.end(call)
                 call.failed(error)
         for call in late:
+            if call.rpc.managementClass in RMPP_CLASSES:
+                self._forget(call)
             call.failed(MADTimeoutError(f"{call.rpc.name}: {why}", call.rpc, call.path, call.datagram))
 
     def _end(self, reason: str) -> None:

@@ -217,7 +217,7 @@ class UmadTests(MADCase):
 
     def test_timeout(self) -> None:
         """Where nobody is the kernel says so after a while; then it is asked again, in the end it fails."""
-        client = self.open("umad:rxe0", timeoutSeconds=0.3, retries=2)
+        client = self.open("umad:rxe0", timeoutSeconds=2.0, retries=1)
         said: list[str] = []
         undeliverable = client.undeliverable
 
@@ -230,8 +230,8 @@ class UmadTests(MADCase):
         self.serve(server, PERFORMANCE, lambda request: None)
         began = time.monotonic()
         self.failure(client.PerformanceGet(PortCounters, self.pathTo(1)), MADTimeoutError)
-        record("seconds until three attempts of 0.3 failed", round(time.monotonic() - began, 2))
-        self.assertEqual(said, [os.strerror(110)] * 3)
+        record("seconds until two attempts of 2 failed", round(time.monotonic() - began, 2))
+        self.assertEqual(said, [os.strerror(110)] * 2)
 
     def test_recovers(self) -> None:
         """A server that answers only the second time is heard."""

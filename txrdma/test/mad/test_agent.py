@@ -371,3 +371,14 @@ class TableTests(AgentTests):
         self.wire.lose = lambda datagram: True
         pass_(self.clock, 5, 0.01)
         self.failureResultOf(call, MADTimeoutError, MADTransferError)
+        pass_(self.clock, 50, 1.0)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.assertEqual(self.agent._long._incoming, {})
+
+    def test_begunAndLeft(self) -> None:
+        """A question that is begun and not ended is forgotten."""
+        self.wire.lose = lambda datagram: self.wire.ports[1].receiver is None or datagram[3] == 0x94
+        self.agent.SubnAdmGetMulti(MultiPathRecord(sgidCount=1), TO_2).addErrback(lambda failure: None)
+        pass_(self.clock, 60, 0.5)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+        self.assertEqual(self.other._long._incoming, {})
