@@ -18,6 +18,8 @@ from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GUID, LID, QPN
 from txrdma.interfaces import IMADAgent, IMADHandler, IMADReceiver
+from txrdma.mad._frames import frame
+from txrdma.mad._long import LongMessages
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.attributes import ManagementClass, Method
 from txrdma.mad.errors import MADClassError, MADError, MADRefusal, MADTimeoutError, MADTransferError
@@ -377,8 +379,12 @@ class TableTests(AgentTests):
 
     def test_begunAndLeft(self) -> None:
         """A question that is begun and not ended is forgotten."""
-        self.wire.lose = lambda datagram: self.wire.ports[1].receiver is None or datagram[3] == 0x94
-        self.agent.SubnAdmGetMulti(MultiPathRecord(sgidCount=1), TO_2).addErrback(lambda failure: None)
+        long = LongMessages()
+        question = frame(ManagementClass.SUBN_ADM, Method.GET_MULTI, 5, 0x3A, 0, b"")
+        long.send(question, bytes(1000), TO_2, 0.0)
+        (first,) = long.outgoing()
+        self.other.received(first.datagram, IBPath(slid=LID(1), dlid=LID(2), sqpn=QPN(1), dqpn=QPN(1)))
+        self.assertEqual(len(self.other._long._incoming), 1)
         pass_(self.clock, 60, 0.5)
         self.assertEqual(self.clock.getDelayedCalls(), [])
         self.assertEqual(self.other._long._incoming, {})
