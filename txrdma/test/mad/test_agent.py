@@ -373,9 +373,9 @@ class TableTests(AgentTests):
         self.wire.lose = lambda datagram: True
         pass_(self.clock, 5, 0.01)
         self.failureResultOf(call, MADTimeoutError, MADTransferError)
+        self.assertEqual(self.agent._long._incoming, {})
         pass_(self.clock, 50, 1.0)
         self.assertEqual(self.clock.getDelayedCalls(), [])
-        self.assertEqual(self.agent._long._incoming, {})
 
     def test_begunAndLeft(self) -> None:
         """A question that is begun and not ended is forgotten."""
