@@ -11,7 +11,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from txrdma.error import InvalidRequest
-from txrdma.iba.types import LID
+from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import PhysicalState, PortState
 from txrdma.mad.differences import differences
 from txrdma.mad.discovery import Sweep
@@ -26,8 +26,11 @@ from txrdma.mad.errorcounters import (
 )
 from txrdma.mad.fabric import Fabric
 from txrdma.mad.health import belowBest, counterFindings, Finding, findings, managerFindings
+from txrdma.mad.messages import MADRequest
 from txrdma.mad.pma import PortCounters
-from txrdma.mad.smp import PortInfo
+from txrdma.mad.serving import MADServer
+from txrdma.mad.smp import PortInfo, SMInfo
+from txrdma.mad.values import PortCapability, SMState
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.test.mad.simulated import FabricTestCase, route
 
@@ -141,6 +144,19 @@ class ManagerTests(HealthTestCase):
         self.fabric = SimulatedFabric(self.clock, self.net(), isManaged=False)
         self.agent = self.agentAt("a")
         self.assertEqual(self.found(self.swept()), ["no-sm"])
+
+    def test_several(self) -> None:
+        """A port that says that it has a manager is asked: a refusal, or one more that is in charge."""
+        capabilities = self.fabric.port("c").info
+        capabilities[23] |= PortCapability.SM
+        self.assertEqual(self.found(self.swept()), ["sm-silent"])
+
+        class Manager:
+            def handle(self, request: MADRequest) -> SMInfo:
+                return SMInfo(guid=GUID.fromInt(7), smState=SMState.MASTER)
+
+        MADServer(self.agentAt("c")).handle(1, Manager(), (1,))  # type: ignore[arg-type]  # it is one by shape
+        self.assertEqual(self.found(self.swept()), ["several-sms"])
 
 
 class CounterTests(HealthTestCase):
