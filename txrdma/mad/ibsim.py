@@ -36,6 +36,9 @@ CONTROL_SECONDS: Final = 5.0
 
 _MAGIC: Final = 0xDEADBEEF
 _ENVELOPE: Final = Struct(">HxxHxxIII4xQ")
+_DIRECTED_HEAD: Final = _ENVELOPE.pack(0xFFFF, 0xFFFF, 0, 0, 0, 256)
+"""Of all datagrams on directed routes."""
+
 _LENGTH: Final = 288
 _OFFSET: Final = 32
 _PERMISSIVE: Final = 0xFFFF
@@ -141,7 +144,7 @@ class IbsimPort:
         if isinstance(path, IBDRPath):
             if path.drSLID != _PERMISSIVE or path.drDLID != _PERMISSIVE:
                 raise InvalidRequest("ibsim knows no directed routes with LID-routed parts")
-            head = _ENVELOPE.pack(_PERMISSIVE, _PERMISSIVE, 0, 0, 0, 256)
+            head = _DIRECTED_HEAD
         else:
             to, by = (0, 0) if isSMP else (path.dqpn or 1, path.sqpn or 1)
             head = _ENVELOPE.pack(path.dlid, 0, to, by, 0, 256)
