@@ -227,7 +227,7 @@ class Receiving(Sending):
             self._sayConsumed()
 
     def _received(self, identifier: int, length: int) -> Completion:
-        return _new(Completion, (identifier, _SUCCESS, _RECEIVE, self._number, length, None, 0, False))
+        return _new(Completion, (identifier, _SUCCESS, _RECEIVE, self._number, length, None, 0, False, 0, 0))
 
     def _sayConsumed(self) -> None:
         """
@@ -383,7 +383,9 @@ class Receiving(Sending):
         for index in range(new, 0):  # counted from the end
             request = receives[index]
             identifier = request.identifier
-            completion = _new(Completion, (identifier, _SUCCESS, _RECEIVE, number, usual, None, 0, False))
+            completion = _new(
+                Completion, (identifier, _SUCCESS, _RECEIVE, number, usual, None, 0, False, 0, 0)
+            )
             segments = request.segments
             if len(segments) == 1:
                 address, room, lkey = segments[0]

@@ -530,7 +530,7 @@ class Sending(Writer):
             outstanding.popleft()
             if signaled:
                 owner.sendCompleted(
-                    _new(Completion, (identifier, _SUCCESS, opcode, owner.number, 0, None, 0, False))
+                    _new(Completion, (identifier, _SUCCESS, opcode, owner.number, 0, None, 0, False, 0, 0))
                 )
         if self._dead:  # the completion queue has overrun
             return False

@@ -15,7 +15,7 @@ from typing import Any, cast
 from twisted.internet.defer import Deferred, DeferredQueue, fail, gatherResults, maybeDeferred
 from twisted.internet.task import deferLater
 
-from txrdma.iba.types import GID, MTU, QPN, RKey
+from txrdma.iba.types import GID, MACAddress, MTU, QPN, RKey
 from txrdma.iba.verbs import (
     Access,
     AddressVector,
@@ -92,6 +92,7 @@ class Party:
         self._gidIndex = await self._usualGID()
         return {
             "gid": str(device.gids(1)[self._gidIndex]),
+            "mac": str(device.portAttributes(1).mac),  # which names the UDP port of a software device
             "qpn": self._pair.number,
             "address": self._region.address,
             "rkey": self._region.rkey,
@@ -212,7 +213,8 @@ class Party:
         return Segment(self._region.address + offset, length, self._region.lkey)
 
     def _wayTo(self, peer: dict[str, Any]) -> AddressVector:
-        return AddressVector(GID.fromString(peer["gid"]), sgidIndex=self._gidIndex)
+        mac = MACAddress.fromString(peer["mac"])
+        return AddressVector(GID.fromString(peer["gid"]), sgidIndex=self._gidIndex, dmac=mac)
 
     def _handle(self, peer: dict[str, Any]) -> Any:
         handle = self._domain.createAddressHandle(self._wayTo(peer))

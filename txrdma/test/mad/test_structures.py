@@ -25,22 +25,22 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
 from txrdma.mad import messages, pma, sa, smp, traps
 from txrdma.mad._frames import frame, managementPacket
-from txrdma.mad.attributes import allAttributes, Attribute, ManagementClass, Method, RPCS
+from txrdma.mad.attributes import allAttributes, Attribute, ManagementClass, Method
 from txrdma.mad.dump import dumped, payloadOf
 from txrdma.mad.messages import formatOf
 from txrdma.mad.sa import componentsOf, Record
 from txrdma.test.mad.oracles import libibmad, Place, placesOf, tshark
 
 
-def _shownBest(kind: type[Attribute]) -> ManagementClass:
+def _best(kind: type[Attribute]) -> ManagementClass:
     """A class that carries it: one that tshark takes apart, if there is one."""
-    classes = {RPCS[name].managementClass for name in kind.rpcs}
+    classes = {number for (number, _), registered in allAttributes().items() if registered is kind}
     known = (ManagementClass.SUBN_LID, ManagementClass.SUBN_ADM, ManagementClass.PERFORMANCE)
     return min(classes, key=lambda number: (number not in known, number))
 
 
 _CLASSES: Final = sorted(
-    {(_shownBest(kind), kind) for kind in allAttributes().values()},
+    {(_best(kind), kind) for kind in allAttributes().values()},
     key=lambda pair: (pair[0], pair[1].attributeID, pair[1].__name__),
 )
 """Each attribute once, with a class that carries it."""
