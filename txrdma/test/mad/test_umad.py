@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import struct
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -319,6 +320,56 @@ class CallTests(UmadCase):
         later = client.PerformanceGet(PortCounters, self.path)
         for call in (waiting, later):
             self.failureResultOf(call, DeviceUnavailable)
+
+
+class RecordedTests(UmadCase):
+    """What Linux 6.12 really gave back, from rxe0 and rxe1 in a virtual machine."""
+
+    skip = None if sys.byteorder == "little" else "recorded on a little-endian machine"
+
+    ANSWER = (
+        "0000000000000000000000000000000040010000 00000001 00000000 0000 00 00 01004000"
+        "fe8000000000000038c1aafffefc4c0e 00000000 0000000000000000"
+        "0104018100000000000000074ad33bd000120000"
+    )
+    UNSERVED = (
+        "0200000000000000000000000000000040010000 00000001 00000000 0000 00 00 01004000"
+        "fe8000000000000038c1aafffefc4c0e 00000000 0000000000000000"
+        "01320181000c00000000000a4ad33bd200000000"
+    )
+    TOO_LONG = (
+        "01000000000000000000000000000000b8320100 00000001 00000000 0000 00 00 01004000"
+        "fe8000000000000038c1aafffefc4c0e 00000000 0000000000000000"
+        "0103029200000000000000084ad33bd1001100000000000001010300 00000001 000150e0"
+    )
+
+    def read(self, *messages: bytes) -> list[tuple[bytes, IBPath]]:
+        """What the port makes of them."""
+        agent = self.agent("roce0")
+        port = cast("UmadPort", agent.port)
+        heard: list[tuple[bytes, IBPath]] = []
+        self.patch(agent, "received", lambda datagram, way: heard.append((datagram, port.pathOf(way))))
+        self.kernel.files[port.fileno()].toRead.extend(messages)
+        port.doRead()
+        return heard
+
+    def test_answers(self) -> None:
+        """Datagrams behind their headers, and the ways that they took."""
+        messages = [bytes.fromhex(text).ljust(320, b"\0") for text in (self.ANSWER, self.UNSERVED)]
+        heard = self.read(*messages)
+        self.assertEqual([datagram for datagram, _ in heard], [message[64:] for message in messages])
+        for _, path in heard:
+            self.assertEqual(path.sgid, GID.fromString("fe80::38c1:aaff:fefc:4c0e"))
+            self.assertEqual(path.dgid, GID.fromString(GIDS[0]))
+            self.assertEqual((path.sqpn, path.hopLimit, path.slid, path.pkey), (1, 64, 0, 0xFFFF))
+
+    def test_tooLong(self) -> None:
+        """A message that is longer than the buffer says how long it is, and is read at the second try."""
+        begin = bytes.fromhex(self.TOO_LONG)
+        message = begin.ljust(struct.unpack_from("=I", begin, 16)[0], b"\1")
+        ((datagram, _),) = self.read(message)
+        self.assertEqual(len(datagram), 78520 - 64)
+        self.assertEqual(datagram, message[64:])
 
 
 class ServeTests(UmadCase):
