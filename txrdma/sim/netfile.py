@@ -29,6 +29,7 @@ _KINDS: Final = {
 _NAMES: Final = {NodeType.SWITCH: "Switch", NodeType.CHANNEL_ADAPTER: "Hca", NodeType.ROUTER: "Rt"}
 _MOST_PORTS: Final = 254
 _LANES: Final = {"1": 1, "4": 2, "8": 4, "12": 8}
+"""Widths that are written by their lanes, and the mask of each; what else stands there is a mask."""
 
 _NODE: Final = re.compile(r'(switch|hca|ca|rt)\s+(\d+)\s+"([^"#@]+)"(.*)', re.IGNORECASE)
 _PORT: Final = re.compile(
@@ -36,7 +37,7 @@ _PORT: Final = re.compile(
 )
 _SETTING: Final = re.compile(r"(\w+)\s*=\s*(0x[0-9a-fA-F]+|\d+)")
 _QUOTED: Final = re.compile(r'"([^"]*)"')
-_OPTION: Final = re.compile(r"\b([wse])=(\d+)")
+_OPTION: Final = re.compile(r"\b([wse])=(0x[0-9a-fA-F]+|\d+)")
 _LID: Final = re.compile(r"\blid (\d+)(?:.*?\blmc (\d+))?")
 _GUIDS: Final = {
     NodeType.SWITCH: "switchguid",
@@ -120,11 +121,16 @@ def _nodeLines(node: NetNode) -> Iterator[str]:
     yield f'{_NAMES[node.kind]}\t{node.ports} "{node.identifier}"{said}'
     for number, link in sorted(node.links.items()):
         options = "".join(
-            f" {letter}={value}"
+            f" {letter}={_written(letter, value)}"
             for letter, value in (("w", link.width), ("s", link.speed), ("e", link.extendedSpeed))
             if value
         )
         yield f'[{number}]\t"{link.peer}"[{link.peerPort}]{options}'
+
+
+def _written(letter: str, mask: int) -> str:
+    """A mask as text: in hexadecimal where a decimal number would mean lanes."""
+    return hex(mask) if letter == "w" and _LANES.get(str(mask), mask) != mask else str(mask)
 
 
 def parseNet(text: str, name: str = "net file") -> Net:
@@ -195,11 +201,11 @@ class _Parser:
         link = NetLink(peer, int(peerPort or 1))
         for letter, value in _OPTION.findall(rest.partition("#")[0]):
             if letter == "w":
-                link.width = _LANES.get(value, int(value))
+                link.width = _LANES.get(value, int(value, 0))
             elif letter == "s":
-                link.speed = int(value)
+                link.speed = int(value, 0)
             else:
-                link.extendedSpeed = int(value)
+                link.extendedSpeed = int(value, 0)
         node.links[int(port)] = link
         self._where[node.identifier, int(port)] = number
 
