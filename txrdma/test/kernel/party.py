@@ -213,7 +213,7 @@ class Party:
         return Segment(self._region.address + offset, length, self._region.lkey)
 
     def _wayTo(self, peer: dict[str, Any]) -> AddressVector:
-        mac = MACAddress.fromString(peer["mac"])
+        mac = MACAddress.fromString(peer["mac"]) if "mac" in peer else None
         return AddressVector(GID.fromString(peer["gid"]), sgidIndex=self._gidIndex, dmac=mac)
 
     def _handle(self, peer: dict[str, Any]) -> Any:
