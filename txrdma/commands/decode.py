@@ -10,8 +10,9 @@ import sys
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Final, NamedTuple
 
+from txrdma.commands import options
 from txrdma.commands.attributefields import attributeDict, attributesOf
-from txrdma.commands.fabrics import count, LooseOptions, tellJSON
+from txrdma.commands.fabrics import count, tellJSON
 from txrdma.error import InvalidRequest, WireError
 from txrdma.iba.headers import BTH, DETH, GRH, Opcode
 from txrdma.iba.pcap import Datagram, LinkType, PcapReader
@@ -36,7 +37,7 @@ class Found(NamedTuple):
     datagram: bytes
 
 
-class CommandOptions(LooseOptions):
+class CommandOptions(options.CommandOptions):
     """What to explain."""
 
     synopsis = "[options] [HEX... | FILE]"

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from getopt import GetoptError, gnu_getopt
 from time import monotonic
 from typing import Any, Final, TextIO, TYPE_CHECKING
 
@@ -77,28 +76,7 @@ def count(text: str) -> int:
     return value
 
 
-class LooseOptions(CommandOptions):
-    """Of commands whose options may stand behind their arguments."""
-
-    def parseOptions(self, options: Sequence[str] | None = None) -> None:
-        """As Twisted's, after everything has its place."""
-        given = sys.argv[1:] if options is None else options
-        try:
-            said, arguments = gnu_getopt(list(given), self.shortOpt, self.longOpt)
-            given = [*self._flat(said), "--", *arguments]
-        except GetoptError:
-            pass  # what is wrong, Twisted says
-        super().parseOptions(given)  # type: ignore[no-untyped-call]  # of Twisted's
-
-    def _flat(self, options: Sequence[tuple[str, str]]) -> Iterator[str]:
-        for name, value in options:
-            if name.startswith("--"):
-                yield f"{name}={value}" if f"{name[2:]}=" in self.longOpt else name
-            else:
-                yield name + value
-
-
-class FabricOptions(LooseOptions):
+class FabricOptions(CommandOptions):
     """Of all commands that go into a fabric."""
 
     isCancelledByInterrupts = True

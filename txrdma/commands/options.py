@@ -4,6 +4,9 @@ What the command lines of all commands have in common.
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator, Sequence
+from getopt import GetoptError, gnu_getopt
 from importlib.metadata import version
 
 from twisted.internet.interfaces import (
@@ -32,7 +35,7 @@ class BaseOptions(usage.Options):
 
 class CommandOptions(BaseOptions):
     """
-    Of a command.
+    Of a command; they may stand behind its arguments, too.
 
     @cvar synopsis: what follows its name.
     @cvar isCancelledByInterrupts: at Ctrl-C what it does is cancelled, with what that has to clean up.
@@ -44,6 +47,23 @@ class CommandOptions(BaseOptions):
     def getSynopsis(self) -> str:
         name = self.parent.subCommand if self.parent is not None else "command"
         return f"Usage: txrdma {name} {self.synopsis}".rstrip()
+
+    def parseOptions(self, options: Sequence[str] | None = None) -> None:
+        """As Twisted's, after everything has its place."""
+        given = sys.argv[1:] if options is None else options
+        try:
+            said, arguments = gnu_getopt(list(given), self.shortOpt, self.longOpt)
+            given = [*self._flat(said), "--", *arguments]
+        except GetoptError:
+            pass  # what is wrong, Twisted says
+        super().parseOptions(given)  # type: ignore[no-untyped-call]  # of Twisted's
+
+    def _flat(self, options: Sequence[tuple[str, str]]) -> Iterator[str]:
+        for name, value in options:
+            if name.startswith("--"):
+                yield f"{name}={value}" if f"{name[2:]}=" in self.longOpt else name
+            else:
+                yield name + value
 
 
 class TellingOptions(CommandOptions):

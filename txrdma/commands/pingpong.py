@@ -4,7 +4,6 @@ C{txrdma pingpong}: how fast two ends are.
 
 from __future__ import annotations
 
-import getopt
 import ipaddress
 import json
 import os
@@ -120,21 +119,6 @@ class CommandOptions(TellingOptions):
         ["qp-timeout", None, ACK_TIMEOUT, "Wait 4.096 us, doubled so often, before sending again.", int],
         ["csv", None, None, "Write the results as CSV to this file, too; - is the standard output.", str],
     ]
-
-    def parseOptions(self, options: Sequence[str] | None = None) -> None:
-        """Options may stand behind the host, too."""
-        words = list(options or ())
-        try:
-            found, rest = getopt.gnu_getopt(words, self.shortOpt, self.longOpt)
-        except getopt.GetoptError:
-            pass  # Twisted finds the same, and says what is wrong
-        else:
-            words = []
-            for name, value in found:
-                takesValue = name[:2] != "--" or f"{name[2:]}=" in self.longOpt
-                words.append(f"{name}={value}" if name[:2] == "--" and takesValue else name + value)
-            words += ["--", *rest]
-        super().parseOptions(words)  # type: ignore[no-untyped-call]  # of Twisted's
 
     def parseArgs(self, host: str | None = None) -> None:
         self["host"] = host

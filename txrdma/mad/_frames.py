@@ -7,6 +7,7 @@ packed here in one step (1.1 microseconds instead of 4.6, Python 3.11).
 
 from __future__ import annotations
 
+from struct import error as structError
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -71,7 +72,7 @@ def managementPacket(
             *(1, 0x81, 1, method, 0, 0, len(route), transactionID, attributeID, 0, modifier, mkey),
             *(path.drSLID, path.drDLID, payload, bytes(route)),
         )
-    except Exception as error:
+    except (structError, TypeError, ValueError) as error:
         raise InvalidRequest(f"no such datagram: {error}") from error
 
 

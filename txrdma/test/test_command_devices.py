@@ -17,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.command import Options
 from txrdma.commands import devicedescriptions
 from txrdma.commands.devicedescriptions import chosen, describeAll, describeDevice, Description
-from txrdma.commands.devices import carryOut
+from txrdma.commands.devices import carryOut, CommandOptions
 from txrdma.commands.devicetables import devicesTable, deviceTables
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, LID, MACAddress, MTU, PKey
@@ -368,3 +368,14 @@ class CommandTests(SynchronousTestCase):
             self.failureResultOf(
                 Deferred.fromCoroutine(carryOut(self.reactor(), options.subOptions)), DeviceUnavailable
             )
+
+
+class OptionOrderTests(SynchronousTestCase):
+    """Options of commands stand where people put them."""
+
+    def test_behind(self) -> None:
+        """They may stand before a command's arguments, or behind them."""
+        for words in (["--json", "--verbose", "soft"], ["soft", "--json", "--verbose"]):
+            options = CommandOptions()
+            options.parseOptions(words)
+            self.assertEqual((options["json"], options["verbose"], options["device"]), (1, 1, "soft"))
