@@ -62,6 +62,36 @@ class CountTests(SynchronousTestCase):
         self.assertEqual(self.run_("import nonsense_that_is_not_there")[0], 1)
 
 
+class SumTests(SynchronousTestCase):
+    """The last lines of C{.ci/run}."""
+
+    def setUp(self) -> None:
+        self.tool = CHECKOUT / "tools" / "ci-counts"
+        if not self.tool.exists():
+            raise SkipTest("not a checkout")
+        self.folder = Path(self.mktemp())
+        self.folder.mkdir()
+
+    def counted(self, *failed: str) -> tuple[int, str]:
+        """Status and last line."""
+        command = [sys.executable, str(self.tool), str(self.folder), *failed]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        return done.returncode, done.stdout.splitlines()[-1]
+
+    def test_sum(self) -> None:
+        """All parts' last counts are added, whatever stands before or behind them."""
+        (self.folder / "test").write_text("1 passed, 1 failed, 0 skipped\n20 passed, 0 failed, 3 skipped\n")
+        (self.folder / "ibsim").write_text("ibsim: 7 passed, 0 failed, 1 skipped\n")
+        (self.folder / "kernel").write_text("kernel: 0 passed, 0 failed, 0 skipped (no emulator)\n")
+        self.assertEqual(self.counted(), (0, "27 passed, 0 failed, 4 skipped"))
+
+    def test_failed(self) -> None:
+        """A part that failed counts, even where it counts no failed test."""
+        (self.folder / "check").write_text("make: *** [Makefile:1: docs] Error 1\n")
+        (self.folder / "test").write_text("5 passed, 2 failed, 0 skipped\n")
+        self.assertEqual(self.counted("check", "test"), (1, "5 passed, 3 failed, 0 skipped"))
+
+
 class ExampleTests(SynchronousTestCase):
     """The examples of the documentation, as they stand there."""
 
