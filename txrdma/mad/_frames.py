@@ -29,6 +29,10 @@ from txrdma.wire import Layout
 LONGEST_ROUTE: Final = 63
 """Hops of a directed route (IBA 14.2.2.1)."""
 
+_CONGESTION_LOG: Final = 0x0013
+_LOG_DATA: Final = 32
+"""What congestion control has for logs only, before the data of all its attributes (IBA annex A10.4.1)."""
+
 _DIRECTED: Final = Struct(">BBBBHBBQHHIQHH28x64sx63s64x")
 _LID_ROUTED: Final = Struct(">BBBBHHQHHIQ32x64s128x")
 
@@ -117,6 +121,9 @@ def _framed(
     rmpp: RMPPHeader,
     attributeOffset: int,
 ) -> Layout:
+    log = b""
+    if kind is CongMgtFormat and header.attributeID == _CONGESTION_LOG:
+        log, payload = payload[:_LOG_DATA], payload[_LOG_DATA:]
     room = 256 - kind.dataOffset  # type: ignore[attr-defined]  # every frame has it
     if len(payload) > room:
         raise InvalidRequest(f"{len(payload)} bytes are more than the {room} of {kind.__name__}")
@@ -137,5 +144,7 @@ def _framed(
     if kind is BMFormat:
         return BMFormat(header=header, bkey=keys.bkey, payload=content)
     if kind is CongMgtFormat:
-        return CongMgtFormat(header=header, ccKey=keys.ccKey, payload=content)
+        return CongMgtFormat(
+            header=header, ccKey=keys.ccKey, logData=log.ljust(_LOG_DATA, b"\0"), payload=content
+        )
     return kind(header=header, payload=content)  # type: ignore[call-arg]  # each has these two

@@ -7,11 +7,14 @@ Follows InfiniBand Architecture vol. 1, 13.4 (management datagrams).
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, TypeVar
 
+from typing_extensions import Self
+
 from txrdma.iba.types import GUID
+from txrdma.mad.fromplain import fromPlain
 from txrdma.wire import bits, Code, Field, Layout
 
 T = TypeVar("T", bound="Attribute")
@@ -173,6 +176,7 @@ class Attribute(Layout):
     @cvar attributeID: its number in the header.
     @cvar rpcs: the names of the calls that carry it.
     @cvar vendorClass: of a vendor's attribute the class that calls go to; C{oui} says whose class that is.
+    @cvar dataOffset: where it begins in a datagram, if not where the others of its class do.
     """
 
     __slots__ = ()
@@ -181,10 +185,20 @@ class Attribute(Layout):
     rpcs: ClassVar[frozenset[str]] = frozenset()
     vendorClass: ClassVar[ManagementClass | None] = None
     oui: ClassVar[int] = 0
+    dataOffset: ClassVar[int | None] = None
 
     def toDict(self) -> dict[str, object]:
         """All fields that are not reserved, as JSON can carry them; enumerations by name."""
         return {field.name: plain(getattr(self, field.name)) for field in self.fields if not field.reserved}
+
+    @classmethod
+    def fromDict(cls, values: Mapping[str, object]) -> Self:
+        """
+        What L{toDict} was made of; fields that are not mentioned are zero.
+
+        @raise ValueError: there is no such field, or the value is none for it.
+        """
+        return fromPlain(cls, values)
 
     def __str__(self) -> str:
         return "\n".join(f"{name}:{'.' * max(1, _WIDTH - 1 - len(name))}{text}" for name, text in lines(self))

@@ -119,7 +119,7 @@ class BKeyInfo(Attribute):
     bkeyViolations: int = bits(16)
 
 
-@attribute(0x0010, "SNMPGet", "SNMPSet")
+@attribute(0x0010, "SNMPGet", "SNMPSet", "SNMPSend")
 @wire(64)
 class CommunityInfo(Attribute):
     """A community's name (IBA 16.4.3.2)."""

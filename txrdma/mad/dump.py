@@ -53,7 +53,7 @@ def payloadOf(datagram: bytes) -> Attribute | None:
     kind = attributeOf(header.managementClass, header.attributeID)
     if kind is None:
         return None
-    offset: int = formatOf(header.managementClass).dataOffset  # type: ignore[attr-defined]  # every frame has it
+    offset: int = kind.dataOffset or formatOf(header.managementClass).dataOffset  # type: ignore[attr-defined]  # every frame has it
     whole = datagram if len(datagram) >= offset + kind.size else datagram.ljust(offset + kind.size, b"\0")
     return kind.decode(whole, offset)
 

@@ -306,13 +306,13 @@ class SNMPFormat(MADFormat):
 
 @wire(MAD_LENGTH)
 class CongMgtFormat(MADFormat):
-    """A congestion control datagram (IBA annex A10.4.1)."""
+    """A congestion control datagram (IBA annex A10.4.1). Logs begin in C{logData} and go on behind it."""
 
     dataOffset = 64
     classVersion = 2
     header: MADHeader = nested()
     ccKey: int = key(64)
-    reserved: bytes = data(32)
+    logData: bytes = data(32)
     payload: bytes = data(192)
 
 
@@ -421,11 +421,11 @@ class NoticeType(Code):
     EMPTY = 0x7F
 
 
-@attribute(0x0002, *carried("Trap TrapRepress Report"), *carried("Get Set", but="SubnAdm CommMgt SNMP"))
+@attribute(0x0002, "SubnGet", "SubnSet", "SubnTrap", "SubnTrapRepress")
 @wire(64)
 class Notice(Attribute):
     """
-    Something happened: as in traps (IBA 13.4.8.2).
+    Something happened: as in traps of subnet management (IBA 13.4.8.2).
 
     @ivar producerType: of a generic notice 1 CA, 2 switch, 3 router, 4 class manager; else the vendor's ID.
     @ivar trapNumber: of a generic notice; else the vendor's device ID.
@@ -440,6 +440,33 @@ class Notice(Attribute):
     toggle: bool = bits(1)
     count: int = bits(15)
     details: bytes = data(54)
+
+
+@attribute(
+    0x0002,
+    *carried("Trap TrapRepress Report", but="Subn"),
+    *carried("Get Set", but="Subn SubnAdm CommMgt SNMP"),
+)
+@wire(80)
+class ReportedNotice(Notice):
+    """
+    A notice as all other classes have it, with the issuer's GID behind (IBA 13.4.8.2).
+
+    Who reports a C{Notice} leaves the GID out: it is read as zeros.
+    """
+
+    isGeneric: bool = bits(1)
+    type: NoticeType = bits(7)
+    producerType: int = bits(24)
+    trapNumber: int = bits(16)
+    issuerLID: LID = bits(16)
+    toggle: bool = bits(1)
+    count: int = bits(15)
+    details: bytes = data(54)
+    issuerGID: GID = data(16)
+
+
+Notice.rpcs |= ReportedNotice.rpcs
 
 
 @attribute(0x0003, "SubnAdmSet", "BMSet", "DevMgtSet", "VendSet")

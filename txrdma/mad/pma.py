@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import IntFlag
 
 from txrdma.mad.attributes import Attribute, attribute, key
-from txrdma.wire import array, bits, wire
+from txrdma.wire import array, bits, data, wire
 
 
 class PerformanceCapability(IntFlag):
@@ -89,7 +89,7 @@ class PortCountersExtended(Attribute):
 
 
 @attribute(0x0010, "PerformanceGet", "PerformanceSet")
-@wire(68)
+@wire(80)
 class PortSamplesControl(Attribute):
     """How a port samples (IBA 16.1.3.2)."""
 
@@ -111,6 +111,8 @@ class PortSamplesControl(Attribute):
     sampleInterval: int = bits(32)
     tag: int = key(16)
     counterSelects: tuple[int, ...] = array(15, key(16))
+    reserved5: int = bits(32)
+    samplesOnlyOptionMask: int = key(64)
 
 
 @attribute(0x0011, "PerformanceGet")
@@ -249,6 +251,30 @@ class PortExtendedSpeedsCounters(Attribute):
     errorDetectionCounterLanes: tuple[int, ...] = array(12, bits(16))
     fecCorrectableBlockCounterLanes: tuple[int, ...] = array(12, bits(32))
     fecUncorrectableBlockCounterLanes: tuple[int, ...] = array(12, bits(32))
+
+
+@attribute(0x001F, "PerformanceGet", "PerformanceSet")
+@wire(152)
+class PortExtendedSpeedsCountersRSFEC(Attribute):
+    """
+    The same attribute as a L{PortExtendedSpeedsCounters}, of a port that corrects errors by Reed-Solomon.
+
+    Which of the two an answer is nobody says in it: C{fecModeActive} of the port's PortInfoExtended does, and
+    the agent's C{PerformanceCapability.RS_FEC}. Ask for the class that you want.
+    """
+
+    reserved: int = bits(8)
+    portSelect: int = bits(8)
+    reserved2: int = bits(48)
+    counterSelect: int = key(64)
+    syncHeaderErrorCounter: int = bits(16)
+    unknownBlockCounter: int = bits(16)
+    reserved3: bytes = data(24)
+    fecCorrectableSymbolCtrLanes: tuple[int, ...] = array(12, bits(32))
+    reserved4: bytes = data(48)
+    portFECCorrectableBlockCtr: int = bits(32)
+    portFECUncorrectableBlockCtr: int = bits(32)
+    portFECCorrectedSymbolCtr: int = bits(32)
 
 
 @attribute(0x0030, "PerformanceGet", "PerformanceSet")

@@ -7,6 +7,7 @@ what each bit is for stands in L{Record.components}.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from typing_extensions import NamedTuple, Self
@@ -17,11 +18,13 @@ from txrdma.mad.messages import InformInfo
 from txrdma.mad.smp import (
     GUIDInfo,
     LinearForwardingTable,
+    LinkSpeedWidthPairsTable,
     MulticastForwardingTable,
     NodeDescription,
     NodeInfo,
     PKeyTable,
     PortInfo,
+    PortInfoExtended,
     RandomForwardingTable,
     SLtoVLMappingTable,
     SMInfo,
@@ -35,10 +38,15 @@ R = TypeVar("R", bound="Record")
 
 
 class Query(NamedTuple, Generic[R]):
-    """What records are asked for: those that have the values of C{record} in the components of C{mask}."""
+    """
+    What records are asked for: those that have the values of C{record} in the components of C{mask}.
+
+    @ivar more: what follows the record.
+    """
 
     record: R
     mask: int
+    more: bytes = b""
 
 
 class Record(Attribute):
@@ -237,6 +245,19 @@ class SMInfoRecord(Record):
     smInfo: SMInfo = nested()
 
 
+@attribute(0x0019, "SubnAdmGet", "SubnAdmGetTable")
+@wire(40)
+class LinkSpeedWidthPairsTableRecord(Record):
+    """Which widths ports can have at each speed (IBA 15.2.5.21)."""
+
+    contentType = LinkSpeedWidthPairsTable
+    components = "lid portNum"
+    lid: LID = bits(16)
+    portNum: int = bits(8)
+    reserved: int = bits(8)
+    table: LinkSpeedWidthPairsTable = nested()
+
+
 @attribute(0x0020, "SubnAdmGet", "SubnAdmGetTable")
 @wire(6)
 class LinkRecord(Record):
@@ -408,8 +429,8 @@ class MultiPathRecord(Record):
     """
     Ask for paths between several ports (IBA 15.2.5.20).
 
-    C{sgidCount} source GIDs and then C{dgidCount} destination GIDs follow it. The two parts of the service
-    ID are its upper 8 and its lower 56 bits.
+    C{sgidCount} source GIDs and then C{dgidCount} destination GIDs follow it: L{between} asks with them. The
+    two parts of the service ID are its upper 8 and its lower 56 bits.
     """
 
     components = (
@@ -439,6 +460,29 @@ class MultiPathRecord(Record):
     sgidCount: int = bits(8)
     dgidCount: int = bits(8)
     serviceIDLower: int = key(56)
+
+    @classmethod
+    def between(cls, sources: Sequence[GID], destinations: Sequence[GID], **values: Any) -> Query[Self]:
+        """
+        Ask for paths from each of the sources to each of the destinations, with these values.
+
+        @raise TypeError: there is no such component.
+        """
+        query = cls.query(sgidCount=len(sources), dgidCount=len(destinations), **values)
+        return query._replace(more=b"".join(gid.raw for gid in (*sources, *destinations)))
+
+
+@attribute(0x003E, "SubnAdmGet", "SubnAdmGetTable")
+@wire(68)
+class PortInfoExtendedRecord(Record):
+    """A port's forward error correction (IBA 15.2.5.24)."""
+
+    contentType = PortInfoExtended
+    components = "endPortLID portNum options"
+    endPortLID: LID = bits(16)
+    portNum: int = bits(8)
+    options: int = key(8)
+    portInfoExtended: PortInfoExtended = nested()
 
 
 @attribute(0x003B, "SubnAdmGet", "SubnAdmGetTable")

@@ -11,17 +11,23 @@ from txrdma.iba.verbs import NodeType, PhysicalState, PortState
 from txrdma.mad.attributes import Attribute, attribute, key, mask, text
 from txrdma.mad.values import (
     DownDefault,
+    enabledSpeedText,
+    extendedSpeed2Text,
     extendedSpeedText,
+    FECMode,
     PathMTU,
     PortCapability,
+    PortCapability2,
+    PortInfoExtendedCapability,
     SMState,
     speedText,
+    vendorSpeedText,
     widthText,
 )
 from txrdma.wire import array, bits, data, Layout, wire
 
 
-@attribute(0x0010, "SubnGet")
+@attribute(0x0010, "SubnGet", "SubnSet")
 @wire(64)
 class NodeDescription(Attribute):
     """What the node's owner calls it: UTF-8, filled up with zeros (IBA 14.2.5.2)."""
@@ -94,7 +100,8 @@ class PortInfo(Attribute):
     """
     What a port is and does (IBA 14.2.5.6).
 
-    The modifier is the port; its highest bit asks for the extended speeds, of who knows them.
+    The modifier is the port; its highest bit asks for the extended speeds, of who knows them. Those from FDR
+    on are C{linkSpeedExt...}, XDR is in C{linkSpeedExt...2}.
     """
 
     mkey: int = key(64)
@@ -145,13 +152,16 @@ class PortInfo(Attribute):
     localPhyErrors: int = bits(4)
     overrunErrors: int = bits(4)
     maxCreditHint: int = bits(16)
-    reserved3: int = bits(8)
+    reserved3: int = bits(1)
+    linkSpeedExtActive2: int = bits(2, shown=extendedSpeed2Text)
+    linkSpeedExtSupported2: int = bits(2, shown=extendedSpeed2Text)
+    linkSpeedExtEnabled2: int = bits(3, shown=extendedSpeed2Text)
     linkRoundTripLatency: int = bits(24)
-    capabilityMask2: int = key(16)
+    capabilityMask2: int = mask(16, PortCapability2)
     linkSpeedExtActive: int = bits(4, shown=extendedSpeedText)
     linkSpeedExtSupported: int = bits(4, shown=extendedSpeedText)
     reserved4: int = bits(3)
-    linkSpeedExtEnabled: int = bits(5, shown=extendedSpeedText)
+    linkSpeedExtEnabled: int = bits(5, shown=enabledSpeedText)
 
 
 @attribute(0x0016, "SubnGet", "SubnSet")
@@ -222,6 +232,23 @@ class MulticastForwardingTable(Attribute):
     portMasks: tuple[int, ...] = array(32, key(16))
 
 
+@attribute(0x001C, "SubnGet", "SubnSet")
+@wire(36)
+class LinkSpeedWidthPairsTable(Attribute):
+    """
+    Which widths a port can have at each speed (IBA 14.2.5.16).
+
+    @ivar portMask: a bit for each port that the table is of.
+    @ivar speedTwoPtFive: the widths at 2.5 Gbit/s a lane, as in C{linkWidthSupported} of a L{PortInfo}.
+    """
+
+    numTables: int = bits(8)
+    portMask: bytes = data(32)
+    speedTwoPtFive: int = bits(8, shown=widthText)
+    speedFive: int = bits(8, shown=widthText)
+    speedTen: int = bits(8, shown=widthText)
+
+
 @attribute(0x0020, "SubnGet", "SubnSet")
 @wire(21)
 class SMInfo(Attribute):
@@ -252,6 +279,24 @@ class LedInfo(Attribute):
     reserved: int = bits(31)
 
 
+@attribute(0x0033, "SubnGet", "SubnSet")
+@wire(64)
+class PortInfoExtended(Attribute):
+    """A port's forward error correction, at each speed; the modifier is the port (IBA 14.2.5.19)."""
+
+    capMask: int = mask(32, PortInfoExtendedCapability)
+    fecModeActive: FECMode = bits(16)
+    fdrFECModeSupported: int = key(16)
+    fdrFECModeEnabled: int = key(16)
+    edrFECModeSupported: int = key(16)
+    edrFECModeEnabled: int = key(16)
+    hdrFECModeSupported: int = key(16)
+    hdrFECModeEnabled: int = key(16)
+    ndrFECModeSupported: int = key(16)
+    ndrFECModeEnabled: int = key(16)
+    reserved: bytes = data(42)
+
+
 @attribute(0xFF90, "SubnGet", "SubnSet")
 @wire(64)
 class ExtendedPortInfo(Attribute):
@@ -264,9 +309,9 @@ class ExtendedPortInfo(Attribute):
     reserved: int = bits(24)
     stateChangeEnable: int = bits(8)
     reserved2: int = bits(24)
-    linkSpeedSupported: int = bits(8)
+    linkSpeedSupported: int = bits(8, shown=vendorSpeedText)
     reserved3: int = bits(24)
-    linkSpeedEnabled: int = bits(8)
+    linkSpeedEnabled: int = bits(8, shown=vendorSpeedText)
     reserved4: int = bits(24)
-    linkSpeedActive: int = bits(8)
+    linkSpeedActive: int = bits(8, shown=vendorSpeedText)
     reserved5: bytes = data(48)

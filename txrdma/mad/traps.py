@@ -1,7 +1,8 @@
 """
 What notices tell: the details of each trap of the specification.
 
-Follows InfiniBand Architecture vol. 1, 14.2.5.1 (tables 131 to 139) and 15.2.5.2 (the administration's).
+Follows InfiniBand Architecture vol. 1, 14.2.5.1 (tables 131 to 139), 15.2.5.2 (the administration's),
+16.2.3.1 (baseboard management's) and annex A10.4.3.1 (congestion control's).
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 from typing import Final
 
 from txrdma.iba.types import GID, GUID, LID, QPN
-from txrdma.mad.attributes import Attribute, key, mask, plain
+from txrdma.mad.attributes import Attribute, key, ManagementClass, mask, plain
 from txrdma.mad.messages import Notice
-from txrdma.mad.values import PortCapability
+from txrdma.mad.values import PortCapability, PortCapability2
 from txrdma.wire import bits, Code, data, Layout, wire
 
 
 class Trap(Code):
-    """The traps of subnet management and administration, by their numbers."""
+    """The traps of subnet management and administration, by their numbers (IBA 13.4.9 and 14.3.2)."""
 
     GID_IN_SERVICE = 64
     GID_OUT_OF_SERVICE = 65
@@ -69,18 +70,18 @@ class LocalChangeDetails(Layout):
 
     reserved: int = bits(16)
     lid: LID = bits(16)
-    reserved2: int = bits(13)
-    capabilityMask2Changed: bool = bits(1)
-    reserved3: int = bits(1)
+    reserved2: int = bits(15)
     otherLocalChanges: bool = bits(1)
     capabilityMask: int = mask(32, PortCapability)
-    reserved4: int = bits(12)
-    linkSpeedExtEnabledChanged: bool = bits(1)
-    linkSpeedEnabledChanged: bool = bits(1)
-    linkWidthEnabledChanged: bool = bits(1)
-    nodeDescriptionChanged: bool = bits(1)
-    capabilityMask2: int = key(16)
-    reserved5: bytes = data(40)
+    reserved3: int = bits(10)
+    capabilityMask2Change: bool = bits(1)
+    hierarchyInfoChange: bool = bits(1)
+    smPriorityChange: bool = bits(1)
+    linkSpeedEnabledChange: bool = bits(1)
+    linkWidthEnabledChange: bool = bits(1)
+    nodeDescriptionChange: bool = bits(1)
+    capabilityMask2: int = mask(16, PortCapability2)
+    reserved4: bytes = data(40)
 
 
 @wire(54)
@@ -151,6 +152,39 @@ class SwitchPKeyDetails(Layout):
     reserved3: bytes = data(3)
 
 
+@wire(54)
+class BadBKeyDetails(Layout):
+    """Trap 259 of baseboard management: somebody used a B_Key that is none."""
+
+    lid: LID = bits(16)
+    method: int = key(8)
+    reserved: int = bits(8)
+    attributeID: int = key(16)
+    attributeModifier: int = key(32)
+    reserved2: int = bits(8)
+    qp: QPN = bits(24)
+    bkey: int = key(64)
+    gid: GID = data(16)
+    reserved3: bytes = data(16)
+
+
+@wire(54)
+class BadCCKeyDetails(Layout):
+    """Trap 0 of congestion control: somebody used a CC_Key that is none."""
+
+    slid: LID = bits(16)
+    method: int = key(8)
+    reserved: int = bits(8)
+    attributeID: int = key(16)
+    reserved2: int = bits(16)
+    attributeModifier: int = key(32)
+    reserved3: int = bits(8)
+    qp: QPN = bits(24)
+    ccKey: int = key(64)
+    sourceGID: GID = data(16)
+    reserved4: bytes = data(14)
+
+
 _DETAILS: Final[dict[int, type[Layout]]] = {
     Trap.GID_IN_SERVICE: GIDDetails,
     Trap.GID_OUT_OF_SERVICE: GIDDetails,
@@ -169,9 +203,25 @@ _DETAILS: Final[dict[int, type[Layout]]] = {
 }
 
 
-def detailsOf(notice: Notice) -> Layout | None:
-    """What a generic notice tells besides; None of a vendor's, or of a trap that we do not know."""
-    kind = _DETAILS.get(notice.trapNumber) if notice.isGeneric else None
+_OTHERS: Final[dict[tuple[int, int], type[Layout]]] = {
+    (ManagementClass.BM, 259): BadBKeyDetails,
+    (ManagementClass.CONG_MGT, 0): BadCCKeyDetails,
+}
+"""The traps of other classes, which count from 0 again."""
+
+
+def detailsOf(notice: Notice, managementClass: int = ManagementClass.SUBN_LID) -> Layout | None:
+    """
+    What a generic notice tells besides; None of a vendor's, or of a trap that we do not know.
+
+    @param managementClass: of the datagram that it came in.
+    """
+    if not notice.isGeneric:
+        return None
+    if managementClass in (ManagementClass.SUBN_LID, ManagementClass.SUBN_DIRECTED, ManagementClass.SUBN_ADM):
+        kind = _DETAILS.get(notice.trapNumber)
+    else:
+        kind = _OTHERS.get((managementClass, notice.trapNumber))
     return None if kind is None else kind.decode(notice.details)
 
 

@@ -42,6 +42,18 @@ class LinkSpeedExtended(IntFlag):
     NDR = 8
 
 
+class LinkSpeedExtended2(IntFlag):
+    """What a lane carries, from XDR on."""
+
+    XDR = 1
+
+
+class VendorLinkSpeed(IntFlag):
+    """What a lane carries by a vendor's own coding; a port says so beside QDR in its PortInfo."""
+
+    FDR10 = 1
+
+
 GIGABITS: Final = {LinkSpeed.SDR: 2.5, LinkSpeed.DDR: 5.0, LinkSpeed.QDR: 10.0}
 EXTENDED_GIGABITS: Final = {
     LinkSpeedExtended.FDR: 14.0625,
@@ -49,7 +61,11 @@ EXTENDED_GIGABITS: Final = {
     LinkSpeedExtended.HDR: 53.125,
     LinkSpeedExtended.NDR: 106.25,
 }
+EXTENDED2_GIGABITS: Final = {LinkSpeedExtended2.XDR: 212.5}
 """A lane's signalling rate in Gbit/s."""
+
+_DISABLED: Final = 30
+"""In place of extended speeds that are enabled: none is."""
 
 
 def widthText(mask: int) -> str:
@@ -66,6 +82,23 @@ def extendedSpeedText(mask: int) -> str:
     """C{"14.0625 Gbps"}; none is no fault here."""
     said = [f"{rate} Gbps" for flag, rate in EXTENDED_GIGABITS.items() if mask & flag]
     return _alternatives(said, mask) if mask else "No Extended Speed"
+
+
+def enabledSpeedText(mask: int) -> str:
+    """The same of the speeds that are enabled, where one number says that none is."""
+    return "Extended link speeds disabled" if mask == _DISABLED else extendedSpeedText(mask)
+
+
+def extendedSpeed2Text(mask: int) -> str:
+    """C{"212.5 Gbps"}; none is no fault here."""
+    said = [f"{rate} Gbps" for flag, rate in EXTENDED2_GIGABITS.items() if mask & flag]
+    return _alternatives(said, mask) if mask else "No Extended Speed"
+
+
+def vendorSpeedText(mask: int) -> str:
+    """C{"FDR10 (0x01)"}."""
+    said = ", ".join(flag.name for flag in VendorLinkSpeed if mask & flag and flag.name is not None)
+    return f"{said} ({mask:#04x})" if said else f"{mask:#04x}"
 
 
 def _alternatives(said: list[str], mask: int) -> str:
@@ -175,6 +208,37 @@ class PortCapability(IntFlag):
     MULTICAST_PKEY_TRAP_SUPPRESSION = 1 << 29
     MULTICAST_FDB_TOP = 1 << 30
     HIERARCHY_INFO = 1 << 31
+
+
+class PortCapability2(IntFlag):
+    """What more a port says of itself (IBA 14.2.5.6, CapabilityMask2)."""
+
+    SET_NODE_DESCRIPTION = 1 << 0
+    PORT_INFO_EXTENDED = 1 << 1
+    VIRTUALIZATION = 1 << 2
+    SWITCH_PORT_STATE_TABLE = 1 << 3
+    LINK_WIDTH_2X = 1 << 4
+    LINK_SPEED_HDR = 1 << 5
+    MKEY_PROTECT_BITS_EXTENDED = 1 << 6
+    ENHANCED_TRAP_128 = 1 << 7
+    PARTITION_TOP = 1 << 8
+    ENHANCED_QOS_ARBITER = 1 << 9
+    LINK_SPEED_NDR = 1 << 10
+
+
+class PortInfoExtendedCapability(IntFlag):
+    """Which fields of a PortInfoExtended mean something (IBA 14.2.5.19)."""
+
+    FEC_MODE = 1 << 0
+
+
+class FECMode(Code):
+    """How a link corrects errors (IBA 14.2.5.19)."""
+
+    NONE = 0
+    FIRECODE = 1
+    RS_FEC = 2
+    LOW_LATENCY_RS_FEC = 3
 
 
 def lifetimeSeconds(code: int) -> float:

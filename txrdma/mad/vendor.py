@@ -1,8 +1,9 @@
 """
-Vendors' classes that hosts answer: the ping and the system statistics of the OpenFabrics Alliance.
+Vendors' classes: the ping and the system statistics of the OpenFabrics Alliance, which hosts answer, and what
+switches of Mellanox tell of themselves.
 
 Follows infiniband-diags: C{ibping} is class 0x32 of the OUI 00:14:05, C{ibsysstat} class 0x33. What they tell
-is text that ends with a zero.
+is text that ends with a zero. C{vendstat} is class 0x0A.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from typing import Final
 from zope.interface import implementer
 
 from txrdma.interfaces import IMADHandler
-from txrdma.mad.attributes import Attribute, attribute, ManagementClass, Method
+from txrdma.mad.attributes import Attribute, attribute, key, ManagementClass, Method, text
 from txrdma.mad.errors import MADRefusal
 from txrdma.mad.messages import MADRequest, MADStatus
 from txrdma.mad.serving import MADServer
-from txrdma.wire import data, wire
+from txrdma.wire import bits, data, wire
 
 OPENIB_OUI: Final = 0x001405
 
@@ -74,6 +75,40 @@ class OpenIBCPUInfo(VendorText):
     """The host's processors, a line each."""
 
     content: bytes = data(_LENGTH)
+
+
+@attribute(0x0017, "VendGet", vendorClass=ManagementClass.VENDOR_0A)
+@wire(108)
+class MlxGeneralInfo(Attribute):
+    """
+    The revisions of a Mellanox switch (InfiniScale III).
+
+    @ivar fwPSID: which board and configuration the firmware is for.
+    @ivar fwMonth: of the firmware's build, as C{fwDay}, C{fwYear} and C{fwHour}: digits in hexadecimal.
+    """
+
+    reserved: int = bits(64)
+    hwRevision: int = key(16)
+    deviceID: int = key(16)
+    reserved2: bytes = data(24)
+    uptime: int = bits(32)
+    reserved3: int = bits(8)
+    fwMajor: int = bits(8)
+    fwMinor: int = bits(8)
+    fwSubMinor: int = bits(8)
+    fwBuildID: int = key(32)
+    fwMonth: int = key(8)
+    fwDay: int = key(8)
+    fwYear: int = key(16)
+    reserved4: int = bits(16)
+    fwHour: int = key(16)
+    fwPSID: bytes = data(16, shown=text)
+    fwINIFileVersion: int = key(32)
+    reserved5: int = bits(8)
+    swMajor: int = bits(8)
+    swMinor: int = bits(8)
+    swSubMinor: int = bits(8)
+    reserved6: bytes = data(28)
 
 
 def hostName() -> str:

@@ -1,0 +1,77 @@
+"""
+Layouts from what JSON carries: what L{txrdma.mad.attributes.plain} made of one is read again.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from txrdma.wire import Field, Layout
+
+T = TypeVar("T", bound=Layout)
+
+
+def fromPlain(kind: type[T], values: Mapping[str, object]) -> T:
+    """
+    A layout with these values; what is not mentioned is zero.
+
+    Numbers may be texts (C{"0x10"}), enumerations names or numbers, bytes are hexadecimal, C{GID}s and
+    C{GUID}s are as people write them, inner layouts are mappings, arrays are lists that are complete.
+
+    @raise ValueError: there is no such field, or the value is none for it.
+    """
+    fields = {field.name: field for field in kind.fields if not field.reserved}
+    unknown = sorted(values.keys() - fields.keys())
+    if unknown:
+        raise ValueError(f"{kind.__name__} has no field {', '.join(unknown)}: there are {', '.join(fields)}")
+    return kind(**{name: _read(kind, fields[name], value) for name, value in values.items()})
+
+
+def _read(kind: type[Layout], field: Field, value: object) -> object:
+    try:
+        if field.count is None:
+            return _one(field, value)
+        if not isinstance(value, (list, tuple)) or len(value) != field.count:
+            raise ValueError(f"it has {field.count} values")
+        return tuple(_one(field, each) for each in value)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{kind.__name__}.{field.name}: {value!r} does not fit: {error}") from error
+
+
+def _one(field: Field, value: Any) -> object:
+    of = field.type
+    if isinstance(of, type) and issubclass(of, Layout):
+        if not isinstance(value, Mapping):
+            raise ValueError("it takes a mapping")
+        return fromPlain(of, value)
+    if of is bytes:
+        raw = bytes.fromhex(value) if isinstance(value, str) else bytes(value)
+        if len(raw) * 8 != field.width:
+            raise ValueError(f"it has {field.width // 8} bytes")
+        return raw
+    if hasattr(of, "fromBytes"):
+        if not isinstance(value, (str, of)):
+            raise ValueError(f"it takes a {of.__name__}")
+        return of.fromString(value) if isinstance(value, str) else value
+    if of is bool:
+        if value in (0, 1):
+            return bool(value)
+        raise ValueError("it is true or false")
+    number = _number(of, value)
+    if number >> field.width:
+        raise ValueError(f"it has {field.width} bits")
+    return of(number) if issubclass(of, enum.Enum) else number
+
+
+def _number(of: Any, value: object) -> int:
+    if isinstance(value, int):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("it takes a number")
+    if issubclass(of, enum.Enum) and value in of.__members__:
+        return int(of[value])
+    if issubclass(of, enum.Enum):
+        value = value.removeprefix("UNKNOWN_")
+    return int(value, 0)
