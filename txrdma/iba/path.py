@@ -6,9 +6,12 @@ Follows InfiniBand Architecture vol. 1, chapters 7 (local route), 8 (global rout
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, ClassVar, Final, NamedTuple
+
+from typing_extensions import Self
 
 from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, LID, MTU, PKey, QPN
 
@@ -18,21 +21,47 @@ PERMISSIVE_LID: Final = LID(0xFFFF)
 GMP_QKEY: Final = 0x80010000
 """The Q_Key of queue pair 1 (IBA 10.2.5)."""
 
+SUBNET_TIMEOUT: Final = 18
+"""How long packets are on their way where nobody says more, a time's code: 1.07 seconds (IBA 14.2.5.6)."""
 
-@dataclass(frozen=True, slots=True)
-class IBPath:
+RESPONSE_TIME: Final = 16
+"""How long agents take to answer unless they say otherwise, a time's code: 0.27 seconds."""
+
+_LONGEST: Final = 31
+
+
+def lifetimeSeconds(code: int) -> float:
+    """The time that a 5-bit code means: 4.096 microseconds times two to the power of it."""
+    return 4.096e-6 * (1 << code)
+
+
+class _Computed:
+    """
+    Room for what is computed of a path when somebody asks.
+
+    It is no field: values that are equal compare equal, and a copy or a changed path computes anew.
+    """
+
+    __slots__ = ("_madTimeout",)
+
+    _madTimeout: float
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class IBPath(_Computed):
     """
     One direction of a connection: what stands, or stood, in the headers of its packets.
 
     A path for sending says what will be sent; a path of something received says what it had.
 
     @ivar slid: LRH, as C{dlid} and C{serviceLevel}.
-    @ivar sgid: GRH, as C{dgid}, C{trafficClass}, C{flowLabel} and C{hopLimit}; without GIDs there is no GRH.
+    @ivar sgid: GRH, as C{dgid}, C{trafficClass}, C{flowLabel} and C{hopLimit}; without C{dgid} there is none.
     @ivar pkey: BTH, as C{dqpn} and C{sqpsn}.
     @ivar qkey: DETH, as C{sqpn}.
     @ivar minRNRTimer: AETH of "receiver not ready", a code.
     @ivar packetLifeTime: how long a packet is on its way at most, a time's code; None where nobody knows.
     @ivar reversible: whether the same way leads back.
+    @ivar responseTime: how long the other end takes to answer at most, a code likewise.
     """
 
     slid: LID = LID(0)
@@ -52,48 +81,81 @@ class IBPath:
     mtu: MTU | None = None
     packetLifeTime: int | None = None
     reversible: bool = True
+    responseTime: int | None = None
+
+    _ownLID: ClassVar[bool] = True
+    """Whether packets have the LID of the port that they leave, or reach."""
+
+    @classmethod
+    def fromPort(
+        cls,
+        endPort: MADEndPort,
+        *,
+        pkeyIndex: int | None = None,
+        gidIndex: int | None = None,
+        lidBits: int | None = None,
+        **values: Any,
+    ) -> Self:
+        """
+        A path for what this port sends; what is in its tables may be said by index.
+
+        @param pkeyIndex: instead of C{pkey}.
+        @param gidIndex: of the source, instead of C{sgid}.
+        @param lidBits: instead of C{slid}: its low bits, which are the port's to choose (IBA 7.11.1).
+        @param values: the rest, by name.
+        @raise ValueError: the port has no such entry, or a value does not fit into its field.
+        """
+        return cls(**_atPort(cls, endPort, "s", pkeyIndex, gidIndex, lidBits, values))
+
+    @classmethod
+    def toPort(
+        cls,
+        endPort: MADEndPort,
+        *,
+        pkeyIndex: int | None = None,
+        gidIndex: int | None = None,
+        lidBits: int | None = None,
+        **values: Any,
+    ) -> Self:
+        """A path of what this port receives; indices are those of C{pkey}, C{dgid} and C{dlid}."""
+        return cls(**_atPort(cls, endPort, "d", pkeyIndex, gidIndex, lidBits, values))
 
     def __str__(self) -> str:
         """What differs from the default, in words that L{fromString} reads: C{"lid 7 sl 1 dqpn 1"}."""
-        said = [
-            f"{word} {write(getattr(self, name))}"
-            for word, (name, write, _) in _WORDS.items()
-            if getattr(self, name) != getattr(_NOWHERE, name)
-        ]
-        if not self.reversible:
-            said.append("one-way")
-        return " ".join(said) or "lid 0"
+        return " ".join(self._said(_NOWHERE)) or "lid 0"
+
+    def __repr__(self) -> str:
+        """What differs from the default, as Python reads it; L{fromString} does, too."""
+        default = type(self)()
+        said = (
+            f"{name}={'MTU.' + value.name if isinstance(value, MTU) else repr(value)}"
+            for name in self.__dataclass_fields__
+            if (value := getattr(self, name)) != getattr(default, name)
+        )
+        return f"{type(self).__name__}({', '.join(said)})"
 
     @classmethod
-    def fromString(cls, text: str) -> IBPath:
+    def fromString(cls, text: str) -> Self:
         """
-        Read what C{str} writes: words with a value each, in any order.
+        Read what C{str} writes, words with a value each, in any order; or what C{repr} does.
 
         @raise ValueError: a word, or a value, has no meaning.
         """
-        values: dict[str, Any] = {}
-        words = iter(text.split())
-        for word in words:
-            if word == "one-way":
-                values["reversible"] = False
-                continue
-            if word not in _WORDS:
-                raise ValueError(f"{word!r} says nothing about a path; {', '.join(_WORDS)} do")
-            name, _, read = _WORDS[word]
-            value = next(words, None)
-            if value is None:
-                raise ValueError(f"{word} what? Nothing stands behind it in {text!r}")
-            values[name] = read(value)
-        return cls(**values)
+        if "(" in text:
+            path = _called(text)
+            if not isinstance(path, cls):
+                raise ValueError(f"{text!r} is no {cls.__name__}")
+            return path
+        return cls(**_worded(text.split(), text))
 
     @property
     def hasGRH(self) -> bool:
         """Whether packets carry a global route header."""
         return self.dgid is not None
 
-    def reverse(self) -> IBPath:
+    def reverse(self) -> Self:
         """
-        The way back.
+        The way back: of C{reverse} the same way again.
 
         @raise ValueError: it has to be asked for: this path is not reversible.
         """
@@ -109,42 +171,95 @@ class IBPath:
             sqpn=self.dqpn,
         )
 
+    # What stands in the tables of a port, which may change: it is looked up each time.
 
-_NOWHERE: Final = IBPath()
+    def pkeyIndexAt(self, endPort: MADEndPort) -> int:
+        """
+        Where C{pkey} stands in the table of this port.
+
+        @raise ValueError: it does not.
+        """
+        return _indexOf(endPort.pkeys, self.pkey, f"P_Key {self.pkey:#06x}")
+
+    def sgidIndexAt(self, endPort: MADEndPort) -> int:
+        """
+        Where C{sgid} stands in the table of this port.
+
+        @raise ValueError: it does not.
+        """
+        return _indexOf(endPort.gids, self.sgid, f"GID {self.sgid}")
+
+    def dgidIndexAt(self, endPort: MADEndPort) -> int:
+        """
+        Where C{dgid} stands in the table of this port.
+
+        @raise ValueError: it does not.
+        """
+        return _indexOf(endPort.gids, self.dgid, f"GID {self.dgid}")
+
+    def slidBitsAt(self, endPort: MADEndPort) -> int:
+        """
+        What of C{slid} is for this port to choose.
+
+        @raise ValueError: it is no LID of the port.
+        """
+        return _bitsOf(endPort, self.slid)
+
+    def dlidBitsAt(self, endPort: MADEndPort) -> int:
+        """
+        What of C{dlid} the sender has chosen.
+
+        @raise ValueError: it is no LID of the port.
+        """
+        return _bitsOf(endPort, self.dlid)
+
+    # Times.
+
+    @property
+    def packetLifeTimeSeconds(self) -> float:
+        """How long a packet is on its way at most; as in most subnets, where nobody knows."""
+        return lifetimeSeconds(SUBNET_TIMEOUT if self.packetLifeTime is None else self.packetLifeTime)
+
+    @property
+    def madTimeoutSeconds(self) -> float:
+        """How long the answer to a datagram may take: both ways, and to make the answer (IBA 13.4.6.2)."""
+        try:
+            return self._madTimeout
+        except AttributeError:
+            response = RESPONSE_TIME if self.responseTime is None else self.responseTime
+            seconds = 2 * self.packetLifeTimeSeconds + lifetimeSeconds(response)
+            object.__setattr__(self, "_madTimeout", seconds)
+            return seconds
+
+    def qpTimeout(self, ackDelay: int = 0) -> int:
+        """
+        The code of a queue pair's timeout: no less than twice the life time and the delay (IBA 9.7.6.1.3).
+
+        @param ackDelay: how long the other port takes to acknowledge, a time's code; 0 is next to nothing.
+        """
+        life = SUBNET_TIMEOUT if self.packetLifeTime is None else self.packetLifeTime
+        least = (2 << life) + (1 << ackDelay if ackDelay else 0)
+        return min(_LONGEST, (least - 1).bit_length())
+
+    def _said(self, default: IBPath) -> list[str]:
+        """The words of what differs from the default."""
+        said = [
+            f"{word} {each.write(value)}"
+            for word, each in _WORDS.items()
+            if hasattr(self, each.name) and (value := getattr(self, each.name)) != getattr(default, each.name)
+        ]
+        return said if self.reversible else [*said, "one-way"]
 
 
-def _number(text: str) -> int:
-    return int(text, 0)
-
-
-_WORDS: Final[dict[str, tuple[str, Callable[[Any], str], Callable[[str], Any]]]] = {
-    "lid": ("dlid", str, _number),
-    "slid": ("slid", str, _number),
-    "sl": ("serviceLevel", str, _number),
-    "dgid": ("dgid", str, GID.fromString),
-    "sgid": ("sgid", str, GID.fromString),
-    "tclass": ("trafficClass", str, _number),
-    "flow": ("flowLabel", hex, _number),
-    "hops": ("hopLimit", str, _number),
-    "pkey": ("pkey", hex, _number),
-    "dqpn": ("dqpn", str, _number),
-    "sqpn": ("sqpn", str, _number),
-    "psn": ("sqpsn", str, _number),
-    "qkey": ("qkey", hex, _number),
-    "rnr": ("minRNRTimer", str, _number),
-    "mtu": ("mtu", lambda mtu: str(mtu.bytes), lambda text: MTU.fitting(_number(text))),
-    "life": ("packetLifeTime", str, _number),
-}
-"""What each word of a path's text is about, and how its value is written and read."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class IBDRPath(IBPath):
     """
     A directed route: the ports to leave by, hop by hop (IBA 14.2.2).
 
+    Its answer takes the same route back, by a bit of the datagram: C{reverse} leaves the route as it is.
+
     @ivar drPath: from the first hop's port on; empty is the port itself.
-    @ivar drSLID: where a LID-routed part before the directed one ends; C{drDLID} where one after it does.
+    @ivar drSLID: where a LID-routed part before the directed one begins; C{drDLID} where one after it ends.
     """
 
     slid: LID = PERMISSIVE_LID
@@ -153,37 +268,39 @@ class IBDRPath(IBPath):
     drSLID: LID = PERMISSIVE_LID
     drDLID: LID = PERMISSIVE_LID
 
+    _ownLID: ClassVar[bool] = False
+
     def __str__(self) -> str:
-        """C{"DR 0,1,3"}: the ports to leave by, after a 0 for the first; LIDs where they are said."""
-        said = "DR " + ",".join(map(str, (0, *self.drPath)))
-        if self.drSLID != PERMISSIVE_LID:
-            said += f" slid {self.drSLID}"
-        return said if self.drDLID == PERMISSIVE_LID else f"{said} dlid {self.drDLID}"
+        """C{"DR 0,1,3"}: the ports to leave by, after a 0 for the first; then words, as of other paths."""
+        return " ".join(("DR " + ",".join(map(str, (0, *self.drPath))), *self._said(_HERE)))
 
     @classmethod
-    def fromString(cls, text: str) -> IBDRPath:
+    def fromString(cls, text: str) -> Self:
         """
-        Read C{"DR 0,1,3"}, or C{"0,1,3"}; with C{slid} and C{dlid} where parts of it are LID routed.
+        Read C{"DR 0,1,3"}, or C{"0,1,3"}, with words for all else; or what C{repr} writes.
 
         @raise ValueError: it is no directed route.
         """
-        words = text.removeprefix("DR").split()
+        if "(" in text:
+            return super(IBDRPath, cls).fromString(text)
+        route, *words = text.removeprefix("DR").removeprefix("dr").strip(" ,").replace(", ", ",").split() or [
+            ""
+        ]
         try:
-            first, *hops = [int(hop) for hop in words[0].split(",") if hop]
-            lids = {name: LID(int(value, 0)) for name, value in zip(words[1::2], words[2::2], strict=True)}
-            if first or not all(0 < hop < 255 for hop in hops) or lids.keys() - {"slid", "dlid"}:
+            first, *hops = [int(hop) for hop in route.split(",")]
+            if first or not all(0 < hop < 255 for hop in hops):
                 raise ValueError
-        except (ValueError, IndexError):
+        except ValueError:
             raise ValueError(f"{text!r} is no directed route, as DR 0,1,3 is: a 0, then ports") from None
-        return cls(
-            drPath=tuple(hops),
-            drSLID=lids.get("slid", PERMISSIVE_LID),
-            drDLID=lids.get("dlid", PERMISSIVE_LID),
-        )
+        return cls(**_worded(words, text, isRoute=True), drPath=tuple(hops))
 
-    def then(self, port: int) -> IBDRPath:
+    def then(self, port: int) -> Self:
         """One hop more, by that port."""
         return replace(self, drPath=(*self.drPath, port))
+
+
+_NOWHERE: Final = IBPath()
+_HERE: Final = IBDRPath()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +308,9 @@ class MADEndPort:
     """
     What senders of management datagrams have to know of their own port.
 
+    @ivar lidMask: how many low bits of the LID are the port's to choose (LMC).
     @ivar subnetTimeout: how long packets are on their way at most, a time's code (IBA 14.2.5.6).
+    @ivar names: what the system calls it: C{mlx5_0/1}, the network interface.
     """
 
     portGUID: GUID
@@ -202,4 +321,212 @@ class MADEndPort:
     smLID: LID = LID(0)
     smServiceLevel: int = 0
     pkeys: tuple[PKey, ...] = (DEFAULT_PKEY,)
-    subnetTimeout: int = 18
+    subnetTimeout: int = SUBNET_TIMEOUT
+    names: tuple[str, ...] = ()
+
+    def isCalled(self, name: str) -> bool:
+        """Whether it has this name, or this port GUID, or this GID."""
+        if name in self.names:
+            return True
+        for read, known in ((GUID.fromString, (self.portGUID,)), (GID.fromString, self.gids)):
+            try:
+                return read(name) in known
+            except ValueError:
+                continue
+        return False
+
+
+# Ports' tables.
+
+
+def _atPort(
+    kind: type[IBPath],
+    endPort: MADEndPort,
+    side: str,
+    pkeyIndex: int | None,
+    gidIndex: int | None,
+    lidBits: int | None,
+    values: dict[str, Any],
+) -> dict[str, Any]:
+    """The values of a path that leaves (C{"s"}) or reaches (C{"d"}) this port."""
+    found: dict[str, Any] = {"packetLifeTime": endPort.subnetTimeout}
+    if kind._ownLID:
+        found[f"{side}lid"] = endPort.lid
+    indexed: list[tuple[str, Any]] = []
+    if pkeyIndex is not None:
+        indexed.append(("pkey", _entry(endPort.pkeys, pkeyIndex, "P_Key")))
+    if gidIndex is not None:
+        indexed.append((f"{side}gid", _entry(endPort.gids, gidIndex, "GID")))
+    if lidBits is not None:
+        if not 0 <= lidBits < 1 << endPort.lidMask:
+            raise ValueError(f"LID bits of this port are below {1 << endPort.lidMask}, not {lidBits}")
+        indexed.append((f"{side}lid", _baseOf(endPort) | lidBits))
+    for name, value in indexed:
+        if name in values:
+            raise ValueError(f"{name} is said by value, and by index, too")
+        found[name] = value
+    found.update(values)
+    return _checked(found)
+
+
+def _entry(table: tuple[Any, ...], index: int, what: str) -> Any:
+    if not 0 <= index < len(table):
+        raise ValueError(f"this port has {len(table)} entries in its {what} table, so none at {index}")
+    return table[index]
+
+
+def _indexOf(table: tuple[Any, ...], value: object, what: str) -> int:
+    try:
+        return table.index(value)
+    except ValueError:
+        raise ValueError(f"this port has no {what}") from None
+
+
+def _baseOf(endPort: MADEndPort) -> int:
+    return endPort.lid & -1 << endPort.lidMask
+
+
+def _bitsOf(endPort: MADEndPort, lid: int) -> int:
+    bits = lid - _baseOf(endPort)
+    if not 0 <= bits < 1 << endPort.lidMask:
+        raise ValueError(f"{lid} is no LID of this port")
+    return bits
+
+
+# Text.
+
+
+class _Word(NamedTuple):
+    """What a word of a path's text is about, and how its value is written and read."""
+
+    name: str
+    write: Callable[[Any], str]
+    read: Callable[[str], Any]
+
+
+def _number(text: str) -> int:
+    return int(text, 0)
+
+
+def _mtu(text: str) -> MTU:
+    return MTU.fitting(_number(text))
+
+
+_WORDS: Final = {
+    "lid": _Word("dlid", str, _number),
+    "slid": _Word("slid", str, _number),
+    "drslid": _Word("drSLID", str, _number),
+    "drdlid": _Word("drDLID", str, _number),
+    "sl": _Word("serviceLevel", str, _number),
+    "dgid": _Word("dgid", str, GID.fromString),
+    "sgid": _Word("sgid", str, GID.fromString),
+    "tclass": _Word("trafficClass", str, _number),
+    "flow": _Word("flowLabel", hex, _number),
+    "hops": _Word("hopLimit", str, _number),
+    "pkey": _Word("pkey", hex, _number),
+    "dqpn": _Word("dqpn", str, _number),
+    "sqpn": _Word("sqpn", str, _number),
+    "psn": _Word("sqpsn", str, _number),
+    "qkey": _Word("qkey", hex, _number),
+    "rnr": _Word("minRNRTimer", str, _number),
+    "mtu": _Word("mtu", lambda mtu: str(mtu.bytes), _mtu),
+    "life": _Word("packetLifeTime", str, _number),
+    "response": _Word("responseTime", str, _number),
+}
+
+_BITS: Final[Mapping[str, int]] = {
+    **dict.fromkeys(("slid", "dlid", "drSLID", "drDLID", "pkey"), 16),
+    **dict.fromkeys(("dqpn", "sqpn", "sqpsn"), 24),
+    **dict.fromkeys(("trafficClass", "hopLimit"), 8),
+    **dict.fromkeys(("minRNRTimer", "responseTime"), 5),
+    "serviceLevel": 4,
+    "flowLabel": 20,
+    "qkey": 32,
+    "packetLifeTime": 6,
+}
+"""How long each number is in its header."""
+
+_OF_ROUTES: Final = ("drSLID", "drDLID", "drPath")
+
+
+def _worded(words: Iterable[str], text: str, isRoute: bool = False) -> dict[str, Any]:
+    """
+    What the words of a text say.
+
+    @raise ValueError: something has no meaning.
+    """
+    values: dict[str, Any] = {}
+    rest = iter(words)
+    for said in rest:
+        word = said.lower()
+        if word == "one-way":
+            values["reversible"] = False
+            continue
+        known = _WORDS.get(word)
+        if known is None or (known.name in _OF_ROUTES and not isRoute):
+            raise ValueError(f"{said!r} says nothing about a path; {', '.join(_WORDS)} do")
+        value = next(rest, None)
+        if value is None:
+            raise ValueError(f"{word} what? Nothing stands behind it in {text!r}")
+        values[known.name] = known.read(value)
+    return _checked(values)
+
+
+def _called(text: str) -> IBPath:
+    """
+    What a C{repr} says; names may be written as python-rdma writes them, C{IBPath(DLID=7)}.
+
+    @raise ValueError: it is none.
+    """
+    kinds = {"IBPath": IBPath, "IBDRPath": IBDRPath}
+    try:
+        call = ast.parse(text.strip(), mode="eval").body
+        if not isinstance(call, ast.Call) or call.args:
+            raise ValueError
+        kind = kinds[ast.unparse(call.func).rpartition(".")[2]]
+        values = {}
+        for said in call.keywords:
+            name = _fieldCalled(kind, said.arg or "")
+            values[name] = _understood(name, said.value)
+        return kind(**_checked(values))
+    except (SyntaxError, KeyError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{text!r} is no path, as IBPath(dlid=7) is {f': {error}' if str(error) else ''}"
+        ) from None
+
+
+def _fieldCalled(kind: type[IBPath], name: str) -> str:
+    plain = name.replace("_", "").lower()
+    if plain == "sl":
+        return "serviceLevel"
+    for field in kind.__dataclass_fields__:
+        if field.lower() == plain:
+            return field
+    raise ValueError(f"it has no {name}")
+
+
+def _understood(name: str, value: ast.expr) -> Any:
+    """The value of an expression, without evaluating it."""
+    if isinstance(value, ast.Call):  # GID.fromString("...")
+        (value,) = value.args
+    if isinstance(value, ast.Attribute):  # MTU.MTU_2048
+        return MTU[value.attr]
+    said = ast.literal_eval(value)
+    if name in ("sgid", "dgid") and isinstance(said, str):
+        return GID.fromString(said)
+    return tuple(said) if name == "drPath" else said
+
+
+def _checked(values: dict[str, Any]) -> dict[str, Any]:
+    """
+    These values.
+
+    @raise ValueError: one does not fit into its field.
+    """
+    for name, value in values.items():
+        bits = _BITS.get(name)
+        if bits is not None and value is not None and not 0 <= value < 1 << bits:
+            raise ValueError(f"{name} has {bits} bits, so it cannot be {value}")
+    if not all(0 < hop < 255 for hop in values.get("drPath", ())):
+        raise ValueError("ports of a directed route are from 1 to 254")
+    return values

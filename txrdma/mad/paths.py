@@ -7,7 +7,8 @@ Follows InfiniBand Architecture vol. 1, 15.2.5.16 (PathRecord) and annex A17 (ad
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import socket
+from collections.abc import Callable, Mapping
 from typing import Final, Union
 
 from zope.interface import implementer
@@ -19,41 +20,64 @@ from txrdma.iba.path import GMP_QKEY, IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, MTU, PKey, QPN
 from txrdma.interfaces import IPathResolver
 from txrdma.mad.rpcs import RPCs
-from txrdma.mad.sa import PathRecord
+from txrdma.mad.sa import PathRecord, Query
 
 Target = Union[int, GID, GUID, IBPath, str]
 """What leads to a port: a LID, a GID, a port GUID, a path, or text of one of these."""
 
 _LINK_LOCAL: Final = 0xFE80 << 48
-_GUID: Final = re.compile(r"0x[0-9a-fA-F]{9,16}|[0-9a-fA-F]{1,4}(:[0-9a-fA-F]{1,4}){3}")
+_GUID: Final = re.compile(
+    r"0x[0-9a-fA-F]{9,16}|[0-9a-fA-F]{16}|[0-9a-fA-F]{1,4}(:[0-9a-fA-F]{1,4}){3}",
+)
+_LID: Final = re.compile(r"(?:lid\s*)?(0x[0-9a-fA-F]{1,4}|\d{1,5})", re.IGNORECASE)
+_ROUTE: Final = re.compile(r"DR\b.*|0(,\s*\d+)+,?( .*)?", re.IGNORECASE)
+_IPV4: Final = re.compile(r"\d+(\.\d+){3}")
 _HIGHEST_LID: Final = 0xFFFE
+_DISCARD: Final = 9
 
 
-def parseTarget(text: str) -> LID | GID | GUID | IBPath:
+def parseTarget(text: str, endPort: MADEndPort | None = None) -> LID | GID | GUID | IBPath:
     """
-    Read what people type: C{"7"}, C{"lid 7"}, C{"fe80::2:c903:1:2"}, C{"0x0002c90300010002"}, C{"DR 0,1,3"},
-    or a path's own text.
+    Read what people type: C{"7"}, C{"lid 7"}, C{"fe80::2:c903:1:2"}, C{"fe80::2%mlx5_0/1"}, C{"10.0.0.2"},
+    C{"0x0002c90300010002"}, C{"DR 0,1,3"}, or a path's own text.
 
+    @param endPort: our own port: what stands behind the percent sign of a GID has to be a name of it. Without
+        this, it is not looked at.
     @raise ValueError: it is none of these.
     """
     said = text.strip()
-    if said.startswith("DR") or re.fullmatch(r"0(,\d+)+,?", said):
+    if "(" in said:
+        return IBPath.fromString(said)
+    if _ROUTE.fullmatch(said):
         return IBDRPath.fromString(said)
     if _GUID.fullmatch(said):
         return GUID.fromString(said)
-    if (match := re.fullmatch(r"(?:lid\s+)?(0x[0-9a-fA-F]{1,4}|\d+)", said, re.IGNORECASE)) is not None:
-        lid = int(match[1], 0)
+    if (match := _LID.fullmatch(said)) is not None:
+        lid = int(match[1], 0 if match[1].startswith("0x") else 10)
         if not 0 < lid <= _HIGHEST_LID:
             raise ValueError(f"LIDs are from 1 to {_HIGHEST_LID}, not {lid}")
         return LID(lid)
     if " " in said:
         return IBPath.fromString(said)
+    return _gid(text, said, endPort)
+
+
+def _gid(text: str, said: str, endPort: MADEndPort | None) -> GID:
+    """
+    A GID with or without a scope, or the IPv4 address that it is on RoCE v2.
+
+    @raise ValueError: it is none.
+    """
+    address, percent, scope = said.partition("%")
     try:
-        return GID.fromString(said)
+        gid = GID.fromIP(address) if _IPV4.fullmatch(address) else GID.fromString(address)
     except ValueError:
         raise ValueError(
             f"{text!r} names no port: a LID (7), a GID (fe80::...), a port GUID (0x...) or a route (DR 0,1)"
         ) from None
+    if percent and (not scope or (endPort is not None and not endPort.isCalled(scope))):
+        raise ValueError(f"{text!r} is to be reached by {scope or 'nothing'}, which is no name of our port")
+    return gid
 
 
 def toLID(endPort: MADEndPort, lid: int, serviceLevel: int = 0) -> IBPath:
@@ -70,30 +94,45 @@ def toAdministration(endPort: MADEndPort) -> IBPath:
 
 @implementer(IPathResolver)
 class SAPathResolver:
-    """Asks the subnet's administration. What names its way itself, a LID or a route, needs no question."""
+    """
+    Asks the subnet's administration.
 
-    def __init__(self, agent: RPCs, endPort: MADEndPort) -> None:
+    What names its way itself, a LID or a route, needs no question. But then the path has no MTU, no service
+    level and no life time: who wants these has it ask for LIDs, too.
+    """
+
+    def __init__(self, agent: RPCs, endPort: MADEndPort, asksForLIDs: bool = False) -> None:
+        """
+        @param agent: remains its owner's.
+        @param endPort: of the port that the agent goes through.
+        """
         self._agent = agent
         self._endPort = endPort
+        self._asksForLIDs = asksForLIDs
 
     def resolve(self, target: object) -> Deferred[IBPath]:
-        """The path to a port."""
+        """The path to a port; L{txrdma.mad.errors.MADError} where the administration knows of none."""
         try:
-            known = _read(target)
+            known = _read(target, self._endPort)
         except ValueError as error:
             return fail(error)
+        end = self._endPort
         if isinstance(known, IBPath):
             return succeed(known)
         if isinstance(known, int):
-            return succeed(toLID(self._endPort, known))
+            if not self._asksForLIDs:
+                return succeed(toLID(end, known))
+            return self._ask(PathRecord.query(slid=end.lid, dlid=known, reversible=True, numbPath=1))
+        if not end.gids:
+            return fail(DeviceUnavailable("our port has no GID to ask from"))
         if isinstance(known, GUID):
-            ours = self._endPort.gids[0].prefix if self._endPort.gids else _LINK_LOCAL
-            known = GID.fromParts(ours, known)
-        if not self._endPort.smLID or not self._endPort.gids:
+            known = GID.fromParts(end.gids[0].prefix or _LINK_LOCAL, known)
+        return self._ask(PathRecord.query(sgid=end.gids[0], dgid=known, reversible=True, numbPath=1))
+
+    def _ask(self, query: Query[PathRecord]) -> Deferred[IBPath]:
+        if not self._endPort.smLID:
             return fail(DeviceUnavailable("no subnet manager is known to our port, so none can be asked"))
-        query = PathRecord.query(sgid=self._endPort.gids[0], dgid=known, reversible=True, numbPath=1)
-        answer = self._agent.SubnAdmGet(query, toAdministration(self._endPort))
-        return answer.addCallback(pathOf)
+        return self._agent.SubnAdmGet(query, toAdministration(self._endPort)).addCallback(pathOf)
 
 
 @implementer(IPathResolver)
@@ -107,7 +146,7 @@ class StaticPathResolver:
         self._table = dict(table)
 
     def resolve(self, target: object) -> Deferred[IBPath]:
-        """The path to a port."""
+        """The path to a port; C{ValueError} where the table has none."""
         path = self._table.get(target)
         if path is None:
             try:
@@ -120,26 +159,72 @@ class StaticPathResolver:
         return succeed(path)
 
 
+def sourceAddress(target: str) -> str | None:
+    """Where this host's kernel would reach an address from; None where it would not. Nothing is sent."""
+    try:
+        family, kind, _, _, where = socket.getaddrinfo(
+            target, _DISCARD, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST
+        )[0]
+        with socket.socket(family, kind) as asking:
+            asking.connect(where)
+            address: str = asking.getsockname()[0]
+            return address
+    except OSError:
+        return None
+
+
 @implementer(IPathResolver)
 class IPPathResolver:
-    """On RoCE v2 an IP address is a GID (annex A17), and that is all there is to know."""
+    """
+    On RoCE v2 an IP address is a GID (annex A17).
 
-    def __init__(self, endPort: MADEndPort, hopLimit: int = 64) -> None:
+    The neighbour's MAC address is the kernel's business: it looks for that when an address handle is made on
+    rxe and hardware, and when the software device sends its UDP datagrams. What is left to say is which
+    GID of ours to come from: that of the address which the host's routes prefer, else one of the same kind.
+    """
+
+    def __init__(
+        self,
+        endPort: MADEndPort,
+        hopLimit: int = 64,
+        sourceAddress: Callable[[str], str | None] = sourceAddress,
+    ) -> None:
+        """
+        @param endPort: of the port to go through.
+        @param sourceAddress: where this host would reach an address from.
+        """
         self._endPort = endPort
         self._hopLimit = hopLimit
+        self._sourceAddress = sourceAddress
 
     def resolve(self, target: object) -> Deferred[IBPath]:
-        """The path to an IP address, or to a GID that is one."""
+        """
+        The path to an IP address, with or without a scope, or to a GID that is one.
+
+        It fails with C{ValueError} where it is none, with C{DeviceUnavailable} where our port has no address
+        of its kind.
+        """
         try:
-            gid = target if isinstance(target, GID) else GID.fromIP(str(target))
+            gid = target if isinstance(target, GID) else _gid(str(target), str(target).strip(), None)
         except ValueError:
             return fail(ValueError(f"{target} is no IP address"))
-        ours = [own for own in self._endPort.gids if own.isMapped == gid.isMapped and any(own.raw)]
-        if not ours:
+        ours = self._ours(gid, str(target))
+        if ours is None:
             return fail(DeviceUnavailable(f"our port has no address from which {target} could be reached"))
         return succeed(
-            IBPath(sgid=ours[0], dgid=gid, hopLimit=self._hopLimit, dqpn=QPN(1), sqpn=QPN(1), qkey=GMP_QKEY)
+            IBPath(sgid=ours, dgid=gid, hopLimit=self._hopLimit, dqpn=QPN(1), sqpn=QPN(1), qkey=GMP_QKEY)
         )
+
+    def _ours(self, gid: GID, target: str) -> GID | None:
+        """Which of our GIDs to come from."""
+        alike = [own for own in self._endPort.gids if own.isMapped == gid.isMapped and any(own.raw)]
+        if len(alike) < 2:
+            return alike[0] if alike else None
+        _, percent, scope = target.partition("%")
+        source = self._sourceAddress(f"{gid.ip}{percent}{scope}")
+        if source is not None and (known := GID.fromIP(source)) in alike:
+            return known
+        return next((own for own in alike if own.isLinkLocal == gid.isLinkLocal), alike[0])
 
 
 def pathOf(record: PathRecord) -> IBPath:
@@ -164,7 +249,7 @@ def pathOf(record: PathRecord) -> IBPath:
     )
 
 
-def _read(target: object) -> LID | GID | GUID | IBPath:
+def _read(target: object, endPort: MADEndPort | None = None) -> LID | GID | GUID | IBPath:
     if isinstance(target, (GID, GUID, IBPath)):
         return target
-    return LID(target) if isinstance(target, int) else parseTarget(str(target))
+    return LID(target) if isinstance(target, int) else parseTarget(str(target), endPort)

@@ -8,16 +8,16 @@ same content. Nodes may keep theirs behind an M_Key; the administration tells th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 from twisted.internet.defer import Deferred
 
-from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort, PERMISSIVE_LID
 from txrdma.iba.types import LID
 from txrdma.iba.verbs import NodeType
 from txrdma.mad._frames import Keys
 from txrdma.mad.attributes import Attribute
+from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.paths import toAdministration
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.sa import (
@@ -51,47 +51,75 @@ from txrdma.mad.smp import (
     VLArbitrationTable,
 )
 
-_Recoding = tuple[type[Record], str, Callable[[int], dict[str, int]]]
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 
-# The record that holds an attribute, its field, and the components that the modifier of the attribute means.
+
+class _Recoding(NamedTuple):
+    """
+    How an attribute is asked for.
+
+    @ivar record: has the attribute in C{field}.
+    @ivar components: what the modifier of the attribute means, whoever has it.
+    @ivar ports: what it means of a switch; other nodes have but one such table at a LID, and look at no port.
+    """
+
+    record: type[Record]
+    field: str
+    components: Callable[[int], dict[str, int]] = lambda modifier: {}
+    ports: Callable[[int], dict[str, int]] | None = None
+
+
+def _block(modifier: int) -> dict[str, int]:
+    return {"blockNum": modifier}
+
+
 _RECODED: Final[dict[type[Attribute], _Recoding]] = {
-    NodeInfo: (NodeRecord, "nodeInfo", lambda modifier: {}),
-    NodeDescription: (NodeRecord, "nodeDescription", lambda modifier: {}),
-    PortInfo: (PortInfoRecord, "portInfo", lambda modifier: {"portNum": modifier & 0xFF}),
-    SwitchInfo: (SwitchInfoRecord, "switchInfo", lambda modifier: {}),
-    SMInfo: (SMInfoRecord, "smInfo", lambda modifier: {}),
-    GUIDInfo: (GUIDInfoRecord, "guidInfo", lambda modifier: {"blockNum": modifier}),
-    PKeyTable: (
-        PKeyTableRecord,
-        "table",
-        lambda modifier: {"blockNum": modifier & 0xFFFF, "portNum": modifier >> 16},
-    ),
-    SLtoVLMappingTable: (
-        SLtoVLMappingTableRecord,
-        "table",
-        lambda modifier: {"inputPortNum": modifier >> 8 & 0xFF, "outputPortNum": modifier & 0xFF},
-    ),
-    VLArbitrationTable: (
-        VLArbitrationTableRecord,
-        "table",
-        lambda modifier: {"blockNum": modifier >> 16, "outputPortNum": modifier & 0xFFFF},
-    ),
-    LinearForwardingTable: (LinearForwardingTableRecord, "table", lambda modifier: {"blockNum": modifier}),
-    RandomForwardingTable: (RandomForwardingTableRecord, "table", lambda modifier: {"blockNum": modifier}),
-    MulticastForwardingTable: (
+    NodeInfo: _Recoding(NodeRecord, "nodeInfo"),
+    NodeDescription: _Recoding(NodeRecord, "nodeDescription"),
+    PortInfo: _Recoding(PortInfoRecord, "portInfo", lambda modifier: {"portNum": modifier & 0xFF}),
+    SwitchInfo: _Recoding(SwitchInfoRecord, "switchInfo"),
+    SMInfo: _Recoding(SMInfoRecord, "smInfo"),
+    GUIDInfo: _Recoding(GUIDInfoRecord, "guidInfo", _block),
+    LinearForwardingTable: _Recoding(LinearForwardingTableRecord, "table", _block),
+    RandomForwardingTable: _Recoding(RandomForwardingTableRecord, "table", _block),
+    MulticastForwardingTable: _Recoding(
         MulticastForwardingTableRecord,
         "table",
         lambda modifier: {"blockNum": modifier & 0x1FF, "position": modifier >> 28},
     ),
+    PKeyTable: _Recoding(
+        PKeyTableRecord,
+        "table",
+        lambda modifier: {"blockNum": modifier & 0xFFFF},
+        lambda modifier: {"portNum": modifier >> 16},
+    ),
+    SLtoVLMappingTable: _Recoding(
+        SLtoVLMappingTableRecord,
+        "table",
+        ports=lambda modifier: {"inputPortNum": modifier >> 8 & 0xFF, "outputPortNum": modifier & 0xFF},
+    ),
+    VLArbitrationTable: _Recoding(
+        VLArbitrationTableRecord,
+        "table",
+        lambda modifier: {"blockNum": modifier >> 16},
+        lambda modifier: {"outputPortNum": modifier & 0xFFFF},
+    ),
 }
+
+_Place = tuple[LID, tuple[int, ...]]
+"""Where a directed route begins, and its hops."""
 
 
 class SATransactor(RPCs):
     """
-    Turns C{SubnGet} into C{SubnAdmGet}; all other calls pass as they are.
+    Turns C{SubnGet} into C{SubnAdmGet} of the record with the same content; all other calls pass as they are.
 
-    A directed route is followed link by link, by what the administration knows; LIDs that were found once are
-    remembered.
+    A directed route is followed link by link, by what the administration knows. What was found out on the way
+    is remembered; when a question that went by it fails, it is found out anew, and if it has changed, the
+    question is asked once more.
+
+    Errors are those of C{SubnAdmGet}: what nobody has is an answer without records there.
     """
 
     def __init__(self, agent: RPCs, endPort: MADEndPort) -> None:
@@ -102,7 +130,13 @@ class SATransactor(RPCs):
         self._agent = agent
         self._endPort = endPort
         self._administration = toAdministration(endPort)
-        self._lids: dict[tuple[int, ...], LID] = {(): endPort.lid}
+        self._lids: dict[_Place, LID] = {}
+        self._nodes: dict[LID, NodeInfo] = {}
+
+    def forget(self) -> None:
+        """Remember nothing of the fabric, as after it has changed."""
+        self._lids.clear()
+        self._nodes.clear()
 
     def call(
         self,
@@ -127,45 +161,120 @@ class SATransactor(RPCs):
                 componentMask=componentMask,
             )
         options = {"timeoutSeconds": timeoutSeconds, "retries": retries, "keys": keys}
-        return Deferred.fromCoroutine(self._ask(kind, path, attributeModifier, options))
+        return Deferred.fromCoroutine(self._asked(_Question(kind, path, attributeModifier, options, [])))
 
-    async def _ask(
-        self, kind: type[Attribute], path: IBPath, modifier: int, options: dict[str, Any]
-    ) -> Attribute:
-        record, field, components = _RECODED[kind]
-        lid = await self._lidOf(path)
-        where = "endPortLID" if record is PortInfoRecord else "lid"
-        if record is PortInfoRecord and not modifier & 0xFF:
-            modifier = await self._ownPort(lid, options)
-        query: Query[Record] = record.query(**{where: lid}, **components(modifier))
-        answer = await self._agent.SubnAdmGet(query, self._administration, **options)
-        content: Attribute = getattr(answer, field)
+    async def _asked(self, question: _Question) -> Attribute:
+        """Ask, and once more if that has failed by what was remembered, or by another port's number."""
+        try:
+            query = await self._queryFor(question)
+        except MADFailure:
+            if not question.forget():
+                raise
+            query = await self._queryFor(question)
+        try:
+            return await self._ask(question, query)
+        except MADError:
+            other = await self._otherwise(question, query)
+            if other is None:
+                raise
+        except MADFailure:
+            question.forget()
+            raise
+        return await self._ask(question, other)
+
+    async def _ask(self, question: _Question, query: Query[Record]) -> Attribute:
+        record = await self._agent.SubnAdmGet(query, self._administration, **question.options)
+        content: Attribute = getattr(record, _RECODED[question.kind].field)
         return content
 
-    async def _ownPort(self, lid: LID, options: dict[str, Any]) -> int:
-        """Which port of a node the LID is of: 0 asks a node for it, but in a record the number stands."""
-        query = NodeRecord.query(lid=lid)
-        info = (await self._agent.SubnAdmGet(query, self._administration, **options)).nodeInfo
-        return 0 if info.nodeType is NodeType.SWITCH else info.localPortNum
+    async def _queryFor(self, question: _Question) -> Query[Record]:
+        """What to ask the administration."""
+        recoding, modifier = _RECODED[question.kind], question.modifier
+        lid = await self._lidOf(question)
+        if question.kind is PortInfo:
+            number = modifier & 0xFF or _numberOf(await self._nodeAt(lid, question))
+            return recoding.record.query(endPortLID=lid, portNum=number)
+        components = recoding.components(modifier)
+        if recoding.ports is not None:
+            node = await self._nodeAt(lid, question)
+            if node.nodeType is NodeType.SWITCH:
+                components |= recoding.ports(modifier)
+        return recoding.record.query(lid=lid, **components)
 
-    async def _lidOf(self, path: IBPath) -> LID:
-        """
-        Where a path ends.
+    async def _otherwise(self, question: _Question, query: Query[Record]) -> Query[Record] | None:
+        """What to ask instead, after the administration had no such record; None when that was right."""
+        if question.forget():
+            again = await self._queryFor(question)
+            if again != query:
+                return again
+        number = question.modifier & 0xFF
+        if question.kind is not PortInfo or not number:
+            return None
+        node = await self._nodeAt(await self._lidOf(question), question)
+        if node.nodeType is NodeType.SWITCH or number in (0, node.localPortNum) or number > node.numPorts:
+            return None
+        sibling = NodeRecord.query(nodeGUID=node.nodeGUID, localPortNum=number)
+        lid = (await self._agent.SubnAdmGet(sibling, self._administration, **question.options)).lid
+        return _RECODED[PortInfo].record.query(endPortLID=lid, portNum=number)
 
-        @raise InvalidRequest: a directed route begins or ends with LID-routed parts.
-        """
+    async def _nodeAt(self, lid: LID, question: _Question) -> NodeInfo:
+        """What is at a LID."""
+        node = question.remembered(self._nodes, lid)
+        if node is None:
+            query = NodeRecord.query(lid=lid)
+            record = await self._agent.SubnAdmGet(query, self._administration, **question.options)
+            node = self._nodes[lid] = record.nodeInfo
+        return node
+
+    async def _lidOf(self, question: _Question) -> LID:
+        """Where a path ends (IBA 14.2.2: parts before and after a directed route may be LID routed)."""
+        path = question.path
         if not isinstance(path, IBDRPath):
             return path.dlid
-        if path.drSLID != PERMISSIVE_LID or path.drDLID != PERMISSIVE_LID:
-            raise InvalidRequest("the administration is asked about plain directed routes only")
-        route = path.drPath
-        known = next(length for length in range(len(route), -1, -1) if route[:length] in self._lids)
-        for length in range(known, len(route)):
-            self._lids[route[: length + 1]] = await self._nextOf(self._lids[route[:length]], route[length])
-        return self._lids[route]
+        if path.drDLID != PERMISSIVE_LID:
+            return path.drDLID
+        start = self._endPort.lid if path.drSLID == PERMISSIVE_LID else path.dlid
+        lid = start
+        for length, port in enumerate(path.drPath, 1):
+            place = (start, path.drPath[:length])
+            known = question.remembered(self._lids, place)
+            if known is None:
+                query = LinkRecord.query(fromLID=lid, fromPort=port)
+                link = await self._agent.SubnAdmGet(query, self._administration, **question.options)
+                known = self._lids[place] = link.toLID
+            lid = known
+        return lid
 
-    async def _nextOf(self, lid: LID, port: int) -> LID:
-        link = await self._agent.SubnAdmGet(
-            LinkRecord.query(fromLID=lid, fromPort=port), self._administration
-        )
-        return link.toLID
+
+class _Question(NamedTuple):
+    """
+    What is asked of a node.
+
+    @ivar used: what was remembered of the fabric and has led to the answer: tables, and keys in them.
+    """
+
+    kind: type[Attribute]
+    path: IBPath
+    modifier: int
+    options: dict[str, Any]
+    used: list[tuple[dict[Any, Any], object]]
+
+    def remembered(self, table: dict[_K, _V], key: _K) -> _V | None:
+        """What stands in a table; noted."""
+        value = table.get(key)
+        if value is not None:
+            self.used.append((table, key))
+        return value
+
+    def forget(self) -> bool:
+        """Remember nothing of it any more; False when there was nothing."""
+        hadAny = bool(self.used)
+        for table, key in self.used:
+            table.pop(key, None)
+        self.used.clear()
+        return hadAny
+
+
+def _numberOf(node: NodeInfo) -> int:
+    """The port that a LID is of: 0 asks a node for it, but in a record the number stands."""
+    return 0 if node.nodeType is NodeType.SWITCH else node.localPortNum

@@ -4,6 +4,9 @@ Paths are values with a text that reads back, and resolvers find them from what 
 
 from __future__ import annotations
 
+import copy
+import pickle
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import given
@@ -14,35 +17,42 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
-from txrdma.iba.types import GID, GUID, LID, MTU, PKey, QPN
+from txrdma.iba.types import GID, GUID, LID, MTU, PKey
 from txrdma.interfaces import IPathResolver
 from txrdma.mad.paths import IPPathResolver, parseTarget, SAPathResolver, StaticPathResolver
 from txrdma.mad.rpcs import RPCs
-from txrdma.mad.sa import componentsOf, LinkRecord, NodeRecord, PathRecord, PortInfoRecord, Query
-from txrdma.mad.satransactor import SATransactor
-from txrdma.mad.smp import NodeInfo, PortInfo, VendorDiag
+from txrdma.mad.sa import PathRecord, Query
 from txrdma.mad.values import PathMTU
 
 OURS = GID.fromString("fe80::1")
 THEIRS = GID.fromString("fe80::2")
 END_PORT = MADEndPort(GUID.fromInt(1), (OURS,), lid=LID(3), smLID=LID(9), smServiceLevel=2)
 
-paths = st.builds(
-    IBPath,
-    slid=st.integers(0, 0xFFFF),
-    dlid=st.integers(0, 0xFFFF),
-    serviceLevel=st.integers(0, 15),
-    sgid=st.none() | st.builds(GID, st.binary(min_size=16, max_size=16)),
-    dgid=st.none() | st.builds(GID, st.binary(min_size=16, max_size=16)),
-    flowLabel=st.integers(0, (1 << 20) - 1),
-    hopLimit=st.integers(0, 255),
-    pkey=st.integers(0, 0xFFFF),
-    dqpn=st.integers(0, 0xFFFFFF),
-    qkey=st.integers(0, 0xFFFFFFFF),
-    mtu=st.none() | st.sampled_from(MTU),
-    packetLifeTime=st.none() | st.integers(0, 31),
-    reversible=st.booleans(),
-)
+gids = st.builds(GID, st.binary(min_size=16, max_size=16))
+lids = st.integers(0, 0xFFFF)
+headers = {
+    "slid": lids,
+    "dlid": lids,
+    "serviceLevel": st.integers(0, 15),
+    "sgid": st.none() | gids,
+    "dgid": st.none() | gids,
+    "trafficClass": st.integers(0, 255),
+    "flowLabel": st.integers(0, (1 << 20) - 1),
+    "hopLimit": st.integers(0, 255),
+    "pkey": st.integers(0, 0xFFFF),
+    "dqpn": st.integers(0, 0xFFFFFF),
+    "sqpsn": st.integers(0, 0xFFFFFF),
+    "qkey": st.integers(0, 0xFFFFFFFF),
+    "sqpn": st.integers(0, 0xFFFFFF),
+    "minRNRTimer": st.integers(0, 31),
+    "mtu": st.none() | st.sampled_from(MTU),
+    "packetLifeTime": st.none() | st.integers(0, 63),
+    "responseTime": st.none() | st.integers(0, 31),
+    "reversible": st.booleans(),
+}
+routes = st.lists(st.integers(1, 254), max_size=63).map(tuple)
+paths = st.builds(IBPath, **headers)
+directed = st.builds(IBDRPath, **headers, drPath=routes, drSLID=lids, drDLID=lids)
 
 
 class TextTests(SynchronousTestCase):
@@ -50,38 +60,77 @@ class TextTests(SynchronousTestCase):
 
     @given(paths)
     def test_path(self, path: IBPath) -> None:
-        """The text of a path reads back as the same path."""
+        """The text of a path reads back as the same path, by its own class and as a target."""
         self.assertEqual(IBPath.fromString(str(path)), path)
 
-    @given(st.lists(st.integers(1, 254), max_size=63), st.integers(0, 0xFFFF), st.integers(0, 0xFFFF))
-    def test_route(self, route: list[int], slid: int, dlid: int) -> None:
-        """So does that of a directed route."""
-        path = IBDRPath(drPath=tuple(route), drSLID=LID(slid), drDLID=LID(dlid))
+    @given(directed)
+    def test_route(self, path: IBDRPath) -> None:
+        """So does that of a directed route, whatever else it says."""
         self.assertEqual(IBDRPath.fromString(str(path)), path)
+        self.assertEqual(parseTarget(str(path)), path)
+
+    @given(paths | directed)
+    def test_repr(self, path: IBPath) -> None:
+        """What C{repr} says is a path for Python, and for who types it."""
+        names = {"IBPath": IBPath, "IBDRPath": IBDRPath, "GID": GID, "MTU": MTU}
+        self.assertEqual(eval(repr(path), names), path)
+        self.assertEqual(parseTarget(repr(path)), path)
+        self.assertIs(type(parseTarget(repr(path))), type(path))
 
     def test_examples(self) -> None:
         """As people know it."""
         self.assertEqual(str(IBPath(dlid=LID(7), serviceLevel=1)), "lid 7 sl 1")
         self.assertEqual(str(IBPath()), "lid 0")
         self.assertEqual(str(IBDRPath(drPath=(1, 3))), "DR 0,1,3")
+        self.assertEqual(str(IBDRPath(drPath=(1,), drSLID=LID(4), dlid=LID(9))), "DR 0,1 lid 9 drslid 4")
         self.assertEqual(IBPath.fromString("lid 0x10 pkey 0x7fff"), IBPath(dlid=LID(16), pkey=PKey(0x7FFF)))
+        self.assertEqual(
+            repr(IBPath(dlid=LID(7), dgid=THEIRS, mtu=MTU.MTU_2048)),
+            "IBPath(dlid=7, dgid=GID.fromString('fe80::2'), mtu=MTU.MTU_2048)",
+        )
 
     def test_targets(self) -> None:
         """A LID, a GID, a GUID, a route or a path."""
+        guid = GUID.fromInt(0x0002C90300010002)
         for text, target in (
             ("7", 7),
             ("lid 7", 7),
             ("LID 0x10", 16),
+            (" lid7 ", 7),
             ("fe80::2", THEIRS),
+            ("FE80:0:0:0:0:0:0:2", THEIRS),
             ("::ffff:10.0.0.1", GID.fromIP("10.0.0.1")),
-            ("0x0002c90300010002", GUID.fromInt(0x0002C90300010002)),
-            ("0002:c903:0001:0002", GUID.fromInt(0x0002C90300010002)),
+            ("10.0.0.1", GID.fromIP("10.0.0.1")),
+            ("0x0002c90300010002", guid),
+            ("0002c90300010002", guid),
+            ("0002:c903:0001:0002", guid),
             ("DR 0,1,3", IBDRPath(drPath=(1, 3))),
+            ("dr 0,1,3", IBDRPath(drPath=(1, 3))),
+            ("DR, 0,1,3", IBDRPath(drPath=(1, 3))),
+            ("DR 0, 1, 3", IBDRPath(drPath=(1, 3))),
             ("0,1,3", IBDRPath(drPath=(1, 3))),
+            ("0,1,", IBDRPath(drPath=(1,))),
             ("DR 0", IBDRPath()),
+            ("0,1 pkey 0x8001", IBDRPath(drPath=(1,), pkey=PKey(0x8001))),
             ("lid 7 sl 3", IBPath(dlid=LID(7), serviceLevel=3)),
+            ("IBPath(dlid=7, serviceLevel=3)", IBPath(dlid=LID(7), serviceLevel=3)),
+            ("path.IBPath(DLID=7, SL=3)", IBPath(dlid=LID(7), serviceLevel=3)),
+            (
+                "IBPath(DGID='fe80::2', hop_limit=64)",
+                IBPath(dgid=THEIRS, hopLimit=64),
+            ),
+            ("IBDRPath(drPath=[1, 3])", IBDRPath(drPath=(1, 3))),
         ):
             self.assertEqual(parseTarget(text), target, text)
+
+    def test_scope(self) -> None:
+        """What stands behind the percent sign of a GID is a name of our own port."""
+        port = replace(END_PORT, names=("mlx5_0/1", "ib0"))
+        for scope in ("mlx5_0/1", "ib0", "0x0000000000000001", "0000:0000:0000:0001", "fe80::1"):
+            self.assertEqual(parseTarget(f"fe80::2%{scope}", port), THEIRS, scope)
+        self.assertEqual(parseTarget("fe80::2%elsewhere"), THEIRS)
+        for scope in ("mlx5_1/1", "fe80::2", "0x0000000000000002", ""):
+            self.assertRaises(ValueError, parseTarget, f"fe80::2%{scope}", port)
 
     def test_nonsense(self) -> None:
         """What is none of these is a ValueError."""
@@ -91,21 +140,165 @@ class TextTests(SynchronousTestCase):
             "lid",
             "0",
             "70000",
+            "700000",
+            "0x12345",
             "DR 1,2",
             "DR 0,0",
             "DR 0,255",
+            "DR 0,x",
+            "DR 0,1 drslid",
             "DR",
             "lid 7 sl",
+            "lid 70000 sl 1",
+            "lid 7 sl 16",
+            "lid 7 drslid 3",
+            "lid -1 sl 1",
             "up 3",
             "::1::",
+            "10.0.0.256",
+            "IBPath(",
+            "IBPath(7)",
+            "IBPath(lids=7)",
+            "IBPath(dlid=70000)",
+            "IBPath(dlid=lid)",
+            "IBPath(dlid='x')",
+            "IBPath(drPath=(1,))",
+            "IBPath(mtu=MTU.MTU_3)",
+            "IBDRPath(drPath=(0,))",
+            "IBDRPath(drPath=1)",
+            "print(dlid=7)",
+            "__import__('os').abort()",
         ):
             self.assertRaises(ValueError, parseTarget, text)
+        self.assertRaises(ValueError, IBDRPath.fromString, "IBPath(dlid=7)")
 
-    def test_reverse(self) -> None:
-        """The way back of the way back is the way."""
-        path = IBPath(slid=LID(1), dlid=LID(2), sgid=OURS, dgid=THEIRS, dqpn=QPN(1), sqpn=QPN(5))
-        self.assertEqual(path.reverse().reverse(), path)
-        self.assertEqual((path.reverse().dlid, path.reverse().dgid, path.reverse().dqpn), (1, OURS, 5))
+    @given(st.text(max_size=40) | st.text("0123456789abcdefx:.,% lidDR()=", max_size=20))
+    def test_anything(self, text: str) -> None:
+        """Whatever people type is a target, or a ValueError."""
+        try:
+            target = parseTarget(text)
+        except ValueError:
+            return
+        self.assertIsInstance(target, (int, GID, GUID, IBPath))
+
+
+class ValueTests(SynchronousTestCase):
+    """Paths are values."""
+
+    port = MADEndPort(
+        GUID.fromInt(1),
+        (OURS, GID.fromString("fec0::1")),
+        lid=LID(0x24),
+        lidMask=2,
+        pkeys=(PKey(0xFFFF), PKey(0x8001)),
+        subnetTimeout=17,
+    )
+
+    @given(paths | directed)
+    def test_reverse(self, path: IBPath) -> None:
+        """The way back of the way back is the way; what is not reversible has none."""
+        if not path.reversible:
+            self.assertRaises(ValueError, path.reverse)
+            return
+        back = path.reverse()
+        self.assertIs(type(back), type(path))
+        self.assertEqual(back.reverse(), path)
+        self.assertEqual(
+            (back.slid, back.dlid, back.sgid, back.dgid, back.sqpn, back.dqpn),
+            (path.dlid, path.slid, path.dgid, path.sgid, path.dqpn, path.sqpn),
+        )
+        same = "serviceLevel trafficClass flowLabel hopLimit pkey qkey sqpsn mtu packetLifeTime".split()
+        self.assertEqual([getattr(back, name) for name in same], [getattr(path, name) for name in same])
+
+    def test_globalReverse(self) -> None:
+        """A path with GRH has one on the way back; one without has none."""
+        there = IBPath(slid=LID(1), dlid=LID(2), sgid=OURS, dgid=THEIRS, flowLabel=5, hopLimit=64)
+        self.assertTrue(there.hasGRH)
+        self.assertTrue(there.reverse().hasGRH)
+        self.assertEqual((there.reverse().dgid, there.reverse().flowLabel), (OURS, 5))
+        self.assertFalse(IBPath(dlid=LID(2)).reverse().hasGRH)
+
+    def test_routeBack(self) -> None:
+        """The answer to a directed route takes the same route: a bit of the datagram says so."""
+        there = IBDRPath(drPath=(1, 3), drSLID=LID(5), slid=LID(5), dlid=LID(9))
+        back = there.reverse()
+        self.assertEqual((back.drPath, back.drSLID, back.slid, back.dlid), ((1, 3), 5, 9, 5))
+
+    def test_index(self) -> None:
+        """By index or by value is the same path, and a path tells the indices."""
+        port = self.port
+        one = IBPath.fromPort(port, pkeyIndex=1, gidIndex=1, lidBits=3, dlid=LID(9))
+        other = IBPath(
+            slid=LID(0x27),
+            sgid=port.gids[1],
+            pkey=port.pkeys[1],
+            dlid=LID(9),
+            packetLifeTime=17,
+        )
+        self.assertEqual(one, other)
+        told = one.pkeyIndexAt(port), one.sgidIndexAt(port), one.slidBitsAt(port)
+        self.assertEqual(told, (1, 1, 3))
+        back = one.reverse()
+        self.assertEqual((back.pkeyIndexAt(port), back.dgidIndexAt(port), back.dlidBitsAt(port)), told)
+        self.assertEqual(
+            IBPath.toPort(port, pkeyIndex=1, gidIndex=1, lidBits=3, slid=LID(9)), replace(back, hopLimit=0)
+        )
+        self.assertEqual(IBPath.fromPort(port, dlid=LID(9)).slid, 0x24)
+        self.assertEqual(IBPath.toPort(port, slid=LID(9)).dlid, 0x24)
+
+    def test_routeFromPort(self) -> None:
+        """A directed route is not LID routed, unless that is said."""
+        route = IBDRPath.fromPort(self.port, pkeyIndex=1, drPath=(1,))
+        self.assertEqual((route.slid, route.pkey, route.drPath), (0xFFFF, 0x8001, (1,)))
+
+    def test_noEntry(self) -> None:
+        """What the port has not is a ValueError, both ways; so is what is said twice, or does not fit."""
+        port = self.port
+        for values in (
+            {"pkeyIndex": 2},
+            {"pkeyIndex": -1},
+            {"gidIndex": 2},
+            {"lidBits": 4},
+            {"lidBits": -1},
+            {"pkeyIndex": 0, "pkey": 0xFFFF},
+            {"gidIndex": 0, "sgid": OURS},
+            {"lidBits": 0, "slid": 0x24},
+            {"dlid": 0x10000},
+            {"serviceLevel": 16},
+        ):
+            self.assertRaises(ValueError, IBPath.fromPort, port, **values)
+        path = IBPath(slid=LID(0x28), dlid=LID(0x23), pkey=PKey(0x7FFF), sgid=THEIRS)
+        for ask in (path.pkeyIndexAt, path.sgidIndexAt, path.dgidIndexAt, path.slidBitsAt, path.dlidBitsAt):
+            self.assertRaises(ValueError, ask, port)
+
+    def test_times(self) -> None:
+        """Timeouts come from the life time of packets and from what the other end takes to answer."""
+        path = IBPath(packetLifeTime=10, responseTime=12)
+        self.assertAlmostEqual(path.packetLifeTimeSeconds, 4.096e-6 * 1024)
+        self.assertAlmostEqual(path.madTimeoutSeconds, 4.096e-6 * (2 * 1024 + 4096))
+        self.assertEqual(path.qpTimeout(), 11)
+        self.assertEqual(path.qpTimeout(ackDelay=11), 12)
+        self.assertEqual(path.qpTimeout(ackDelay=3), 12)
+        self.assertEqual(IBPath(packetLifeTime=31).qpTimeout(), 31)
+        self.assertAlmostEqual(IBPath().madTimeoutSeconds, 4.096e-6 * (2 << 18) + 4.096e-6 * (1 << 16))
+
+    @given(paths | directed)
+    def test_computedOnce(self, path: IBPath) -> None:
+        """What was computed of a path stays with it alone: it is no part of its value, and no copy has it."""
+        fresh = replace(path)
+        self.assertIs(path.madTimeoutSeconds, path.madTimeoutSeconds)
+        self.assertEqual((path, hash(path), repr(path)), (fresh, hash(fresh), repr(fresh)))
+        for copied in (copy.copy(path), copy.deepcopy(path), pickle.loads(pickle.dumps(path))):
+            self.assertEqual(copied, path)
+            self.assertEqual(copied.madTimeoutSeconds, path.madTimeoutSeconds)
+        longer = replace(path, packetLifeTime=3, responseTime=20)
+        self.assertAlmostEqual(longer.madTimeoutSeconds, 4.096e-6 * (2 * 8 + (1 << 20)))
+
+    def test_frozen(self) -> None:
+        """Nothing of a path changes."""
+        for path in (IBPath(), IBDRPath()):
+            for name in ("dlid", "pkey", "packetLifeTime", "unknown"):
+                self.assertRaises((AttributeError, TypeError), setattr, path, name, 1)
 
 
 class Administration(RPCs):
@@ -178,47 +371,3 @@ class ResolverTests(SynchronousTestCase):
             IPPathResolver(END_PORT),
         ):
             self.assertTrue(IPathResolver.providedBy(resolver))
-
-
-class SATransactorTests(SynchronousTestCase):
-    """C{SubnGet} through the administration."""
-
-    def test_recoded(self) -> None:
-        """What is asked of a node is asked of the administration, and the content comes back."""
-        info = NodeInfo(numPorts=36)
-        agent = Administration(NodeRecord=NodeRecord(nodeInfo=info))
-        transactor = SATransactor(agent, END_PORT)
-        self.assertEqual(self.successResultOf(transactor.SubnGet(NodeInfo, IBPath(dlid=LID(5)))), info)
-        rpc, query, way = agent.asked[0]
-        self.assertEqual((rpc, query.mask, query.record.lid, way.dlid), ("SubnAdmGet", 1, 5, 9))
-
-    def test_modifier(self) -> None:
-        """The modifier becomes components."""
-        agent = Administration(PortInfoRecord=PortInfoRecord())
-        self.successResultOf(SATransactor(agent, END_PORT).SubnGet(PortInfo, IBPath(dlid=LID(5)), 3))
-        _, query, _ = agent.asked[0]
-        masks, _ = componentsOf(PortInfoRecord)
-        self.assertEqual((query.record.endPortLID, query.record.portNum), (5, 3))
-        self.assertEqual(query.mask, masks["endPortLID"] | masks["portNum"])
-
-    def test_route(self) -> None:
-        """A directed route is followed link by link, once."""
-        links = {(3, 1): 20, (20, 4): 21}
-        agent = Administration(
-            LinkRecord=lambda asked: LinkRecord(toLID=LID(links[asked.fromLID, asked.fromPort])),
-            NodeRecord=lambda asked: NodeRecord(nodeInfo=NodeInfo(numPorts=asked.lid)),
-        )
-        transactor = SATransactor(agent, END_PORT)
-        for _ in range(2):
-            info = self.successResultOf(transactor.SubnGet(NodeInfo, IBDRPath(drPath=(1, 4))))
-            self.assertEqual(info.numPorts, 21)
-        self.assertEqual(len(agent.asked), 4)
-        self.assertEqual(self.successResultOf(transactor.SubnGet(NodeInfo, IBDRPath())).numPorts, 3)
-
-    def test_passed(self) -> None:
-        """Everything else passes as it is."""
-        agent = Administration(VendorDiag=VendorDiag(nextIndex=1), PortInfo=PortInfo())
-        transactor = SATransactor(agent, END_PORT)
-        self.assertEqual(self.successResultOf(transactor.SubnGet(VendorDiag, IBDRPath())).nextIndex, 1)
-        self.successResultOf(transactor.SubnSet(PortInfo(), IBDRPath()))
-        self.assertEqual([rpc for rpc, _, _ in agent.asked], ["SubnGet", "SubnSet"])
