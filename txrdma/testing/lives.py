@@ -338,8 +338,9 @@ class EventContract(TwoEnds):
         got = 0
         bob.receives.arm()
         for turn in range(100):
-            for _ in range(1 + turn % 3):
+            for _ in range(turn % 3):
                 alice.send(inline=[b"."], signaled=False)
+            alice.send(inline=[b"."])
             wanted = got + 1 + turn % 3
             while got < wanted:
                 self.runLooking(lambda: self.rung(bob), alice)
@@ -349,6 +350,7 @@ class EventContract(TwoEnds):
                     got += len(batch)
                     for _ in batch:
                         bob.receive(bob.segment())
+            self.runLooking(lambda: len(alice.sent) > turn, alice)  # noqa: B023 (called at once)
         self.assertEqual(got, sum(1 + turn % 3 for turn in range(100)))
 
     def test_sendEvent(self) -> None:

@@ -10,6 +10,7 @@ import itertools
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
@@ -84,6 +85,7 @@ class Ibsim:
         sizes = ("-N", str(count + 1), "-S", str(count + 1), "-P", str(ports + 1))
         self._start("ibsim.log", {}, "ibsim", "-s", *sizes, str(self.folder / "net"), console=self._console)
         self._await("ibsim.log", "simulator ready")
+        self._awaitSocket()
 
     def _startManager(self, host: str, configuration: str) -> None:
         (self.folder / "opensm.conf").write_text(f"force_log_flush TRUE\n{configuration}\n")
@@ -117,6 +119,16 @@ class Ibsim:
             if self._processes[-1].poll() is not None or time.monotonic() > end:
                 raise RuntimeError(f"no {text!r} in {log}: {self.log(log)[-2000:]}")
             pause.wait(0.02)
+
+    def _awaitSocket(self) -> None:
+        """It says that it is ready before its sockets are there."""
+        end = time.monotonic() + START_SECONDS
+        pause = threading.Event()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
+            while probe.connect_ex(f"\0{self.base}:ctl\0"):
+                if time.monotonic() > end:
+                    raise RuntimeError(f"ibsim has no socket: {self.log()[-2000:]}")
+                pause.wait(0.02)
 
     def log(self, name: str = "ibsim.log") -> str:
         """What a program said until now."""
