@@ -7,46 +7,42 @@ C{Clock} or a reactor. What cannot be reached, and what is lost, is silence, as 
 
 from __future__ import annotations
 
-from itertools import count
 from random import Random
 from typing import Final
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from txrdma.iba.path import GMP_QKEY, IBDRPath, IBPath
-from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, LID, QPN
-from txrdma.iba.verbs import PhysicalState, PortState
-from txrdma.mad.messages import ClassPortInfo, formatOf, Notice
+from txrdma.iba.types import GID, GUID
+from txrdma.mad.values import PortCapability
 from txrdma.sim.counters import Counters
-from txrdma.sim.madport import Envelope, SimulatedMADPort
+from txrdma.sim.delivery import Delivery
+from txrdma.sim.handover import Candidate, POLL_SECONDS, PRIORITY, STANDBY_PRIORITY
+from txrdma.sim.madport import SimulatedMADPort
 from txrdma.sim.manager import GID_PREFIX, SubnetManager
+from txrdma.sim.mkeys import ManagementKeys
 from txrdma.sim.netfile import Net
-from txrdma.sim.nodes import bringDown, bringUp, buildNodes, endPorts, SimulatedNode, SimulatedPort
-from txrdma.sim.pma import PerformanceManagementAgents
+from txrdma.sim.nodes import (
+    bringDown,
+    bringUp,
+    buildNodes,
+    endPorts,
+    learnFDR10,
+    negotiate,
+    SimulatedNode,
+    SimulatedPort,
+)
+from txrdma.sim.routing import tableOf
 from txrdma.sim.sa import SubnetAdministration
-from txrdma.sim.sma import sharesPartition, SubnetManagementAgents
+from txrdma.sim.sma import SubnetManagementAgents, VENDOR_DIAG
 from txrdma.sim.timetable import Timetable
-from txrdma.sim.traps import badKey, badMKey, linkChanged, trapDatagram
-from txrdma.sim.vendor import answerVendor, CLASSES
+from txrdma.sim.traps import badMKey, linkChanged
 
 RESWEEP_SECONDS: Final = 1.0
 """How long after a change the subnet's manager looks anew."""
 
-MOST_HOPS: Final = 63
-_LID_HOPS: Final = 64
-_PERMISSIVE: Final = 0xFFFF
-_SUBN: Final = 0x01
-_DIRECTED: Final = 0x81
-_PERFORMANCE: Final = 0x04
-_GET: Final = 0x01
-_SET: Final = 0x02
-_TRAP: Final = 0x05
-_TRAP_REPRESS: Final = 0x07
-_RESPONSE: Final = 0x80
-_BUSY: Final = 0x01
 _IN_SERVICE: Final = 64
 _OUT_OF_SERVICE: Final = 65
-_REDIRECT: Final = 0x02
+_CHAINED: Final = 0x8000
 
 
 class SimulatedFabric:
@@ -56,7 +52,9 @@ class SimulatedFabric:
     @ivar nodes: by their identifiers in the net file.
     @ivar manager: of the subnet; None in one that nobody manages. C{administration} is its other half.
     @ivar timetable: what is on its way.
-    @ivar datagrams: how many datagrams were sent, C{lost} how many of these the fabric has lost by chance.
+    @ivar delivery: how that gets there; it counts datagrams.
+    @ivar latencySeconds: from a request to its answer. C{jitterSeconds} is what may be added, C{loss} how
+        probably a datagram is lost; all three can be changed at any time.
     """
 
     def __init__(
@@ -65,36 +63,38 @@ class SimulatedFabric:
         net: Net,
         *,
         latencySeconds: float = 0.0,
+        jitterSeconds: float = 0.0,
         loss: float = 0.0,
         seed: int = 0,
         isManaged: bool = True,
         managerAt: str = "",
         lmc: int = 0,
         resweepSeconds: float | None = RESWEEP_SECONDS,
+        hasLEDs: bool = False,
     ) -> None:
         """
         @param latencySeconds: from a request to its answer.
+        @param jitterSeconds: how much more that may be, by chance.
         @param loss: how probably a datagram is lost on its way, each direction by itself.
-        @param seed: of what is lost, and of nothing else.
+        @param seed: of what is lost and how much is added, and of nothing else.
         @param isManaged: without a manager there are no LIDs, and nothing but directed routes works.
         @param managerAt: the node with the manager; the last host unless said.
         @param resweepSeconds: how long after a change the manager looks anew; None is never.
+        @param hasLEDs: whether all ports have one (LedInfo).
         """
         self.clock = clock
         self.nodes = buildNodes(net)
         self.latencySeconds = latencySeconds
+        self.jitterSeconds = jitterSeconds
         self.loss = loss
-        self.datagrams = self.lost = 0
-        self._random = Random(seed)
         self._seconds = clock.seconds
         self.timetable = Timetable(clock)
-        self._later = self.timetable.later
-        self._traps = count()
         self._resweepSeconds = resweepSeconds
         self._resweep: IDelayedCall | None = None
-        self._directed: dict[tuple[SimulatedMADPort, bytes], tuple[SimulatedMADPort, bytes]] = {}
-        self.sma = SubnetManagementAgents(self.linearOf, self._changed, self._violated)
-        self.pma = PerformanceManagementAgents(clock.seconds)
+        self.sma = SubnetManagementAgents(self._changed, ManagementKeys(clock.seconds, self._violated))
+        self.delivery = Delivery(self, seed)
+        if hasLEDs:
+            self._giveLEDs()
         self.manager: SubnetManager | None = None
         self.administration: SubnetAdministration | None = None
         if isManaged:
@@ -102,6 +102,16 @@ class SimulatedFabric:
 
     def __repr__(self) -> str:
         return f"<SimulatedFabric of {len(self.nodes)} nodes>"
+
+    @property
+    def datagrams(self) -> int:
+        """How many were sent."""
+        return self.delivery.datagrams
+
+    @property
+    def lost(self) -> int:
+        """How many of these the fabric has lost by chance."""
+        return self.delivery.lost
 
     # Parts, by name.
 
@@ -164,21 +174,50 @@ class SimulatedFabric:
 
     # The manager.
 
-    def manage(self, at: str = "", lmc: int = 0) -> SubnetManager:
-        """Have the subnet managed, from a node's first port; from the last host's unless said."""
-        if not at:
-            hosts = [
-                node.identifier
-                for node in self.nodes.values()
-                if not node.isSwitch and any(port.way is not None for port in node.external)
-            ]
-            at = hosts[-1] if hosts else next(iter(self.nodes))
-        self.manager = SubnetManager(self.nodes, self.port(at).end, lmc)
+    def manage(self, at: str = "", lmc: int = 0, priority: int = PRIORITY) -> SubnetManager:
+        """Have the subnet managed, by nobody else, from a node's port; from the last host's unless said."""
+        port = self.port(at or self._lastHost()).end
+        self._endManagers()
+        candidate = Candidate(self, port, lmc, priority)
+        candidate.lead()
+        return candidate.manager
+
+    def _lastHost(self) -> str:
+        hosts = [
+            node.identifier
+            for node in self.nodes.values()
+            if not node.isSwitch and any(port.way is not None for port in node.external)
+        ]
+        return hosts[-1] if hosts else next(iter(self.nodes))
+
+    def standBy(
+        self, at: str, priority: int = STANDBY_PRIORITY, lmc: int = 0, pollSeconds: float = POLL_SECONDS
+    ) -> Candidate:
+        """
+        Have another manager stand by at a node; with a higher priority than the master's it will be it soon.
+
+        @param pollSeconds: how often they look after each other.
+        """
+        candidate = Candidate(self, self.port(at).end, lmc, priority, pollSeconds)
+        candidate.discover()
+        for one in self.sma.managers.values():
+            assert isinstance(one, Candidate)
+            one.start()
+        return candidate
+
+    def lead(self, manager: SubnetManager) -> None:
+        """Let this manager be the master from now on; its administration begins anew."""
+        self.manager = manager
         self.sweep()
         if self.administration is not None:
             self.administration.close()
-        self.administration = SubnetAdministration(self, self.manager.port)
-        return self.manager
+        self.administration = SubnetAdministration(self, manager.port)
+
+    def _endManagers(self) -> None:
+        for one in tuple(self.sma.managers.values()):
+            assert isinstance(one, Candidate)
+            one.close()
+        self.sma.managers.clear()
 
     def sweep(self) -> None:
         """Let the manager look now."""
@@ -190,19 +229,15 @@ class SimulatedFabric:
             return
         before = set(manager.ports.values())
         manager.sweep()
-        self.sma.smPort = manager.port
-        self.sma.smInfo = manager.info().encode()
         after = set(manager.ports.values())
-        if self.administration is not None:
+        if self.administration is not None and manager.sweeps > 1:
             for trap, ports in ((_IN_SERVICE, after - before), (_OUT_OF_SERVICE, before - after)):
                 for port in sorted(ports, key=lambda port: port.lid):
                     self.administration.notice(trap, GID.fromParts(GID_PREFIX, port.guid))
 
     def linearOf(self, switch: SimulatedNode) -> bytearray:
-        """The forwarding table of a switch, made when somebody looks at it first."""
-        if switch.linear is None:
-            switch.linear = bytearray() if self.manager is None else self.manager.table(switch)
-        return switch.linear
+        """The forwarding table of a switch."""
+        return tableOf(switch)
 
     def close(self) -> None:
         """Nothing happens any more."""
@@ -210,6 +245,7 @@ class SimulatedFabric:
             self._resweep.cancel()
         self._resweep = None
         self.timetable.clear()
+        self._endManagers()
         if self.administration is not None:
             self.administration.close()
 
@@ -264,6 +300,43 @@ class SimulatedFabric:
         """Give a node a GUID."""
         self.node(name).call(guid)
 
+    # What nodes are like.
+
+    def _giveLEDs(self) -> None:
+        for node in self.nodes.values():
+            for port in endPorts(node):
+                capabilities = int.from_bytes(port.info[20:24], "big") | PortCapability.LED_INFO
+                port.info[20:24] = capabilities.to_bytes(4, "big")
+
+    def runFDR10(self, *names: str) -> None:
+        """Let all links of these nodes, of all unless said, run at a vendor's FDR10."""
+        for node in map(self.node, names) if names else self.nodes.values():
+            for port in node.external:
+                for end in (port, port.way):
+                    if end is not None:
+                        learnFDR10(end)
+                if port.way is not None:
+                    negotiate(port, port.way)
+
+    def haveRandomTable(self, name: str, capacity: int = 1024) -> None:
+        """Let a switch have a random forwarding table in place of a linear one."""
+        info = self.node(name).switchInfo
+        info[0:2], info[2:4], info[6:8] = bytes(2), capacity.to_bytes(2, "big"), bytes(2)
+        self.node(name).linear = None
+
+    def diagnose(self, name: str, number: int | None, code: int, *details: bytes) -> None:
+        """
+        Let a port say how it is (IBA 14.2.5.6.1, DiagCode).
+
+        @param details: what its vendor tells of that (VendorDiag, from index 1 on), 62 bytes each.
+        """
+        end = self.port(name, number).end
+        end.info[24:26] = (code & ~_CHAINED | (_CHAINED if details else 0)).to_bytes(2, "big")
+        end.tables = end.tables or {}
+        for index, content in enumerate((b"", *details) if details else ()):
+            following = index + 1 if index < len(details) else 0
+            end.tables[VENDOR_DIAG, index] = following.to_bytes(2, "big") + content[:62].ljust(62, b"\0")
+
     # Counters.
 
     def counters(self, name: str, number: int = 1) -> Counters:
@@ -299,186 +372,14 @@ class SimulatedFabric:
                         portUnicastRcvPkts=packetsPerSecond * into,
                     )
 
-    # Datagrams.
-
-    def sent(self, sender: SimulatedMADPort, datagram: bytes, path: IBPath) -> None:
-        """A datagram enters the fabric."""
-        self.datagrams += 1
-        if self.loss and self._isLost():
-            return
-        if datagram[1] == _DIRECTED:
-            if datagram[3] & _RESPONSE or datagram[3] == _TRAP_REPRESS:
-                self._directedAnswer(sender, datagram)
-            else:
-                self._directedRequest(sender, datagram, path)
-            return
-        there = self._walk(sender.port, path.dlid)
-        if there is not None:
-            self._arrived(sender, there, datagram, path)
-
-    def _isLost(self) -> bool:
-        if self._random.random() < self.loss:
-            self.lost += 1
-            return True
-        return False
-
-    def _directedRequest(self, sender: SimulatedMADPort, datagram: bytes, path: IBPath) -> None:
-        """A directed route: hop by hop, by links that are up (IBA 14.2.2)."""
-        hops = datagram[7]
-        if datagram[6] or hops > MOST_HOPS or datagram[4] & 0x80:
-            return
-        port: SimulatedPort | None = sender.port
-        if datagram[32:34] != b"\xff\xff":  # first by LID, to where the directed part begins
-            port = self._walk(sender.port, path.dlid)
-            if port is None:
-                return
-        assert port is not None
-        node = port.node
-        back = bytearray(hops + 1)
-        for hop in range(1, hops + 1):
-            out = datagram[128 + hop]
-            if not node.isSwitch and (hop > 1 or out != port.number):
-                return
-            if not 0 < out < len(node.ports):
-                return
-            port = node.ports[out].way
-            if port is None:
-                return
-            node = port.node
-            if node.isDead:
-                return
-            back[hop] = port.number
-        if datagram[34:36] != b"\xff\xff":
-            port = self._walk(port, int.from_bytes(datagram[34:36], "big"))
-            if port is None:
-                return
-            node = port.node
-        if node.isDead:
-            return
-        end = node.ports[0] if node.isSwitch else port
-        if end.attachments:
-            server = _servedBy(end, _DIRECTED, datagram[3])
-            if server is not None and (server is not sender or end is not self.sma.smPort):
-                self._askDirected(sender, server, datagram, back)
-                return
-        reply = self.sma.answer(port, datagram)
-        if reply is None:
-            return
-        reply[4] |= 0x80
-        reply[6] = 0
-        reply[192 : 193 + hops] = back
-        self._answer(node, sender, bytes(reply), path)
-
-    def _askDirected(
-        self, sender: SimulatedMADPort, server: SimulatedMADPort, datagram: bytes, back: bytearray
-    ) -> None:
-        """Somebody attached answers, not the node's own agent."""
-        request = bytearray(datagram)
-        request[6] = len(back)
-        request[192 : 192 + len(back)] = back
-        self._directed[server, datagram[8:16]] = (sender, datagram)
-        came = IBDRPath(drPath=tuple(datagram[129 : 129 + datagram[7]]))
-        self._later(self.latencySeconds / 2, server.deliver, bytes(request), came)
-
-    def _directedAnswer(self, sender: SimulatedMADPort, datagram: bytes) -> None:
-        asked = self._directed.pop((sender, datagram[8:16]), None)
-        if asked is None:
-            return
-        requester, request = asked
-        reply = bytearray(datagram)
-        reply[4] |= 0x80
-        reply[6], reply[7] = 0, request[7]
-        reply[128:192] = request[128:192]
-        path = IBDRPath(drPath=tuple(request[129 : 129 + request[7]]))
-        self._later(self.latencySeconds / 2, requester.deliver, bytes(reply), path)
-
-    def _walk(self, start: SimulatedPort, dlid: int) -> SimulatedPort | None:
-        """The port by which a LID's owner is entered, hop by hop by forwarding tables."""
-        port = start
-        node = port.node
-        for hop in range(_LID_HOPS):
-            if node.isSwitch:
-                own = node.ports[0]
-                if _owns(own, dlid):
-                    return port
-                table = node.linear
-                if table is None:
-                    table = self.linearOf(node)
-                top = node.switchInfo[6] << 8 | node.switchInfo[7]
-                out = table[dlid] if dlid < len(table) and dlid <= top else 0xFF
-                if not 0 < out < len(node.ports):
-                    return None
-                port = node.ports[out]
-            elif _owns(port, dlid):
-                return port
-            elif hop:
-                return None
-            there = port.way
-            if there is None or port.info[32] & 15 != PortState.ACTIVE:
-                return None
-            port = there
-            node = port.node
-        return None
-
-    def _arrived(self, sender: SimulatedMADPort, port: SimulatedPort, datagram: bytes, path: IBPath) -> None:
-        """A datagram that was routed by LID is where it was sent to."""
-        node = port.node
-        end = node.ports[0] if node.isSwitch else port
-        managementClass, method = datagram[1], datagram[3]
-        if node.isDead:
-            return
-        isSMP = managementClass == _SUBN
-        came = Envelope(path, sender.port.lid, isSMP)
-        if not isSMP and not self._isAdmitted(end, came):
-            return
-        if method & _RESPONSE or method == _TRAP_REPRESS or _isAboutRMPP(datagram):
-            for attachment in end.attachments:
-                self._later(self.latencySeconds / 2, attachment.deliver, datagram, came)
-            return
-        if not isSMP and (node.busyFor or node.redirects):
-            excuse = _excuse(node, datagram)
-            if excuse is not None:
-                self._answer(node, sender, bytes(excuse), came.back())
-                return
-        if end.attachments:
-            server = _servedBy(end, managementClass, method)
-            if server is not None:
-                delay = self.latencySeconds / 2 + node.delaySeconds
-                self._later(delay, server.deliver, datagram, came)
-                return
-        reply = self._byItself(port, datagram)
-        if reply is not None and self._walk(end, path.slid or sender.port.lid) is not None:
-            self._answer(node, sender, bytes(reply), came.back())
-
-    def _isAdmitted(self, end: SimulatedPort, came: Envelope) -> bool:
-        """Whether the keys of a datagram are right; if not, that is counted, and the manager is told."""
-        sent = came.sent
-        if end.tables is not None or sent.pkey != DEFAULT_PKEY:
-            if not any(sharesPartition(key, sent.pkey) for key in self.sma.keys(end)):
-                self._denied(end, 46, badKey(257, end.lid, end.node.kind, came.path(), sent.pkey))
-                return False
-        if sent.qkey and sent.qkey != GMP_QKEY:
-            self._denied(end, 48, badKey(258, end.lid, end.node.kind, came.path(), sent.qkey))
-            return False
-        return True
-
-    def _denied(self, end: SimulatedPort, counter: int, notice: Notice) -> None:
-        violations = min(int.from_bytes(end.info[counter : counter + 2], "big") + 1, 0xFFFF)
-        end.info[counter : counter + 2] = violations.to_bytes(2, "big")
-        self._trap(end, notice)
-
-    def _byItself(self, port: SimulatedPort, datagram: bytes) -> bytearray | None:
-        """What a node's own agents answer; None for silence."""
-        if datagram[1] == _SUBN:
-            return self.sma.answer(port, datagram)
-        if datagram[1] in CLASSES:
-            return answerVendor(port, datagram)
-        return self.pma.answer(port, datagram) if datagram[1] == _PERFORMANCE else None
-
-    def _answer(self, node: SimulatedNode, to: SimulatedMADPort, reply: bytes, envelope: object) -> None:
-        if self.loss and self._isLost():
-            return
-        self._later(self.latencySeconds + node.delaySeconds, to.deliver, reply, envelope)
+    def errors(self, perSecond: float) -> None:
+        """Let symbol errors be counted at both ends of all links, not as many at each, this on average."""
+        now = self._seconds()
+        random = Random(1)
+        for node in self.nodes.values():
+            for port in node.external:
+                if port.way is not None:
+                    port.count().grow(now, symbolErrorCounter=perSecond * random.random() * 2)
 
     # What happens by itself.
 
@@ -488,84 +389,11 @@ class SimulatedFabric:
             self._resweep = self.clock.callLater(self._resweepSeconds, self._sweepAgain)
         for end in (port, port.peer):
             if end is not None and end.node.isSwitch:
-                self._trap(end.end, linkChanged(end.node.ports[0].lid))
+                self.delivery.trap(end.end, linkChanged(end.node.ports[0].lid))
 
     def _sweepAgain(self) -> None:
         self._resweep = None
         self.sweep()
 
     def _violated(self, end: SimulatedPort, datagram: bytes) -> None:
-        self._trap(end, badMKey(end.lid, end.node.kind, datagram))
-
-    def _trap(self, end: SimulatedPort, notice: Notice) -> None:
-        """Tell the manager of the subnet, if somebody attached is there to hear it (IBA 13.4.9)."""
-        smLID = int.from_bytes(end.info[18:20], "big")
-        if not smLID or end.node.isDead:
-            return
-        there = self._walk(end, smLID)
-        if there is None:
-            return
-        server = _servedBy(there.end, _SUBN, _TRAP)
-        if server is not None:
-            came = IBPath(slid=end.lid, dlid=LID(smLID))
-            self._later(
-                self.latencySeconds / 2, server.deliver, trapDatagram(notice, next(self._traps)), came
-            )
-
-
-def _owns(port: SimulatedPort, lid: int) -> bool:
-    info = port.info
-    base = info[16] << 8 | info[17]
-    return base != 0 and base <= lid < base + (1 << (info[34] & 7))
-
-
-def _servedBy(end: SimulatedPort, managementClass: int, method: int) -> SimulatedMADPort | None:
-    for attachment in end.attachments:
-        if attachment.serves(managementClass, method):
-            return attachment
-    return None
-
-
-_RMPP: Final = frozenset((0x03, 0x06, 0x10, 0x12, *range(0x30, 0x50)))
-
-
-def _isAboutRMPP(datagram: bytes) -> bool:
-    """An ACK, a STOP or an ABORT: no request of its own."""
-    return datagram[1] in _RMPP and datagram[24] == 1 and datagram[25] > 1
-
-
-def _excuse(node: SimulatedNode, datagram: bytes) -> bytearray | None:
-    """What a node says that is busy, or would have somebody else asked."""
-    if node.busyFor:
-        node.busyFor -= 1
-        return _said(datagram, _BUSY)
-    lid = (node.redirects or {}).get(datagram[1])
-    return None if lid is None else _redirecting(datagram, lid)
-
-
-def _said(datagram: bytes, status: int) -> bytearray:
-    reply = bytearray(datagram)
-    reply[3] = _RESPONSE | (_GET if datagram[3] == _SET else datagram[3])
-    reply[4:6] = status.to_bytes(2, "big")
-    return reply
-
-
-def _redirecting(datagram: bytes, lid: LID) -> bytearray:
-    """Ask somebody else (IBA 13.4.8.1)."""
-    reply = _said(datagram, _REDIRECT)
-    where = ClassPortInfo(
-        baseVersion=1,
-        classVersion=datagram[2],
-        redirectLID=lid,
-        redirectPKey=0xFFFF,
-        redirectQPN=QPN(1),
-        redirectQKey=GMP_QKEY,
-    )
-    where.encodeInto(reply, formatOf(datagram[1]).dataOffset)  # type: ignore[attr-defined]  # every frame has it
-    return reply
-
-
-def describe(port: SimulatedPort) -> str:
-    """A port, and what its link does, for people."""
-    state = PortState(port.state).name
-    return f"{port} {state}/{PhysicalState(port.physicalState).name}"
+        self.delivery.trap(end, badMKey(end.lid, end.node.kind, datagram))

@@ -77,7 +77,7 @@ class SimulatedMADPort:
         self._served: dict[tuple[int, int], int] = {}
         self._isClosed = False
         self._closers: list[Callable[[], None]] = []
-        self._sent = fabric.sent
+        self._sent = fabric.delivery.sent
         port.attachments = (*port.attachments, self)
 
     def __repr__(self) -> str:

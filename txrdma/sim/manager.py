@@ -12,14 +12,12 @@ from typing import Final
 
 from txrdma.iba.types import LID
 from txrdma.iba.verbs import NodeType, PortState
-from txrdma.mad.smp import SMInfo
-from txrdma.mad.values import PortCapability, SMState
 from txrdma.sim.madport import SUBNET_TIMEOUT
 from txrdma.sim.nodes import endPorts, SimulatedNode, SimulatedPort
-from txrdma.sim.routing import Routing
+from txrdma.sim.randomtables import isRandom
+from txrdma.sim.routing import Routing, tableOf
 
 GID_PREFIX: Final = 0xFE80000000000000
-PRIORITY: Final = 4
 _HIGHEST_LID: Final = 0xBFFF
 _ROOM_OF_TABLE: Final = 64
 _FIRST_MLID: Final = 0xC000
@@ -40,15 +38,10 @@ class SubnetManager:
         self.ports: dict[int, SimulatedPort] = {}
         self.sweeps = 0
         self._lmc = lmc
-        self.routing: Routing | None = None
 
     @property
     def lid(self) -> LID:
         return self.port.lid
-
-    def info(self) -> SMInfo:
-        """What it says of itself."""
-        return SMInfo(guid=self.port.guid, actCount=self.sweeps, priority=PRIORITY, smState=SMState.MASTER)
 
     def sweep(self) -> None:
         """
@@ -57,32 +50,25 @@ class SubnetManager:
         @raise ValueError: there are more ports than LIDs.
         """
         self.sweeps += 1
-        reachable = self._reachable()
+        reachable = self.reachable()
         present = self._present(reachable)
         self._assign(present)
-        isSM = int(PortCapability.SM).to_bytes(4, "big")
-        self.port.info[20:24] = bytes(
-            one | other for one, other in zip(self.port.info[20:24], isSM, strict=True)
-        )
         smLID = self.lid.to_bytes(2, "big")
         for port in present:
             self._activate(port, smLID)
         top = max((lid + (1 << port.lmc) - 1 for lid, port in self.ports.items()), default=0)
         switches = [node for node in self.nodes.values() if node.isSwitch and node in reachable]
-        self.routing = Routing(switches, top)
+        routing = Routing(switches, top)
         for switch in switches:
-            switch.linear = None
+            switch.linear = switch.random = None
+            switch.routing = routing
             info = switch.switchInfo
-            info[6:8] = top.to_bytes(2, "big")
             info[11] &= ~0x04
+            if isRandom(switch):
+                continue
+            info[6:8] = top.to_bytes(2, "big")
             if top >= int.from_bytes(info[:2], "big"):
                 info[0:2] = (_HIGHEST_LID + 1).to_bytes(2, "big")
-
-    def table(self, switch: SimulatedNode) -> bytearray:
-        """The forwarding table that a switch has got."""
-        if self.routing is None:
-            return bytearray(b"\xff" * _ROOM_OF_TABLE)
-        return self.routing.table(switch)
 
     def lay(self, mlid: int, members: Iterable[SimulatedPort]) -> None:
         """
@@ -110,7 +96,7 @@ class SubnetManager:
                 if port.node.ports[0].lid == lid:
                     yield port.node.ports[0]
                     return
-                table = self.table(port.node) if port.node.linear is None else port.node.linear
+                table = tableOf(port.node)
                 out = table[lid] if lid < len(table) else 0xFF
                 if not 0 < out < len(port.node.ports):
                     return
@@ -125,7 +111,7 @@ class SubnetManager:
             port = port.way
             yield port
 
-    def _reachable(self) -> set[SimulatedNode]:
+    def reachable(self) -> set[SimulatedNode]:
         """All nodes that a sweep from the manager's port would find."""
         found = {self.port.node}
         waiting = [self.port.node]

@@ -20,6 +20,7 @@ from txrdma.sim.netfile import Net, NetLink, NetNode
 
 if TYPE_CHECKING:
     from txrdma.sim.madport import SimulatedMADPort
+    from txrdma.sim.routing import Routing
 
 ALL_WIDTHS: Final = 0x1F
 ALL_SPEEDS: Final = 7
@@ -60,11 +61,21 @@ _CAPABILITIES2: Final = 0x30
 _LEASE: Final = 0xFF9
 _CABLED: Final = PortCapability.CAPABILITY_MASK_NOTICE
 
+NO_EXTENDED_SPEED: Final = 30
+"""LinkSpeedExtEnabled of a port that is to use none (IBA 14.2.5.6)."""
+
 STATE: Final = 32
 """Byte of a PortInfo with the port's state, in its low half; C{PHYSICAL} in its high half."""
 
 PHYSICAL: Final = 33
 _WIDTH, _SPEED, _EXTENDED = 29, 35, 62
+
+EXTENDED_PORT_INFO: Final = (0xFF90, 0)
+"""Where a port keeps its vendor's ExtendedPortInfo, among its tables."""
+
+_FDR10_SUPPORTED, _FDR10_ENABLED, _FDR10_ACTIVE = 7, 11, 15
+_NO_FDR10: Final = bytes(64)
+_QDR: Final = 4
 
 
 class SimulatedPort:
@@ -149,13 +160,15 @@ class SimulatedNode:
     @ivar busyFor: to how many requests more it answers BUSY.
     @ivar redirects: by class, to whose LID its GMPs are sent instead.
     @ivar linear: a switch's forwarding table; None until somebody looks at it.
+    @ivar random: the entries of one that has a random table.
+    @ivar routing: what makes its table.
     @ivar multicast: by position and block.
     """
 
     __slots__ = (
         *("busyFor", "delaySeconds", "description", "guid", "identifier", "index", "info"),
-        *("isDead", "isSwitch", "kind", "linear", "multicast", "portGUIDs", "ports", "redirects"),
-        *("switchInfo",),
+        *("isDead", "isSwitch", "kind", "linear", "multicast", "portGUIDs", "ports", "random"),
+        *("redirects", "routing", "switchInfo"),
     )
 
     def __init__(self, kind: NodeType, identifier: str, description: str, info: NodeInfo) -> None:
@@ -174,6 +187,8 @@ class SimulatedNode:
         self.index = -1
         self.switchInfo = bytearray()
         self.linear: bytearray | None = None
+        self.random: bytearray | None = None
+        self.routing: Routing | None = None
         self.multicast: dict[tuple[int, int], bytes] | None = None
 
     def __repr__(self) -> str:
@@ -334,6 +349,14 @@ def _switchInfo() -> SwitchInfo:
     )
 
 
+def learnFDR10(port: SimulatedPort) -> None:
+    """Let a port be a vendor's that knows FDR10, and has it enabled in place of the extended speeds."""
+    port.tables = port.tables or {}
+    port.tables[EXTENDED_PORT_INFO] = bytes((0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1)).ljust(64, b"\0")
+    port.info[_SPEED] |= port.info[32] >> 4
+    port.info[_EXTENDED] = port.info[_EXTENDED + 1] = 0
+
+
 # Links.
 
 
@@ -344,7 +367,7 @@ def bringUp(port: SimulatedPort) -> bool:
         return False
     if port.physicalState != PhysicalState.POLLING or peer.physicalState != PhysicalState.POLLING:
         return False
-    _negotiate(port.info, peer.info)
+    negotiate(port, peer)
     for one, other in ((port, peer), (peer, port)):
         one.become(PortState.INIT, PhysicalState.LINK_UP)
         one.way = other
@@ -372,15 +395,34 @@ def _changed(port: SimulatedPort) -> None:
         port.node.switchInfo[11] |= 4
 
 
-def _negotiate(one: bytearray, other: bytearray) -> None:
+def negotiate(port: SimulatedPort, peer: SimulatedPort) -> None:
     """What is active is the best that both have enabled (IBA 14.2.5.6)."""
+    one, other = port.info, peer.info
     widths = one[_WIDTH] & other[_WIDTH]
     speeds = one[_SPEED] & other[_SPEED] & 15
-    extended = one[_EXTENDED + 1] & other[_EXTENDED + 1] & 31
+    extended = _extendedOf(one) & _extendedOf(other)
     for info in (one, other):
         info[31] = _best(widths, _BY_LANES) or 1
         info[_SPEED] = (_highest(speeds) or 1) << 4 | info[_SPEED] & 15
         info[_EXTENDED] = _highest(extended) << 4 | info[_EXTENDED] & 15
+    if port.tables is not None or peer.tables is not None:
+        _negotiateFDR10(port, peer)
+
+
+def _negotiateFDR10(port: SimulatedPort, peer: SimulatedPort) -> None:
+    """A link at QDR, with no extended speed, runs at FDR10 if both ends know it and have it enabled."""
+    known = [(end.tables or {}).get(EXTENDED_PORT_INFO, _NO_FDR10) for end in (port, peer)]
+    isPlain = port.info[_SPEED] >> 4 == _QDR and not port.info[_EXTENDED] >> 4
+    both = all(info[_FDR10_SUPPORTED] & info[_FDR10_ENABLED] & 1 for info in known)
+    for end, info in zip((port, peer), known, strict=True):
+        if end.tables is not None and info[_FDR10_SUPPORTED]:
+            end.tables[EXTENDED_PORT_INFO] = info[:_FDR10_ACTIVE] + bytes((isPlain and both,)) + info[16:]
+
+
+def _extendedOf(info: bytearray) -> int:
+    """The extended speeds that a port has enabled."""
+    enabled = info[_EXTENDED + 1] & 31
+    return 0 if enabled == NO_EXTENDED_SPEED else enabled
 
 
 _BY_LANES: Final = (8, 4, 2, 16, 1)

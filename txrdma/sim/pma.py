@@ -14,8 +14,10 @@ from txrdma.mad import pma
 from txrdma.mad.attributes import Attribute
 from txrdma.mad.messages import ClassPortInfo, MADStatus
 from txrdma.mad.pma import PerformanceCapability
+from txrdma.sim import sampling
 from txrdma.sim.counters import Counters
 from txrdma.sim.nodes import SimulatedPort
+from txrdma.sim.sampling import Samplers
 
 GET: Final = 0x01
 SET: Final = 0x02
@@ -96,9 +98,13 @@ GROUPS: Final = {
 class PerformanceManagementAgents:
     """All of them."""
 
-    def __init__(self, seconds: Callable[[], float]) -> None:
-        """@param seconds: tells the time, for counters that grow."""
+    def __init__(self, seconds: Callable[[], float], later: Callable[..., None]) -> None:
+        """
+        @param seconds: tells the time, for counters that grow.
+        @param later: takes seconds and what is to be called then, for samples.
+        """
         self._seconds = seconds
+        self._samplers = Samplers(seconds, later)
 
     def answer(self, port: SimulatedPort, datagram: bytes) -> bytearray:
         """Answer a request that came in by a port."""
@@ -115,6 +121,8 @@ class PerformanceManagementAgents:
                 self._classPortInfo(port).encodeInto(reply, _DATA)
             else:
                 status = MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
+        elif attribute in sampling.ATTRIBUTES:
+            status = self._samples(port, attribute, method, reply)
         else:
             group = GROUPS.get(attribute)
             if group is None:
@@ -138,16 +146,9 @@ class PerformanceManagementAgents:
 
     def _counters(self, port: SimulatedPort, group: _Group, method: int, reply: bytearray) -> int:
         """Tell the counters, after setting those that are to be set; the status."""
-        node = port.node
-        number = reply[_DATA + 1]
-        if node.isSwitch:
-            if number > node.numPorts and number != ALL_PORTS:
-                return MADStatus.INVALID_FIELD
-            ports = node.external if number == ALL_PORTS else [node.ports[number]]
-        elif number != port.number:
+        ports = _selected(port, reply[_DATA + 1])
+        if not ports:
             return MADStatus.INVALID_FIELD
-        else:
-            ports = [port]
         now = self._seconds()
         if method == SET:
             self._set(ports, group, reply, now)
@@ -155,6 +156,24 @@ class PerformanceManagementAgents:
         head = bytes(reply[_DATA : _DATA + 2])
         reply[_DATA : _DATA + len(group.nothing)] = _told(group, counted, now) if counted else group.nothing
         reply[_DATA : _DATA + 2] = head
+        return 0
+
+    def _samples(self, port: SimulatedPort, attribute: int, method: int, reply: bytearray) -> int:
+        """Sample, or tell what was sampled; the status."""
+        told: Attribute
+        if attribute != sampling.CONTROL:
+            if method == SET:
+                return MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
+            told = self._samplers.result(port.end, attribute)
+        else:
+            ports = _selected(port, reply[_DATA + 1])
+            if len(ports) != 1 or reply[_DATA + 1] == ALL_PORTS:
+                return MADStatus.INVALID_FIELD
+            if method == SET:
+                said = pma.PortSamplesControl.decode(reply, _DATA)
+                self._samplers.set(port.end, ports[0], said)
+            told = self._samplers.control(port.end, ports[0])
+        told.encodeInto(reply, _DATA)
         return 0
 
     @staticmethod
@@ -165,6 +184,16 @@ class PerformanceManagementAgents:
                 value = getattr(said, name)
                 for port in ports:
                     port.count().set(now, **{key: value if place is None else value[place]})
+
+
+def _selected(port: SimulatedPort, number: int) -> list[SimulatedPort]:
+    """The ports that PortSelect means; none where there is no such."""
+    node = port.node
+    if not node.isSwitch:
+        return [port] if number == port.number else []
+    if number == ALL_PORTS:
+        return node.external
+    return node.ports[number : number + 1]
 
 
 def _told(group: _Group, counted: list[Counters], now: float) -> bytes:

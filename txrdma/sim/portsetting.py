@@ -11,7 +11,7 @@ from typing import Final
 
 from txrdma.iba.verbs import PhysicalState, PortState
 from txrdma.mad.messages import MADStatus
-from txrdma.sim.nodes import bringDown, bringUp, SimulatedPort
+from txrdma.sim.nodes import bringDown, bringUp, NO_EXTENDED_SPEED, SimulatedPort
 
 _REFUSED: Final = (MADStatus.INVALID_FIELD, False)
 _WIDTHS: Final = 0x1F
@@ -52,7 +52,7 @@ def _isPossible(port: SimulatedPort, content: bytes, state: int, physical: int) 
         return False
     if speed not in (0, _ENABLE_ALL_SPEEDS) and speed & ~(info[32] >> 4):
         return False
-    if extended not in (0, _ENABLE_ALL_EXTENDED) and extended & ~(info[62] & 15):
+    if extended not in (0, NO_EXTENDED_SPEED, _ENABLE_ALL_EXTENDED) and extended & ~(info[62] & 15):
         return False
     if (content[43] >> 4) > (info[37] >> 4) or content[36] >> 4 > (info[41] & 15):
         return False

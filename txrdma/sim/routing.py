@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from txrdma.iba.verbs import PortState
 from txrdma.sim.nodes import endPorts, SimulatedNode, SimulatedPort
+from txrdma.sim.randomtables import capacity, entriesOf, isRandom, linearOf
 
 NO_PORT: Final = 0xFF
 
@@ -144,6 +145,17 @@ class Routing:
         period = b"".join(bytes((port,)) * stride for port in ports)
         begin = (first - 1) % len(period)
         return (period * ((begin + length) // len(period) + 1))[begin : begin + length]
+
+
+def tableOf(switch: SimulatedNode) -> bytearray:
+    """The forwarding table that a switch has got, made when somebody looks at it first."""
+    if switch.linear is None:
+        table = bytearray() if switch.routing is None else switch.routing.table(switch)
+        if isRandom(switch):
+            switch.random = entriesOf(table, capacity(switch))
+            table = linearOf(switch.random, switch.switchInfo[8])
+        switch.linear = table
+    return switch.linear
 
 
 def _lidsAt(switch: SimulatedNode) -> Iterator[tuple[int, int, int]]:

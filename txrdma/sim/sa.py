@@ -25,6 +25,7 @@ from txrdma.mad.serving import MADServer
 from txrdma.mad.smp import GUIDInfo
 from txrdma.sim.manager import GID_PREFIX
 from txrdma.sim.nodes import SimulatedPort
+from txrdma.sim.routing import tableOf
 from txrdma.sim.sagroups import (
     Group,
     Groups,
@@ -67,8 +68,8 @@ class SubnetAdministration:
         """@param port: the manager's."""
         self.asked = 0
         self._fabric = fabric
-        self._records = Records(self._ends, fabric.sma, fabric.linearOf)
-        self._paths = Paths(self._ends, fabric.portOf, lambda port: fabric.linearOf(port.node), fabric.sma)
+        self._records = Records(self._ends, fabric.sma, tableOf)
+        self._paths = Paths(self._ends, fabric.portOf, lambda port: tableOf(port.node), fabric.sma)
         self.groups = Groups(self._regrouped, self.notice)
         self.services = Services(fabric.clock.seconds)
         self.subscriptions = Subscriptions()
@@ -172,7 +173,7 @@ class SubnetAdministration:
         for source in gids[: wanted.sgidCount]:
             for target in gids[wanted.sgidCount :][: wanted.dgidCount]:
                 query = sa.PathRecord.query(sgid=source, dgid=target, **alike)
-                yield from self._pathsOf(*query)
+                yield from self._pathsOf(query.record, query.mask)
 
     def _changes(self, wanted: Record, mask: int, method: Method) -> Attribute:
         isSet = method is Method.SET

@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Final
 
 from txrdma.iba.types import GID, GUID, LID
+from txrdma.iba.verbs import NodeType
 from txrdma.mad.sa import componentsOf, PathRecord
 from txrdma.mad.values import (
     EXTENDED_GIGABITS,
@@ -31,7 +32,9 @@ from txrdma.sim.sma import sharesPartition, SubnetManagementAgents
 MOST_PATHS: Final = 100_000
 """More are not told at once."""
 
-_EVERY_LID: Final = 0xFFFF
+_MOST_HOPS: Final = 255
+"""Of a path that leaves the subnet."""
+
 _RATES: Final = {rate.gigabits: rate for rate in Rate}
 
 
@@ -79,13 +82,21 @@ class Paths:
         sources = self._named(
             wanted.sgid if "sgid" in said else None, wanted.slid if "slid" in said else None
         )
-        targets = self._named(
-            wanted.dgid if "dgid" in said else None, wanted.dlid if "dlid" in said else None
-        )
+        if "dgid" in said and isOfAnother(wanted.dgid):
+            targets = self._routers(wanted.dlid if "dlid" in said else None)
+        else:
+            targets = self._named(
+                wanted.dgid if "dgid" in said else None, wanted.dlid if "dlid" in said else None
+            )
         most = wanted.numbPath if "numbPath" in said and wanted.numbPath else 127
         for source in sources:
             for target in targets:
                 yield from islice(self._between(source, target, wanted, said), most)
+
+    def _routers(self, lid: int | None) -> list[SimulatedPort]:
+        """By which router's port other subnets are reached: by the first one's."""
+        routers = (port for port in self._ends() if port.node.kind is NodeType.ROUTER)
+        return [port for port in islice(routers, 1) if lid is None or self._portOf(lid) is port]
 
     def _named(self, gid: GID | None, lid: int | None) -> list[SimulatedPort]:
         if gid is None and lid is None:
@@ -115,6 +126,7 @@ class Paths:
         pkey = self._pkey(source, target, wanted.pkey if "pkey" in said else None)
         if pkey is None or ("serviceLevel" in said and wanted.serviceLevel):
             return
+        isElsewhere = "dgid" in said and isOfAnother(wanted.dgid)
         for offset in range(1 << target.lmc):
             dlid = target.lid + offset
             slid = source.lid + offset % (1 << source.lmc)
@@ -128,10 +140,11 @@ class Paths:
                 continue
             yield PathRecord(
                 serviceID=wanted.serviceID,
-                dgid=GID.fromParts(GID_PREFIX, target.guid),
+                dgid=wanted.dgid if isElsewhere else GID.fromParts(GID_PREFIX, target.guid),
                 sgid=GID.fromParts(GID_PREFIX, source.guid),
                 dlid=LID(dlid),
                 slid=LID(slid),
+                hopLimit=_MOST_HOPS if isElsewhere else 0,
                 flowLabel=wanted.flowLabel if "flowLabel" in said else 0,
                 trafficClass=wanted.trafficClass if "trafficClass" in said else 0,
                 reversible=True,
@@ -191,6 +204,12 @@ class Paths:
         if known is None:
             known = self._rates[key] = rateOf(port)
         return known
+
+
+def isOfAnother(gid: GID) -> bool:
+    """Whether a GID is that of a port in another subnet (IBA 4.1.1)."""
+    first = gid.raw[0]
+    return first not in (0, 0xFF) and (first != 0xFE or gid.raw[1] & 0xC0 != 0x80)
 
 
 def _suits(wanted: PathRecord, said: set[str], mtu: int, rate: Rate) -> bool:

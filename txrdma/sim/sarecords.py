@@ -11,7 +11,9 @@ from typing import Final
 
 from txrdma.mad import sa
 from txrdma.mad.sa import componentsOf, Record
+from txrdma.sim import randomtables
 from txrdma.sim.nodes import MULTICAST_CAP, SimulatedNode, SimulatedPort
+from txrdma.sim.randomtables import isRandom
 from txrdma.sim.sma import SubnetManagementAgents
 
 _SWITCHES_BLOCK: Final = 32
@@ -76,6 +78,7 @@ class Records:
             sa.PortInfoRecord: self._ports,
             sa.SwitchInfoRecord: self._switch,
             sa.LinearForwardingTableRecord: self._forwarding,
+            sa.RandomForwardingTableRecord: self._random,
             sa.MulticastForwardingTableRecord: self._multicast,
             sa.SMInfoRecord: self._manager,
             sa.LinkRecord: self._links,
@@ -121,11 +124,18 @@ class Records:
             yield _lid(port) + bytes(2) + port.node.switchInfo
 
     def _forwarding(self, port: SimulatedPort) -> Iterator[bytes]:
-        if port.node.isSwitch:
+        if port.node.isSwitch and not isRandom(port.node):
             table = self._linear(port.node)
             for block in range(-(-len(table) // 64)):
                 part = bytes(table[block * 64 : block * 64 + 64]).ljust(64, b"\xff")
                 yield _lid(port) + block.to_bytes(2, "big") + bytes(4) + part
+
+    def _random(self, port: SimulatedPort) -> Iterator[bytes]:
+        if port.node.isSwitch and isRandom(port.node):
+            self._linear(port.node)
+            for number in range(-(-len(port.node.random or b"") // randomtables.BLOCK)):
+                part = randomtables.block(port.node, number)
+                yield _lid(port) + number.to_bytes(2, "big") + bytes(4) + part
 
     @staticmethod
     def _multicast(port: SimulatedPort) -> Iterator[bytes]:
@@ -134,8 +144,9 @@ class Records:
                 yield _lid(port) + (position << 12 | block).to_bytes(2, "big") + bytes(4) + part
 
     def _manager(self, port: SimulatedPort) -> Iterator[bytes]:
-        if port is self._sma.smPort:
-            yield _lid(port) + bytes(2) + self._sma.smInfo
+        manager = self._sma.managers.get(port)
+        if manager is not None:
+            yield _lid(port) + bytes(2) + manager.info().encode()
 
     @staticmethod
     def _links(port: SimulatedPort) -> Iterator[bytes]:

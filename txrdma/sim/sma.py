@@ -9,22 +9,39 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct
-from typing import Final
+from typing import Final, Protocol
 
 from txrdma.iba.types import DEFAULT_PKEY
 from txrdma.mad.messages import MADStatus
-from txrdma.mad.smp import PKeyTable, SLtoVLMappingTable, VLArbitrationTable, VLWeight
+from txrdma.mad.smp import PKeyTable, SLtoVLMappingTable, SMInfo, VLArbitrationTable, VLWeight
+from txrdma.mad.values import PortCapability
+from txrdma.sim import randomtables
+from txrdma.sim.mkeys import ManagementKeys
 from txrdma.sim.nodes import MULTICAST_CAP, PKEYS_PER_SWITCH, SimulatedNode, SimulatedPort
 from txrdma.sim.portsetting import setPortInfo
+from txrdma.sim.routing import tableOf
 
 Result = tuple[int, bytes]
 """The status, and what stands in the answer."""
+
+
+class SMInfoKeeper(Protocol):
+    """A subnet manager, as its node's agent knows it."""
+
+    def info(self) -> SMInfo:
+        """What it says of itself."""
+
+    def control(self, command: int, info: SMInfo) -> int:
+        """Do what another manager says (IBA 14.4.1); the status."""
+
 
 GET: Final = 0x01
 SET: Final = 0x02
 PORT_INFO: Final = 0x0015
 SM_INFO: Final = 0x0020
 PKEY_TABLE: Final = 0x0016
+VENDOR_DIAG: Final = 0x0030
+LED_INFO: Final = 0x0031
 
 BAD_VALUE: Final = MADStatus.INVALID_FIELD
 NO_ATTRIBUTE: Final = MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
@@ -35,6 +52,7 @@ _HEAD: Final = Struct(">2xBB12xH2xIQ")
 _PORT_OF: Final = 0xFF
 _NO_PORT: Final = b"\xff" * 64
 _NOTHING: Final = bytes(64)
+_FDR10_SUPPORTED, _FDR10_ENABLED = 7, 11
 _KEY: Final = Struct(">H")
 _KEYS: Final = PKeyTable(pkeys=(0xFFFF,) + (0,) * 31).encode()
 _LANES: Final = SLtoVLMappingTable(vls=(*range(15), 7)).encode()
@@ -50,25 +68,21 @@ class SubnetManagementAgents:
     """
     All of them.
 
-    @ivar smInfo: what the manager of the subnet says of itself; None when there is none.
+    @ivar mkeys: the M_Keys.
+    @ivar managers: of the subnet, by the ports that they are at; several when some stand by.
     """
 
     def __init__(
         self,
-        linear: Callable[[SimulatedNode], bytearray],
         changed: Callable[[SimulatedPort], None],
-        violated: Callable[[SimulatedPort, bytes], None],
+        mkeys: ManagementKeys,
     ) -> None:
         """
-        @param linear: the forwarding table of a switch.
         @param changed: is told of ports whose state was set.
-        @param violated: is told of requests with a wrong M_Key.
         """
-        self._linear = linear
         self._changed = changed
-        self._violated = violated
-        self.smPort: SimulatedPort | None = None
-        self.smInfo: bytes = b""
+        self.mkeys = mkeys
+        self.managers: dict[SimulatedPort, SMInfoKeeper] = {}
         self._gets: dict[int, Callable[[SimulatedNode, SimulatedPort, int], Result]] = {
             0x0010: self._description,
             0x0011: self._nodeInfo,
@@ -79,8 +93,11 @@ class SubnetManagementAgents:
             0x0017: self._lanes,
             0x0018: self._arbitration,
             0x0019: self._forwarding,
+            0x001A: self._random,
             0x001B: self._multicast,
             SM_INFO: self._manager,
+            0x0030: self._diagnosis,
+            LED_INFO: self._led,
             0xFF90: self._extended,
         }
         self._sets: dict[int, Callable[[SimulatedNode, SimulatedPort, int, bytes], Result]] = {
@@ -91,7 +108,10 @@ class SubnetManagementAgents:
             0x0017: self._setLanes,
             0x0018: self._setArbitration,
             0x0019: self._setForwarding,
+            0x001A: self._setRandom,
             0x001B: self._setMulticast,
+            SM_INFO: self._control,
+            LED_INFO: self._setLED,
             0xFF90: self._setExtended,
         }
 
@@ -106,7 +126,7 @@ class SubnetManagementAgents:
         end = node.ports[0] if node.isSwitch else port
         reply = bytearray(datagram)
         reply[3] = 0x81
-        if any(end.info[:8]) and not self._permits(end, port, method, attribute, mkey, datagram):
+        if any(end.info[:8]) and not self.mkeys.permits(end, method, mkey, datagram):
             return None
         if node.busyFor:
             node.busyFor -= 1
@@ -121,7 +141,7 @@ class SubnetManagementAgents:
                 status, content = get(node, port, modifier)
                 if not status:
                     reply[64:128] = content
-                    if attribute == PORT_INFO and end.info[34] & 0xC0 == 0x40 and mkey != _keyOf(end):
+                    if attribute == PORT_INFO and self.mkeys.hides(end, mkey):
                         reply[64:72] = _NOTHING[:8]
         elif method == SET:
             set = self._sets.get(attribute)
@@ -138,20 +158,6 @@ class SubnetManagementAgents:
         reply[4] = status >> 8
         reply[5] = status & 0xFF
         return reply
-
-    def _permits(
-        self, end: SimulatedPort, port: SimulatedPort, method: int, attribute: int, mkey: int, datagram: bytes
-    ) -> bool:
-        """Whether the M_Key of a request lets it be answered (IBA 14.2.4.1)."""
-        if mkey == _keyOf(end):
-            return True
-        protects = end.info[34] >> 6
-        if method == GET and protects < 2:
-            return True
-        violations = min(int.from_bytes(end.info[44:46], "big") + 1, 0xFFFF)
-        end.info[44:46] = violations.to_bytes(2, "big")
-        self._violated(end, datagram)
-        return False
 
     def told(self, port: SimulatedPort, attribute: int, modifier: int) -> bytes:
         """What a port tells without being asked by a datagram."""
@@ -233,12 +239,20 @@ class SubnetManagementAgents:
         return 0, _kept(wanted, 0x0018, block, _LOW if block == 1 else _HIGH)
 
     def _forwarding(self, node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
-        if not node.isSwitch:
+        if not node.isSwitch or randomtables.isRandom(node):
             return NO_ATTRIBUTE, b""
         if modifier * 64 >= int.from_bytes(node.switchInfo[:2], "big"):
             return BAD_VALUE, b""
-        block = self._linear(node)[modifier * 64 : modifier * 64 + 64]
+        block = tableOf(node)[modifier * 64 : modifier * 64 + 64]
         return 0, bytes(block) + _NO_PORT[len(block) :]
+
+    def _random(self, node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        if not node.isSwitch or not randomtables.isRandom(node):
+            return NO_ATTRIBUTE, b""
+        if modifier * randomtables.ENTRIES_PER_BLOCK >= randomtables.capacity(node):
+            return BAD_VALUE, b""
+        tableOf(node)
+        return 0, randomtables.block(node, modifier)
 
     @staticmethod
     def _multicast(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
@@ -250,9 +264,22 @@ class SubnetManagementAgents:
         return 0, (node.multicast or {}).get((position, block), _NOTHING)
 
     def _manager(self, node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
-        if port.end is not self.smPort:
+        manager = self.managers.get(port.end)
+        if manager is None:
             return NO_ATTRIBUTE, b""
-        return 0, self.smInfo.ljust(64, b"\0")
+        return 0, manager.info().encode().ljust(64, b"\0")
+
+    @staticmethod
+    def _diagnosis(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        told = _kept(port.end, VENDOR_DIAG, modifier, _NOTHING if modifier == 0 else b"")
+        return (0, told) if told else (BAD_VALUE, b"")
+
+    @staticmethod
+    def _led(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        end = port.end
+        if not int.from_bytes(end.info[20:24], "big") & PortCapability.LED_INFO:
+            return NO_ATTRIBUTE, b""
+        return 0, _kept(end, LED_INFO, 0, _NOTHING)
 
     @staticmethod
     def _extended(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
@@ -267,7 +294,9 @@ class SubnetManagementAgents:
         if not node.isSwitch:
             return NO_ATTRIBUTE, b""
         info = node.switchInfo
-        if int.from_bytes(content[6:8], "big") >= int.from_bytes(info[:2], "big"):
+        if randomtables.isRandom(node):
+            content = content[:6] + bytes(2) + content[8:]
+        elif int.from_bytes(content[6:8], "big") >= int.from_bytes(info[:2], "big"):
             return BAD_VALUE, b""
         info[6:11] = content[6:11]
         kept = info[11] & 0x04 & ~content[11]  # writing 1 clears PortStateChange
@@ -320,12 +349,18 @@ class SubnetManagementAgents:
         status, _ = self._forwarding(node, port, modifier)
         if status:
             return status, b""
-        table = self._linear(node)
+        table = tableOf(node)
         end = modifier * 64 + 64
         if len(table) < end:
             table.extend(b"\xff" * (end - len(table)))
         table[end - 64 : end] = content
         return 0, content
+
+    def _setRandom(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
+        status, _ = self._random(node, port, modifier)
+        if not status:
+            randomtables.setBlock(node, modifier, content)
+        return status, content
 
     def _setMulticast(
         self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes
@@ -338,18 +373,34 @@ class SubnetManagementAgents:
         node.multicast[modifier >> 28, modifier & 0x1FF] = content
         return 0, content
 
+    def _control(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
+        manager = self.managers.get(port.end)
+        if manager is None:
+            return NO_ATTRIBUTE, b""
+        status = manager.control(modifier, SMInfo.decode(content))
+        return status, manager.info().encode().ljust(64, b"\0")
+
+    def _setLED(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
+        status, _ = self._led(node, port, modifier)
+        return (status, b"") if status else _keep(port.end, LED_INFO, 0, content[:1] + _NOTHING[1:])
+
     def _setExtended(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
         wanted = _asked(node, port, modifier & _PORT_OF)
-        return (BAD_VALUE, b"") if wanted is None else _keep(wanted, 0xFF90, 0, content)
+        if wanted is None:
+            return BAD_VALUE, b""
+        now = _kept(wanted, 0xFF90, 0, _NOTHING)
+        if now[_FDR10_SUPPORTED]:  # of which only what is enabled can be set, where the first field says so
+            if content[_FDR10_ENABLED] & ~now[_FDR10_SUPPORTED]:
+                return BAD_VALUE, b""
+            if content[3] & 1:
+                now = now[:_FDR10_ENABLED] + content[_FDR10_ENABLED : _FDR10_ENABLED + 1] + now[12:]
+            content = now
+        return _keep(wanted, 0xFF90, 0, content)
 
 
 def sharesPartition(one: int, other: int) -> bool:
     """Whether two P_Keys are of one partition, and at least one of a full member (IBA 10.9.1)."""
     return (one ^ other) & 0x7FFF == 0 and (one | other) & 0x8000 != 0
-
-
-def _keyOf(end: SimulatedPort) -> int:
-    return int.from_bytes(end.info[:8], "big")
 
 
 def _asked(node: SimulatedNode, port: SimulatedPort, number: int) -> SimulatedPort | None:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from txrdma.sim.netfile import Net
 
 DEFAULT: tuple[str, ...] = ("fattree", "16")
-_KEYS = ("node", "latency", "loss", "seed", "managed", "manager", "lmc", "traffic")
+_FAULTS = ("latency", "jitter", "loss", "seed", "dead", "traffic", "errors")
+_MANAGEMENT = ("managed", "manager", "standby", "lmc")
+_KEYS = ("node", *_FAULTS, *_MANAGEMENT, "leds", "fdr10")
 
 
 class FabricOptions(NamedTuple):
@@ -28,12 +30,18 @@ class FabricOptions(NamedTuple):
 
     shape: tuple[str, ...]
     latency: float
+    jitter: float
     loss: float
     seed: int
+    dead: tuple[str, ...]
+    traffic: float
+    errors: float
     managed: bool
     manager: str
+    standby: str
     lmc: int
-    traffic: float
+    leds: bool
+    fdr10: bool
 
 
 @implementer(IPlugin, IMADPortStringParser)
@@ -45,11 +53,17 @@ class SimulatedPortStringParser:
 
       - C{node}: where to attach, by its identifier; C{NODE/PORT} for one of its ports; else the first host
       - C{latency}: seconds from a request to its answer
+      - C{jitter}: how many seconds more that may be, by chance
       - C{loss}: how probably a datagram is lost; C{seed} chooses which
+      - C{dead}: nodes that answer nothing, with a C{+} between them
       - C{managed}: C{no} for a fabric without a subnet manager, in which there are no LIDs
       - C{manager}: the node that the manager is on; else the last host
+      - C{standby}: a node with another manager, which stands by
       - C{lmc}: a host has two to the power of it LIDs
       - C{traffic}: words a second on each link
+      - C{errors}: symbol errors a second at each end of a link, on average
+      - C{leds}: C{yes} where all ports have one
+      - C{fdr10}: C{yes} where all links run at that
 
     Ports with the same string but for the node, opened in one process by one reactor, are in one fabric.
     """
@@ -109,23 +123,33 @@ def understood(*args: str, **kwargs: str) -> tuple[str, FabricOptions]:
             raise ValueError(f"sim: {key}={value} has no meaning here; keys are {', '.join(_KEYS)}")
     if len(args) > (3 if args[:1] == ("fattree",) else 1):
         raise ValueError(f"sim: {args[-1]!r} is one argument too many")
-    if kwargs.get("managed", "yes") not in ("yes", "no"):
-        raise ValueError(f"sim: managed is yes or no, not {kwargs['managed']!r}")
-    loss = _number(kwargs, "loss", float, 1)
     options = FabricOptions(
         shape=args or DEFAULT,
         latency=_number(kwargs, "latency", float),
-        loss=loss,
+        jitter=_number(kwargs, "jitter", float),
+        loss=_number(kwargs, "loss", float, 1),
         seed=int(_number(kwargs, "seed", int)),
-        managed=kwargs.get("managed", "yes") == "yes",
-        manager=kwargs.get("manager", ""),
-        lmc=int(_number(kwargs, "lmc", int, 7)),
+        dead=tuple(filter(None, kwargs.get("dead", "").split("+"))),
         traffic=_number(kwargs, "traffic", float),
+        errors=_number(kwargs, "errors", float),
+        managed=_isYes(kwargs, "managed", "yes"),
+        manager=kwargs.get("manager", ""),
+        standby=kwargs.get("standby", ""),
+        lmc=int(_number(kwargs, "lmc", int, 7)),
+        leds=_isYes(kwargs, "leds", "no"),
+        fdr10=_isYes(kwargs, "fdr10", "no"),
     )
     node = kwargs.get("node", "")
     if not (node.partition("/")[2] or "0").isdigit():
         raise ValueError(f"sim: node={node}: what stands behind the slash is no port")
     return node, options
+
+
+def _isYes(kwargs: dict[str, str], key: str, otherwise: str) -> bool:
+    said = kwargs.get(key, otherwise)
+    if said not in ("yes", "no"):
+        raise ValueError(f"sim: {key} is yes or no, not {said!r}")
+    return said == "yes"
 
 
 def _number(kwargs: dict[str, str], key: str, kind: type[float], most: float = float("inf")) -> float:
@@ -147,14 +171,28 @@ def _fabric(reactor: Any, options: FabricOptions) -> SimulatedFabric:
         reactor,
         netOf(options.shape),
         latencySeconds=options.latency,
+        jitterSeconds=options.jitter,
         loss=options.loss,
         seed=options.seed,
         isManaged=options.managed,
         managerAt=options.manager,
         lmc=options.lmc,
+        hasLEDs=options.leds,
     )
+    try:
+        if options.standby:
+            fabric.standBy(options.standby)
+        for name in options.dead:
+            fabric.silence(name)
+    except BaseException:
+        fabric.close()
+        raise
+    if options.fdr10:
+        fabric.runFDR10()
     if options.traffic:
         fabric.traffic(options.traffic, options.traffic / 256)
+    if options.errors:
+        fabric.errors(options.errors)
     return fabric
 
 

@@ -12,16 +12,16 @@ from typing import Any, Final
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.task import Clock
 
-COARSENESS_SECONDS: Final = 0.0015
-"""How late a real reactor's timers may be: epoll counts milliseconds. For so long it is kept awake."""
+LATENESS_SECONDS: Final = 0.005
+"""How much lateness is made up for. Timers of real reactors are late by up to a millisecond, and by load."""
 
 
 class Timetable:
     """
     Calls in the order of their times; of those of one time, in the order in which they came.
 
-    On a real reactor they are on time, too, which costs it its sleep while something is due within
-    L{COARSENESS_SECONDS}.
+    A real reactor's timers are late. So what is due is due by a time, not by a timer: all that is due by now
+    happens at once, and what follows from it counts from when it was due, so that lateness does not add up.
     """
 
     def __init__(self, clock: IReactorTime) -> None:
@@ -32,15 +32,17 @@ class Timetable:
         self._number = count()
         self._timer: IDelayedCall | None = None
         self._at = 0.0
+        self._base: float | None = None
 
     def __len__(self) -> int:
         return len(self._due)
 
     def later(self, seconds: float, call: Callable[..., Any], *args: Any) -> None:
         """Do something then."""
-        at = self._seconds() + seconds
+        base = self._base
+        at = (self._seconds() if base is None else base) + seconds
         heappush(self._due, (at, next(self._number), call, args))
-        if self._timer is None or at < self._at:
+        if base is None and (self._timer is None or at < self._at):
             self._wake(at, seconds)
 
     def clear(self) -> None:
@@ -51,8 +53,6 @@ class Timetable:
             self._timer = None
 
     def _wake(self, at: float, seconds: float) -> None:
-        if self._isReal:
-            seconds -= COARSENESS_SECONDS
         if self._timer is not None:
             self._timer.cancel()
         self._at = at
@@ -62,11 +62,14 @@ class Timetable:
         self._timer = None
         due = self._due
         now = self._seconds()
+        earliest = now - LATENESS_SECONDS if self._isReal else now
         last = next(self._number)  # what is done now may bring more, which is for the next turn
         try:
             while due and due[0][0] <= now and due[0][1] < last:
-                _at, _number, call, args = heappop(due)
+                at, _number, call, args = heappop(due)
+                self._base = at if at > earliest else earliest
                 call(*args)
         finally:
+            self._base = None
             if due and self._timer is None:
                 self._wake(due[0][0], due[0][0] - self._seconds())

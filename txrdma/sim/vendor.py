@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from txrdma.iba.verbs import NodeType
 from txrdma.mad.attributes import ManagementClass, Method
 from txrdma.mad.messages import formatOf, MADStatus
 from txrdma.mad.vendor import filled, OPENIB_OUI, OpenIBCPUInfo, OpenIBHostInfo, OpenIBPing, OpenIBSystemPing
@@ -24,7 +25,11 @@ _ATTRIBUTES: Final = {
 def answerVendor(port: SimulatedPort, datagram: bytes) -> bytearray | None:
     """What a host answers; None where nobody serves this."""
     node = port.node
-    if node.isSwitch or datagram[_OUI] != OPENIB_OUI.to_bytes(3, "big") or datagram[3] & 0x80:
+    if (
+        node.kind is not NodeType.CHANNEL_ADAPTER
+        or datagram[_OUI] != OPENIB_OUI.to_bytes(3, "big")
+        or datagram[3] & 0x80
+    ):
         return None
     reply = bytearray(datagram)
     reply[3] = Method.GET_RESP

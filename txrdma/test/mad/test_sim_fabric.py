@@ -58,7 +58,7 @@ class DirectedRouteTests(FabricTestCase):
         """What a node does not have gets the status that the specification has for it."""
         switchInfo = self.refused(self.agent.SubnGet(smp.SwitchInfo, route()), MADError)
         badPort = self.refused(self.agent.SubnGet(smp.PortInfo, route(1), 9), MADError)
-        unknown = self.refused(self.agent.SubnGet(smp.VendorDiag, route(1)), MADError)
+        unknown = self.refused(self.agent.SubnGet(smp.LedInfo, route(1)), MADError)
         self.assertEqual((switchInfo.status, badPort.status, unknown.status), (0x0C, 0x1C, 0x0C))
 
     def test_method(self) -> None:
@@ -153,9 +153,7 @@ class ManagedTests(FabricTestCase):
     def test_spread(self) -> None:
         """In a fat tree, each port that leads up gets the same share of the destinations."""
         fabric = SimulatedFabric(self.clock, fatTree(648))
-        manager = fabric.manager
-        assert manager is not None
-        table = manager.table(fabric.node("leaf0000"))
+        table = fabric.linearOf(fabric.node("leaf0000"))
         counts = [table[1:649].count(port) for port in range(1, 37)]
         self.assertEqual(counts, [1] * 18 + [35] * 18)
 

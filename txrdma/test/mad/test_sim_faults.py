@@ -374,8 +374,36 @@ class StringTests(SynchronousTestCase):
 class NonsenseTests(FabricTestCase):
     """Whatever is sent, the fabric stands."""
 
+    options = {"hasLEDs": True, "latencySeconds": 0.001, "jitterSeconds": 0.001}
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.fabric.haveRandomTable("right")
+        self.fabric.runFDR10("b")
+        self.fabric.diagnose("c", 1, 1, b"x")
+        self.fabric.standBy("c")
+        self.addCleanup(self.fabric.close)
+
+    def check(self) -> None:
+        """Nothing has lost its form."""
+        self.pump(1)
+        for node in self.fabric.nodes.values():
+            self.assertEqual(len(node.switchInfo), 20 if node.isSwitch else 0)
+            for port in node.external:
+                self.assertEqual(len(port.info), 64)
+                for content in (port.tables or {}).values():
+                    self.assertIsInstance(content, bytes)
+
+    @given(st.lists(st.tuples(st.binary(min_size=256, max_size=256), st.integers(0, 12)), max_size=4))
+    @settings(max_examples=200, deadline=None)
+    def test_noise(self, datagrams: list[tuple[bytes, int]]) -> None:
+        """Bytes that mean nothing."""
+        for datagram, lid in datagrams:
+            self.agent.port.send(datagram, IBPath(dlid=LID(lid)))
+        self.check()
+
     @given(
-        managementClass=st.sampled_from([0x01, 0x81, 0x03, 0x04, 0x07, 0x32, 0xFF]),
+        managementClass=st.sampled_from([0x01, 0x81, 0x03, 0x04, 0x06, 0x07, 0x21, 0x32, 0x33, 0xFF]),
         method=st.sampled_from([*range(8), 0x12, 0x14, 0x15, 0x81, 0x92]),
         attribute=st.sampled_from([*range(0x40), 0xF3, 0xFF90, 0xFFFF]),
         modifier=st.one_of(st.integers(0, 0x30), st.integers(0, 0xFFFFFFFF)),
@@ -387,7 +415,8 @@ class NonsenseTests(FabricTestCase):
         self, managementClass: int, method: int, attribute: int, modifier: int, rest: bytes, hops: list[int]
     ) -> None:
         """Random requests, to all classes, by routes and by LIDs, end in an answer or in silence."""
-        head = bytearray((1, managementClass, 2 if managementClass == 3 else 1, method)) + bytes(20)
+        version = 2 if managementClass in (0x03, 0x06, 0x21) else 1
+        head = bytearray((1, managementClass, version, method)) + bytes(20)
         head[16:18] = attribute.to_bytes(2, "big")
         head[20:24] = modifier.to_bytes(4, "big")
         datagram = bytearray((head + rest).ljust(256, b"\0"))
@@ -396,9 +425,6 @@ class NonsenseTests(FabricTestCase):
             datagram[7] = len(hops)
             datagram[32:36] = b"\xff" * 4
             datagram[129 : 129 + len(hops)] = bytes(hops)
-        for lid in (1, 7):
+        for lid in (1, 4, 7):
             self.agent.port.send(datagram, IBPath(dlid=LID(lid)))
-            self.pump(1)
-        for node in self.fabric.nodes.values():
-            for port in node.external:
-                self.assertEqual(len(port.info), 64)
+        self.check()

@@ -9,7 +9,7 @@ from typing import Any
 from txrdma.iba.types import LID
 from txrdma.mad import pma
 from txrdma.mad.errors import MADError
-from txrdma.mad.messages import ClassPortInfo
+from txrdma.mad.messages import ClassPortInfo, Notice
 from txrdma.sim.pma import GROUPS
 from txrdma.test.mad.simulated import FabricTestCase, gmp
 
@@ -130,8 +130,8 @@ class CounterTests(FabricTestCase):
             self.assertEqual(self.get(kind(portSelect=1), "right"), kind(portSelect=1))
 
     def test_unknown(self) -> None:
-        """Samples are not simulated, and refused."""
-        asked = self.agent.PerformanceGet(pma.PortSamplesControl, gmp(LID(1)))
+        """An attribute that is none is refused."""
+        asked = self.agent.PerformanceGet(Notice, gmp(LID(1)))
         self.assertEqual(self.refused(asked, MADError).status, 0x0C)
 
     def test_linkDowned(self) -> None:
