@@ -4,26 +4,54 @@ Long messages of one port: which of them are on their way, and what packets they
 Follows InfiniBand Architecture vol. 1, 13.6 (RMPP). L{txrdma.mad._rmpp} moves one message; this knows them
 all, by transaction and direction, makes datagrams of their segments, and remembers for a while what has
 ended, as the last acknowledgement may be lost. Nothing here reads a clock or a socket.
+
+A long question has a long answer (13.6.6.3, double-sided transfers): once the question is through, who asked
+opens the window for the answer by an ACK of segment 0. Who answers need not wait for that: until it comes
+its window is 1, as Linux has it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from struct import Struct
 from typing import Final, NamedTuple, Union
 
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
-from txrdma.mad._rmpp import abort, Ended, Receiver, Segment, Sender
+from txrdma.mad._rmpp import (
+    Ended,
+    misfit,
+    Receiver,
+    refusal,
+    RESEND_SECONDS,
+    said,
+    Segment,
+    Sender,
+    TOTAL_SECONDS,
+    WINDOW,
+)
 from txrdma.mad.messages import formatOf, MAD_LENGTH, RMPPHeader, RMPPStatus, RMPPType
+from txrdma.mad.values import lifetimeSeconds
 
 LINGER_SECONDS: Final = 10.0
 """How long a message that has come is remembered."""
 
 IDLE_SECONDS: Final = 40.0
-"""How long one is remembered whose sender has fallen silent."""
+"""How long one is awaited whose sender has fallen silent."""
+
+LONGEST_QUESTION: Final = 1024 * 1024
+"""Bytes of a message that others begin."""
+
+MOST_QUESTIONS: Final = 128
+"""How many of these may be coming in at once."""
+
+MOST_REMEMBERED: Final = 8192
+"""How many messages are known, with those that have come."""
 
 _HEADER_AT: Final = 24
+_FLAGS_AT: Final = 26
+_ACTIVE: Final = 1
 _BODY_AT: Final = 36
 _RESPONSE: Final = 0x80
 _HEAD: Final = Struct(">xBxBxxxxQ")
@@ -44,16 +72,30 @@ class Received(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """A message of ours has arrived."""
+    """
+    A message of ours has arrived.
+
+    @ivar isOurs: whether the transaction is ours, or that of somebody who asks us.
+    """
 
     transactionID: int
+    managementClass: int
+    isOurs: bool
 
 
 class Failed(NamedTuple):
-    """A message, of ours or the peer's, has not."""
+    """
+    A message, of ours or the peer's, has not.
+
+    @ivar isOurs: whether the transaction is ours, or that of somebody who asks us.
+    @ivar byPeer: who gave up.
+    """
 
     transactionID: int
+    managementClass: int
+    isOurs: bool
     status: RMPPStatus
+    byPeer: bool
 
 
 Event = Union[Received, Delivered, Failed]
@@ -67,13 +109,8 @@ class Packet(NamedTuple):
 
 
 def isLong(datagram: bytes) -> bool:
-    """Whether this is a packet of a long message."""
-    return (
-        datagram[1] in RMPP_CLASSES
-        and len(datagram) >= _BODY_AT
-        and datagram[_HEADER_AT] == 1
-        and datagram[_HEADER_AT + 1] != 0
-    )
+    """Whether this is a packet of a long message: its flag says so, whatever the rest of its header says."""
+    return datagram[1] in RMPP_CLASSES and len(datagram) >= _BODY_AT and datagram[_FLAGS_AT] & _ACTIVE != 0
 
 
 def _room(managementClass: int) -> tuple[int, int]:
@@ -82,29 +119,63 @@ def _room(managementClass: int) -> tuple[int, int]:
     return MAD_LENGTH - offset, offset - _BODY_AT
 
 
-class _Incoming:
-    """A message that is coming in."""
+def _resendSeconds(path: IBPath) -> float:
+    """How long an acknowledgement takes, as far as the path knows."""
+    code = path.packetLifeTime
+    return RESEND_SECONDS if code is None else max(RESEND_SECONDS, 2 * lifetimeSeconds(code))
 
-    def __init__(self, managementClass: int, path: IBPath, now: float) -> None:
+
+class _Incoming:
+    """
+    A message that is coming in, or has come.
+
+    @ivar answerWindow: how many segments of the answer may go before they are acknowledged.
+    """
+
+    def __init__(self, managementClass: int, path: IBPath, now: float, longest: int | None) -> None:
         self.path = path
         self.first = b""
-        self.receiver = Receiver(*_room(managementClass))
+        self.receiver = Receiver(*_room(managementClass), longest=longest)
+        self.giveUpAt = now + TOTAL_SECONDS
         self.forgetAt = now + IDLE_SECONDS
+        self.answerWindow = 1
 
 
 class _Outgoing:
-    """A message that is going out. C{template} is the frame of each segment."""
+    """
+    A message that is going out, or has gone.
 
-    def __init__(self, template: bytes, message: bytes, path: IBPath, now: float) -> None:
+    @ivar template: the frame of each segment.
+    @ivar forgetAt: until when one that has gone is remembered.
+    """
+
+    def __init__(self, template: bytes, message: bytes, path: IBPath, now: float, window: int) -> None:
         self.path = path
         self.template = template
-        self.sender = Sender(message, *_room(template[1]), now)
+        self.sender = Sender(message, *_room(template[1]), now, _resendSeconds(path), window)
+        self.forgetAt = inf
+
+    @property
+    def deadline(self) -> float:
+        deadline = self.sender.deadline()
+        return self.forgetAt if deadline is None else deadline
 
 
 _Party = tuple[int, GID | None, int]
 
-_Key = tuple[int, int, bool, _Party | None]
-"""The transaction, its class, whether the message is an answer, and who asks, if not we."""
+
+class _Key(NamedTuple):
+    """The transaction, its class, whether the message is an answer, and who asks, if not we."""
+
+    transaction: int
+    managementClass: int
+    isAnswer: bool
+    party: _Party | None
+
+    @property
+    def opposite(self) -> _Key:
+        """Of the same transaction, the other way."""
+        return self._replace(isAnswer=not self.isAnswer)
 
 
 class LongMessages:
@@ -122,6 +193,8 @@ class LongMessages:
         self._ours = (1 << transactionIDBits) - 1
         self._incoming: dict[_Key, _Incoming] = {}
         self._outgoing: dict[_Key, _Outgoing] = {}
+        self._questions = 0
+        self._soonest = inf
         self._packets: list[Packet] = []
         self._events: list[Event] = []
 
@@ -132,71 +205,73 @@ class LongMessages:
         @param template: a whole datagram: its headers are those of each segment.
         """
         key = self._keyOfOurs(template, path)
-        self._outgoing[key] = _Outgoing(template, message, path, now)
+        question = self._incoming.get(key.opposite)
+        window = 1 if question is None else question.answerWindow
+        self._outgoing[key] = _Outgoing(template, message, path, now, window)
         self._advance(key, now)
 
-    def received(self, datagram: bytes, path: IBPath, now: float) -> None:
-        """A packet for which L{isLong} holds, and the way that it took."""
+    def received(self, datagram: bytes, path: IBPath, now: float) -> bool:
+        """
+        A packet for which L{isLong} holds, and the way that it took.
+
+        @return: whether a message has come further by it.
+        """
         header = RMPPHeader.decode(datagram, _HEADER_AT)
         key = self._keyOf(datagram, path)
         if header.type is RMPPType.DATA:
-            self._data(key, datagram, header, path, now)
-            return
-        transaction, managementClass, isResponse, party = key
-        opposite = (transaction, managementClass, not isResponse, party)
-        if opposite in self._outgoing:  # about what we send
-            self._about(opposite, header, now)
-        elif key in self._incoming and header.type is not RMPPType.ACK:  # the sender gives up
-            self._incoming.pop(key)
-            self._events.append(Failed(transaction, header.status))
+            return self._data(key, datagram, header, path, now)
+        if key.opposite in self._outgoing:
+            return self._about(key.opposite, header, now)
+        if key in self._incoming:
+            self._fromSender(key, datagram, header)
+        return False
 
     def expects(self, datagram: bytes, path: IBPath) -> bool:
         """Whether a packet belongs to something that is known here."""
-        transaction, managementClass, isResponse, party = key = self._keyOf(datagram, path)
-        return (
-            key in self._incoming or (transaction, managementClass, not isResponse, party) in self._outgoing
-        )
+        key = self._keyOf(datagram, path)
+        return key in self._incoming or key.opposite in self._outgoing
 
-    def turn(self, datagram: bytes, path: IBPath) -> None:
-        """Our long request is through, a long answer is to come: tell the window for it (IBA 13.6.3.1)."""
-        header = RMPPHeader(
-            version=1, type=RMPPType.ACK, responseTime=0x1F, active=True, data1=0, data2=Receiver(1, 0).window
-        )
-        self._packets.append(Packet(_controlled(datagram, header, flip=False), path))
+    def isAnswering(self, datagram: bytes) -> bool:
+        """Whether an answer to this request of ours has begun to come."""
+        return self._keyOfAnswer(datagram) in self._incoming
 
     def forget(self, datagram: bytes) -> None:
-        """Nobody wants the answer to this request any more: tell who sends it."""
-        managementClass, _, transaction = _HEAD.unpack_from(datagram)
-        transaction &= self._ours
-        self._outgoing.pop((transaction, managementClass, False, None), None)
-        incoming = self._incoming.pop((transaction, managementClass, True, None), None)
-        if incoming is not None and incoming.receiver.message is None:
-            header = abort(RMPPStatus.UNSPECIFIED)
-            self._packets.append(
-                Packet(_controlled(incoming.first, header, flip=True), incoming.path.reverse())
-            )
+        """Nobody wants the answer to this request any more: tell who sends it, or gets the question."""
+        key = self._keyOfAnswer(datagram)
+        outgoing = self._outgoing.pop(key.opposite, None)
+        incoming = self._incoming.pop(key, None)
+        header = refusal(RMPPStatus.UNSPECIFIED)
+        if incoming is not None and not incoming.receiver.isDone:
+            answer = _controlled(incoming.first, header, flip=True)
+            self._packets.append(Packet(answer, incoming.path.reverse()))
+        elif outgoing is not None and not outgoing.sender.isDone:
+            self._packets.append(Packet(_controlled(outgoing.template, header, flip=False), outgoing.path))
 
     def deadline(self) -> float | None:
-        """When to call L{expired}; None for never."""
-        deadlines = [incoming.forgetAt for incoming in self._incoming.values()]
-        for outgoing in self._outgoing.values():
-            deadline = outgoing.sender.deadline()
-            if deadline is not None:
-                deadlines.append(deadline)
-        soonest = min(deadlines, default=float("inf"))
-        return None if soonest == float("inf") else soonest
+        """When to call L{expired}, or earlier; None for never."""
+        if not self._incoming and not self._outgoing:
+            self._soonest = inf
+        return None if self._soonest == inf else self._soonest
 
     def expired(self, now: float) -> None:
         """The time of L{deadline} has come."""
         for key, incoming in tuple(self._incoming.items()):
-            if incoming.forgetAt <= now:
-                del self._incoming[key]
+            if min(incoming.forgetAt, incoming.giveUpAt) <= now:
+                self._giveUp(key, incoming)
         for key, outgoing in tuple(self._outgoing.items()):
+            if outgoing.forgetAt <= now:
+                del self._outgoing[key]
+                continue
             ended = outgoing.sender.expired(now)
             if ended is None:
                 self._advance(key, now)
             else:
                 self._end(key, ended)
+        incomings, outgoings = self._incoming.values(), self._outgoing.values()
+        self._soonest = min(
+            min((min(incoming.forgetAt, incoming.giveUpAt) for incoming in incomings), default=inf),
+            min((outgoing.deadline for outgoing in outgoings), default=inf),
+        )
 
     def outgoing(self) -> Sequence[Packet]:
         """What to send."""
@@ -208,65 +283,141 @@ class LongMessages:
         events, self._events = self._events, []
         return events
 
+    # Whose packets are whose.
+
     def _keyOf(self, datagram: bytes, path: IBPath) -> _Key:
         """Of a packet that has come."""
         managementClass, method, transaction = _HEAD.unpack_from(datagram)
         if method & _RESPONSE:
-            return transaction & self._ours, managementClass, True, None
-        return transaction, managementClass, False, (path.slid, path.sgid, path.sqpn)
+            return _Key(transaction & self._ours, managementClass, True, None)
+        return _Key(transaction, managementClass, False, (path.slid, path.sgid, path.sqpn))
 
     def _keyOfOurs(self, template: bytes, path: IBPath) -> _Key:
         """Of a message that we send."""
         managementClass, method, transaction = _HEAD.unpack_from(template)
         if method & _RESPONSE:
-            return transaction, managementClass, True, (path.dlid, path.dgid, path.dqpn)
-        return transaction & self._ours, managementClass, False, None
+            return _Key(transaction, managementClass, True, (path.dlid, path.dgid, path.dqpn))
+        return _Key(transaction & self._ours, managementClass, False, None)
 
-    def _data(self, key: _Key, datagram: bytes, header: RMPPHeader, path: IBPath, now: float) -> None:
+    def _keyOfAnswer(self, datagram: bytes) -> _Key:
+        """Of the answer to a request of ours."""
+        managementClass, _, transaction = _HEAD.unpack_from(datagram)
+        return _Key(transaction & self._ours, managementClass, True, None)
+
+    # What comes in.
+
+    def _data(self, key: _Key, datagram: bytes, header: RMPPHeader, path: IBPath, now: float) -> bool:
         incoming = self._incoming.get(key)
         if incoming is None:
             if header.data1 != 1:
-                return  # the rest of something that we know nothing of
-            incoming = self._incoming[key] = _Incoming(datagram[1], path, now)
-        if header.data1 == 1 and not incoming.first:
-            incoming.first = datagram
+                return False  # the rest of something that we know nothing of
+            if key.party is not None and not self._hasRoom():
+                refused = _controlled(datagram, refusal(RMPPStatus.RESOURCES_EXHAUSTED), flip=True)
+                self._packets.append(Packet(refused, path.reverse()))
+                return False
+            incoming = self._begin(key, datagram, path, now)
         receiver = incoming.receiver
-        wasWhole = receiver.message is not None
-        if not wasWhole:
-            incoming.forgetAt = now + IDLE_SECONDS
+        wasDone, before = receiver.isDone, receiver.kept
         offset: int = formatOf(datagram[1]).dataOffset  # type: ignore[attr-defined]  # every frame has it
         ended = receiver.received(header, datagram[offset:])
         for answer in receiver.outgoing():
             self._packets.append(Packet(_controlled(datagram, answer, flip=True), path.reverse()))
         if ended is not None:
-            del self._incoming[key]
-            self._events.append(Failed(key[0], ended.status))
-        elif receiver.message is not None and not wasWhole:
+            self._drop(key, ended)
+        elif receiver.isDone and not wasDone:
             incoming.forgetAt = now + LINGER_SECONDS
-            self._events.append(Received(incoming.first, receiver.message))
+            incoming.giveUpAt = inf
+            self._soonest = min(self._soonest, incoming.forgetAt)
+            self._questions -= key.party is not None
+            self._events.append(Received(incoming.first, receiver.take()))
+        elif receiver.kept > before:
+            incoming.forgetAt = now + IDLE_SECONDS
+        return receiver.kept > before
 
-    def _about(self, key: _Key, header: RMPPHeader, now: float) -> None:
+    def _begin(self, key: _Key, datagram: bytes, path: IBPath, now: float) -> _Incoming:
+        longest = None if key.party is None else LONGEST_QUESTION
+        incoming = self._incoming[key] = _Incoming(datagram[1], path, now, longest)
+        incoming.first = datagram
+        self._soonest = min(self._soonest, incoming.forgetAt)
+        if key.party is not None:
+            self._questions += 1
+        elif key.opposite in self._outgoing:
+            del self._outgoing[key.opposite]  # who answers has got the question
+        return incoming
+
+    def _hasRoom(self) -> bool:
+        return self._questions < MOST_QUESTIONS and len(self._incoming) < MOST_REMEMBERED
+
+    def _drop(self, key: _Key, ended: Ended) -> None:
+        """One that was coming in is over: the peer knows."""
+        incoming = self._incoming.pop(key)
+        if not incoming.receiver.isDone:
+            self._questions -= key.party is not None
+            self._events.append(_failed(key, ended))
+
+    def _fromSender(self, key: _Key, datagram: bytes, header: RMPPHeader) -> None:
+        """What its sender says of a message that comes in: that it gives up, or how much of ours may go."""
+        incoming = self._incoming[key]
+        ended = misfit(header)
+        if ended is None:
+            if incoming.receiver.isDone and header.data1 == 0:
+                incoming.answerWindow = header.data2
+            return
+        if not ended.byPeer:
+            refused = _controlled(datagram, refusal(ended.status), flip=True)
+            self._packets.append(Packet(refused, incoming.path.reverse()))
+        self._drop(key, ended)
+
+    def _giveUp(self, key: _Key, incoming: _Incoming) -> None:
+        """Its time is over: of one that has come, to be remembered; else, to come."""
+        if not incoming.receiver.isDone:
+            header = refusal(RMPPStatus.TOTAL_TIME_TOO_LONG)
+            refused = _controlled(incoming.first, header, flip=True)
+            self._packets.append(Packet(refused, incoming.path.reverse()))
+        self._drop(key, Ended(RMPPStatus.TOTAL_TIME_TOO_LONG))
+
+    # What goes out.
+
+    def _about(self, key: _Key, header: RMPPHeader, now: float) -> bool:
+        """An ACK, a STOP or an ABORT of who gets a message of ours."""
         outgoing = self._outgoing[key]
-        ended = outgoing.sender.received(header, now)
+        sender = outgoing.sender
+        wasDone, before = sender.isDone, sender.acknowledged
+        ended = sender.received(header, now)
         if ended is not None:
-            self._end(key, ended, told=header.type is not RMPPType.ACK)
-        elif outgoing.sender.isDone:
-            del self._outgoing[key]
-            self._events.append(Delivered(key[0]))
-        else:
+            self._end(key, ended)
+        elif not sender.isDone:
             self._advance(key, now)
+        else:
+            if key.isAnswer:
+                del self._outgoing[key]
+            else:  # also when it is acknowledged once more: then our ACK was lost
+                outgoing.forgetAt = now + LINGER_SECONDS
+                self._soonest = min(self._soonest, outgoing.forgetAt)
+                header = said(RMPPType.ACK, RMPPStatus.NORMAL, 0, WINDOW)
+                self._packets.append(Packet(_controlled(outgoing.template, header, False), outgoing.path))
+            if not wasDone:
+                self._events.append(Delivered(key.transaction, key.managementClass, key.party is None))
+        return sender.acknowledged > before
 
     def _advance(self, key: _Key, now: float) -> None:
         outgoing = self._outgoing[key]
         for segment in outgoing.sender.outgoing(now):
             self._packets.append(Packet(_segmented(outgoing.template, segment), outgoing.path))
+        self._soonest = min(self._soonest, outgoing.deadline)
 
-    def _end(self, key: _Key, ended: Ended, told: bool = False) -> None:
+    def _end(self, key: _Key, ended: Ended) -> None:
+        """One that was going out is over."""
         outgoing = self._outgoing.pop(key)
-        if not told:
-            header = abort(ended.status)
+        if not ended.byPeer:
+            header = refusal(ended.status)
             self._packets.append(Packet(_controlled(outgoing.template, header, flip=False), outgoing.path))
-        self._events.append(Failed(key[0], ended.status))
+        if ended.byPeer or not outgoing.sender.isDone:
+            self._events.append(_failed(key, ended))
+
+
+def _failed(key: _Key, ended: Ended) -> Failed:
+    return Failed(key.transaction, key.managementClass, key.party is None, ended.status, ended.byPeer)
 
 
 def _segmented(template: bytes, segment: Segment) -> bytes:

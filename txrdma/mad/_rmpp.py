@@ -2,13 +2,17 @@
 The reliable multi-packet protocol: long messages in pieces.
 
 Follows InfiniBand Architecture vol. 1, 13.6. Nothing here reads a clock or a socket. A sender and a receiver
-each serve one message; L{txrdma.mad.agent} has one for each transaction.
+each serve one message; L{txrdma.mad._long} has those of a port.
 
 Where the specification leaves a choice:
 
   - A receiver opens its window to L{WINDOW} segments with its first ACK, and acknowledges whenever half of
-    that has come, so that a sender need not stop.
-  - The length of the last segment is believed, that in the first one is not: some senders leave it 0.
+    that has come, so that a sender need not stop. It keeps what comes after a gap.
+  - A segment beyond the window is dropped, as if it were lost.
+  - Before something is sent again the sender waits as long as acknowledgements took so far and the receiver
+    says that it takes, then twice as long, and so on.
+  - The length in the first segment is a sum of segments with or without the headers of the class: senders
+    differ. Who sends more than it can mean contradicts himself.
 """
 
 from __future__ import annotations
@@ -17,15 +21,40 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from txrdma.mad.messages import RMPPHeader, RMPPStatus, RMPPType
+from txrdma.mad.values import lifetimeSeconds
 
-WINDOW: Final = 64
+WINDOW: Final = 256
 RESEND_SECONDS: Final = 0.2
+"""Until something is sent again, as long as nothing was acknowledged."""
+
+LEAST_RESEND_SECONDS: Final = 0.05
+MOST_RESEND_SECONDS: Final = 2.0
 RESENDS: Final = 7
+
+TOTAL_SECONDS: Final = 600.0
+"""Until a message is given up that still makes progress (IBA 13.6.3.2)."""
 
 LONGEST_MESSAGE: Final = 64 * 1024 * 1024
 """Bytes; a peer could otherwise fill our memory."""
 
+_VERSION: Final = 1
 _NO_RESPONSE_TIME: Final = 0x1F
+_FIRST_ABORT: Final = 118
+
+WORDS: Final = {
+    RMPPStatus.RESOURCES_EXHAUSTED: "there is no room for it",
+    RMPPStatus.TOTAL_TIME_TOO_LONG: "it takes too long",
+    RMPPStatus.INCONSISTENT_LENGTH: "lengths of segments contradict each other",
+    RMPPStatus.INCONSISTENT_FIRST: "a first segment is not number 1, or number 1 not the first",
+    RMPPStatus.BAD_TYPE: "there is no such type of packet",
+    RMPPStatus.WINDOW_TOO_SMALL: "a window ends before what is acknowledged",
+    RMPPStatus.SEGMENT_TOO_BIG: "a segment is acknowledged that was not sent",
+    RMPPStatus.ILLEGAL_STATUS: "a packet has a status that its type cannot have",
+    RMPPStatus.UNSUPPORTED_VERSION: "a packet is of another version of the protocol",
+    RMPPStatus.TOO_MANY_RETRIES: "nobody acknowledges, however often it is sent",
+    RMPPStatus.UNSPECIFIED: "without a reason",
+}
+"""What the codes of L{RMPPStatus} mean for a message (IBA table 118)."""
 
 
 class Segment(NamedTuple):
@@ -36,9 +65,71 @@ class Segment(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The message did not get through: what an ABORT or a STOP said, or what we say in one."""
+    """
+    The message did not get through.
+
+    @ivar byPeer: whether the peer said so, by an ABORT or a STOP; else we have to tell it.
+    """
 
     status: RMPPStatus
+    byPeer: bool = False
+
+
+def misfit(header: RMPPHeader) -> Ended | None:
+    """What the header of any packet may be wrong about, or that it ends the message (IBA 13.6.2.2)."""
+    kind, status = header.type, header.status
+    if header.version != _VERSION:
+        return Ended(RMPPStatus.UNSUPPORTED_VERSION)
+    if kind is RMPPType.STOP:
+        isLegal = status is RMPPStatus.RESOURCES_EXHAUSTED
+        return Ended(status, byPeer=True) if isLegal else Ended(RMPPStatus.ILLEGAL_STATUS)
+    if kind is RMPPType.ABORT:
+        isLegal = status >= _FIRST_ABORT
+        return Ended(status, byPeer=True) if isLegal else Ended(RMPPStatus.ILLEGAL_STATUS)
+    if kind is not RMPPType.DATA and kind is not RMPPType.ACK:
+        return Ended(RMPPStatus.BAD_TYPE)
+    if status is not RMPPStatus.NORMAL:
+        return Ended(RMPPStatus.ILLEGAL_STATUS)
+    return None
+
+
+class Patience:
+    """How long to wait for an acknowledgement, by how long others took."""
+
+    def __init__(self, firstSeconds: float) -> None:
+        self._first = firstSeconds
+        self._smooth: float | None = None
+        self._spread = 0.0
+        self._promised = 0.0
+        self._times = 1
+
+    @property
+    def seconds(self) -> float:
+        """From now until it is sent again."""
+        usual = self._first if self._smooth is None else self._smooth + max(4 * self._spread, 0.02)
+        usual = max(usual + self._promised, LEAST_RESEND_SECONDS)
+        return min(usual * self._times, max(MOST_RESEND_SECONDS, self._first))
+
+    def took(self, seconds: float) -> None:
+        """An acknowledgement came after that time."""
+        if self._smooth is None:
+            self._smooth, self._spread = seconds, seconds / 2
+        else:
+            self._spread += (abs(seconds - self._smooth) - self._spread) / 4
+            self._smooth += (seconds - self._smooth) / 8
+
+    def promised(self, code: int) -> None:
+        """The receiver says how long it takes to answer (IBA 13.6.2.1, RRespTime)."""
+        if code != _NO_RESPONSE_TIME:
+            self._promised = lifetimeSeconds(code)
+
+    def progressed(self) -> None:
+        """Waiting was worth while."""
+        self._times = 1
+
+    def failed(self) -> None:
+        """It was not."""
+        self._times *= 2
 
 
 class Sender:
@@ -46,25 +137,36 @@ class Sender:
     The sending half.
 
     @ivar isDone: everything was acknowledged.
+    @ivar acknowledged: how many segments were.
     """
 
     def __init__(
-        self, message: bytes, room: int, overhead: int, now: float, resendSeconds: float = RESEND_SECONDS
+        self,
+        message: bytes,
+        room: int,
+        overhead: int,
+        now: float,
+        resendSeconds: float = RESEND_SECONDS,
+        window: int = 1,
     ) -> None:
         """
         @param room: bytes of the message in each segment.
         @param overhead: bytes behind the RMPP header that each segment has besides and that lengths include.
+        @param window: how many segments may go before the first ACK.
         """
         self._message = message
         self._room = room
         self._overhead = overhead
         self._last = max(1, -(-len(message) // room))
-        self._acknowledged = 0
-        self._windowEnd = 1
+        self.acknowledged = 0
+        self._windowEnd = max(1, window)
         self._next = 1
-        self._resendSeconds = resendSeconds
+        self._highest = 0
+        self._patience = Patience(resendSeconds)
+        self._timed: tuple[int, float] | None = None
         self._resendsLeft = RESENDS
-        self._resendAt = now + resendSeconds
+        self._resendAt = now + self._patience.seconds
+        self._giveUpAt = now + TOTAL_SECONDS
         self.isDone = False
 
     def outgoing(self, now: float) -> list[Segment]:
@@ -74,42 +176,62 @@ class Sender:
             segments.append(self._segment(self._next))
             self._next += 1
         if segments:
-            self._resendAt = now + self._resendSeconds
+            self._resendAt = now + self._patience.seconds
+            sent = self._next - 1
+            if self._timed is None and sent > self._highest:
+                self._timed = sent, now
+            self._highest = max(self._highest, sent)
         return segments
 
     def received(self, header: RMPPHeader, now: float) -> Ended | None:
         """An ACK, a STOP or an ABORT."""
-        if header.type in (RMPPType.STOP, RMPPType.ABORT):
-            return Ended(header.status)
+        ended = misfit(header)
+        if ended is not None:
+            return ended
         if header.type is not RMPPType.ACK:
             return Ended(RMPPStatus.BAD_TYPE)
         number, end = header.data1, header.data2
-        if number > self._next - 1:
+        if number > self._highest:
             return Ended(RMPPStatus.SEGMENT_TOO_BIG)
         if end < number:
             return Ended(RMPPStatus.WINDOW_TOO_SMALL)
-        if number > self._acknowledged:
-            self._acknowledged = number
-            self._resendsLeft = RESENDS
-            self._resendAt = now + self._resendSeconds
+        self._patience.promised(header.responseTime)
+        if number > self.acknowledged:
+            self._progressed(number, now)
         self._windowEnd = max(self._windowEnd, end)
-        self.isDone = self._acknowledged >= self._last
+        self.isDone = self.acknowledged >= self._last
         return None
 
     def deadline(self) -> float | None:
         """When to call L{expired}."""
-        return None if self.isDone else self._resendAt
+        return None if self.isDone else min(self._resendAt, self._giveUpAt)
 
     def expired(self, now: float) -> Ended | None:
         """Nobody has acknowledged: send again from there on, or give up."""
-        if self.isDone or now < self._resendAt:
+        if self.isDone:
+            return None
+        if now >= self._giveUpAt:
+            return Ended(RMPPStatus.TOTAL_TIME_TOO_LONG)
+        if now < self._resendAt:
             return None
         if self._resendsLeft == 0:
             return Ended(RMPPStatus.TOO_MANY_RETRIES)
         self._resendsLeft -= 1
-        self._resendAt = now + self._resendSeconds
-        self._next = self._acknowledged + 1
+        self._patience.failed()
+        self._timed = None  # whatever comes now, nobody knows what it is about
+        self._resendAt = now + self._patience.seconds
+        self._next = self.acknowledged + 1
         return None
+
+    def _progressed(self, number: int, now: float) -> None:
+        self.acknowledged = number
+        self._next = max(self._next, number + 1)
+        self._resendsLeft = RESENDS
+        if self._timed is not None and number >= self._timed[0]:
+            self._patience.took(now - self._timed[1])
+            self._timed = None
+        self._patience.progressed()
+        self._resendAt = now + self._patience.seconds
 
     def _segment(self, number: int) -> Segment:
         begin = (number - 1) * self._room
@@ -121,7 +243,7 @@ class Sender:
         if isLast:
             length = len(data) + self._overhead
         header = RMPPHeader(
-            version=1,
+            version=_VERSION,
             type=RMPPType.DATA,
             responseTime=_NO_RESPONSE_TIME,
             active=True,
@@ -137,93 +259,123 @@ class Receiver:
     """
     The receiving half.
 
-    @ivar message: all of it; None until it is complete.
+    @ivar isDone: all of it has come.
+    @ivar kept: how many segments have come.
     """
 
-    def __init__(self, room: int, overhead: int, window: int = WINDOW) -> None:
+    def __init__(self, room: int, overhead: int, window: int = WINDOW, longest: int | None = None) -> None:
         """
         @param room: bytes of the message in each segment.
         @param overhead: bytes behind the RMPP header that each segment has besides.
+        @param longest: bytes of a message; L{LONGEST_MESSAGE} when it isn't said.
         """
         self._room = room
         self._overhead = overhead
         self._window = window
+        self._mostSegments = (LONGEST_MESSAGE if longest is None else longest) // room
         self._expected = 1
-        self._windowEnd = 1
+        self._windowEnd = window
         self._acknowledged = 0
         self._parts: list[bytes] = []
+        self._early: dict[int, bytes] = {}
+        self._last: int | None = None
+        self._promised: int | None = None
         self._answers: list[RMPPHeader] = []
-        self.message: bytes | None = None
+        self.isDone = False
+        self.kept = 0
 
-    @property
-    def window(self) -> int:
-        """How many segments it takes at once."""
-        return self._window
+    def take(self) -> bytes:
+        """The whole message, which is not kept here any more."""
+        parts, self._parts = self._parts, []
+        return b"".join(parts)
 
     def received(self, header: RMPPHeader, data: bytes) -> Ended | None:
         """
         A DATA segment, a STOP or an ABORT.
 
         @param data: what follows the header and the fields of the class.
-        @return: why it has failed; then an ABORT is in L{outgoing}, unless the peer said so.
+        @return: why it has failed; then what tells the peer is in L{outgoing}, unless the peer said so.
         """
-        if header.type in (RMPPType.STOP, RMPPType.ABORT):
-            return Ended(header.status)
-        if header.type is not RMPPType.DATA:
-            return self._abort(RMPPStatus.BAD_TYPE)
+        ended = misfit(header)
+        if ended is None and header.type is not RMPPType.DATA:
+            ended = Ended(RMPPStatus.BAD_TYPE)
         number = header.data1
-        if header.first != (number == 1) or number == 0:
-            return self._abort(RMPPStatus.INCONSISTENT_FIRST)
-        if number != self._expected or self.message is not None:
-            return self._outOfOrder(number)
+        if ended is None and header.first != (number == 1):
+            ended = Ended(RMPPStatus.INCONSISTENT_FIRST)
+        if ended is not None:
+            return self._refuse(ended)
+        if number < self._expected or self.isDone:  # it was here before: the ACK was lost
+            self._acknowledge()
+            return None
         length = self._room
         if header.last:
             length = header.data2 - self._overhead
-            if not 0 <= length <= min(self._room, len(data)):
-                return self._abort(RMPPStatus.INCONSISTENT_LENGTH)
-        if number * self._room > LONGEST_MESSAGE:
-            return self._abort(RMPPStatus.RESOURCES_EXHAUSTED)
-        self._parts.append(bytes(data[:length]))
-        self._expected += 1
+        elif header.first and header.data2:
+            self._promised = -(-header.data2 // self._room)
+        if not 0 <= length <= self._room or self._contradicts(number, header.last):
+            return self._refuse(Ended(RMPPStatus.INCONSISTENT_LENGTH))
+        if number > self._windowEnd or len(data) < length:
+            return None
+        if number > self._mostSegments:
+            return self._refuse(Ended(RMPPStatus.RESOURCES_EXHAUSTED))
         if header.last:
-            self.message = b"".join(self._parts)
-            self._parts.clear()
-        if header.last or number >= self._windowEnd or number - self._acknowledged >= self._window // 2:
-            self._acknowledge()
+            self._last = number
+        self._keep(number, bytes(data[:length]))
         return None
 
     def outgoing(self) -> Sequence[RMPPHeader]:
-        """The ACKs or the ABORT to send."""
+        """The ACKs, the STOP or the ABORT to send."""
         answers, self._answers = self._answers, []
         return answers
 
-    def _outOfOrder(self, number: int) -> Ended | None:
-        """One that was here before is acknowledged again; one after a gap is not: the sender comes again."""
-        if number < self._expected:
+    def _contradicts(self, number: int, isLast: bool) -> bool:
+        """Whether that can't be, after what other segments have said (IBA 13.6.2.1)."""
+        if isLast:
+            return self._last not in (None, number) or any(early > number for early in self._early)
+        if self._last is not None and number >= self._last:
+            return True
+        return self._promised is not None and number >= self._promised
+
+    def _keep(self, number: int, data: bytes) -> None:
+        if number in self._early:
+            return
+        self.kept += 1
+        if number != self._expected:
+            self._early[number] = data
+            return
+        self._parts.append(data)
+        self._expected += 1
+        hadGap = bool(self._early)
+        while self._early and self._expected in self._early:
+            self._parts.append(self._early.pop(self._expected))
+            self._expected += 1
+        self.isDone = self._last is not None and self._expected > self._last
+        arrived = self._expected - 1
+        isFull = arrived >= self._windowEnd or arrived - self._acknowledged >= self._window // 2
+        if self.isDone or hadGap or isFull or self._acknowledged == 0:
             self._acknowledge()
-            return None
-        if number > max(self._windowEnd, self._expected):
-            return self._abort(RMPPStatus.SEGMENT_TOO_BIG)
-        return None
 
     def _acknowledge(self) -> None:
         last = self._acknowledged = self._expected - 1
         self._windowEnd = max(self._windowEnd, last + self._window)
-        self._answers.append(_said(RMPPType.ACK, RMPPStatus.NORMAL, last, self._windowEnd))
+        self._answers.append(said(RMPPType.ACK, RMPPStatus.NORMAL, last, self._windowEnd))
 
-    def _abort(self, status: RMPPStatus) -> Ended:
-        self._answers.append(abort(status))
-        return Ended(status)
-
-
-def abort(status: RMPPStatus) -> RMPPHeader:
-    """The header that ends a message, in both directions."""
-    return _said(RMPPType.ABORT, status, 0, 0)
+    def _refuse(self, ended: Ended) -> Ended:
+        if not ended.byPeer:
+            self._answers.append(refusal(ended.status))
+        return ended
 
 
-def _said(kind: RMPPType, status: RMPPStatus, data1: int, data2: int) -> RMPPHeader:
+def refusal(status: RMPPStatus) -> RMPPHeader:
+    """The header that ends a message, in both directions: a STOP for want of room, else an ABORT."""
+    isStop = status is RMPPStatus.RESOURCES_EXHAUSTED
+    return said(RMPPType.STOP if isStop else RMPPType.ABORT, status, 0, 0)
+
+
+def said(kind: RMPPType, status: RMPPStatus, data1: int, data2: int) -> RMPPHeader:
+    """The header of a packet that has nothing behind it."""
     return RMPPHeader(
-        version=1,
+        version=_VERSION,
         type=kind,
         responseTime=_NO_RESPONSE_TIME,
         active=True,

@@ -1,23 +1,22 @@
 """
-The cores of long messages: they deliver through whatever a wire does, and believe no nonsense.
+The two halves of a long message: what they send, and what they make of what comes.
 """
 
 from __future__ import annotations
 
-from random import Random
-
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.error import WireError
-from txrdma.iba.path import IBPath
-from txrdma.iba.types import LID, QPN
-from txrdma.mad._frames import frame
-from txrdma.mad._long import Delivered, Failed, IDLE_SECONDS, isLong, LINGER_SECONDS, LongMessages, Received
-from txrdma.mad._rmpp import Ended, Receiver, RESEND_SECONDS, RESENDS, Sender, WINDOW
-from txrdma.mad.attributes import ManagementClass, Method
+from txrdma.mad._rmpp import (
+    Ended,
+    LEAST_RESEND_SECONDS,
+    MOST_RESEND_SECONDS,
+    Receiver,
+    RESEND_SECONDS,
+    RESENDS,
+    Sender,
+    TOTAL_SECONDS,
+    WINDOW,
+)
 from txrdma.mad.messages import RMPPHeader, RMPPStatus, RMPPType
 
 ROOM, OVERHEAD = 200, 20
@@ -46,90 +45,181 @@ class ReceiverTests(SynchronousTestCase):
     def setUp(self) -> None:
         self.receiver = Receiver(ROOM, OVERHEAD)
 
+    def take(self, number: int, length: int = 0, last: bool = False, content: bytes | None = None) -> None:
+        """A segment comes, and is fine."""
+        header = data(number, length, number == 1, last)
+        self.assertIsNone(self.receiver.received(header, bytes(ROOM) if content is None else content))
+
     def acknowledged(self) -> list[tuple[int, int]]:
         return [(h.data1, h.data2) for h in self.receiver.outgoing() if h.type is RMPPType.ACK]
 
-    def aborted(self, ended: Ended | None, status: RMPPStatus) -> None:
+    def refused(self, ended: Ended | None, status: RMPPStatus, kind: RMPPType = RMPPType.ABORT) -> None:
         """It is over, and the sender is told why."""
         self.assertEqual(ended, Ended(status))
         (header,) = self.receiver.outgoing()
-        self.assertEqual((header.type, header.status), (RMPPType.ABORT, status))
+        self.assertEqual((header.type, header.status, header.version), (kind, status, 1))
+        self.assertFalse(self.receiver.isDone)
 
     def test_message(self) -> None:
         """Segments make a message; the first and the last are acknowledged, and half a window between."""
         last = WINDOW + 3
         for number in range(1, last + 1):
             header = data(number, 27 if number == last else 0, number == 1, number == last)
-            self.assertIsNone(self.receiver.received(header, bytes((number,)) * ROOM))
-        message = self.receiver.message
-        assert message is not None
+            self.assertIsNone(self.receiver.received(header, number.to_bytes(2, "big") * (ROOM // 2)))
+        self.assertTrue(self.receiver.isDone)
+        message = self.receiver.take()
         self.assertEqual(len(message), ROOM * (last - 1) + 7)
-        self.assertEqual(message[-7:], bytes((last,)) * 7)
-        numbers = [number for number, _ in self.acknowledged()]
+        self.assertEqual(message[-7:-1], last.to_bytes(2, "big") * 3)
+        acknowledged = self.acknowledged()
+        numbers = [number for number, _ in acknowledged]
         self.assertEqual((numbers[0], numbers[-1]), (1, last))
         self.assertTrue(all(b - a <= WINDOW // 2 for a, b in zip(numbers, numbers[1:], strict=False)))
+        self.assertEqual([end - number for number, end in acknowledged], [WINDOW] * len(acknowledged))
 
     def test_again(self) -> None:
-        """What was here before is acknowledged again, also after the end."""
-        self.receiver.received(data(1, first=True), bytes(ROOM))
-        self.receiver.received(data(2, 25, last=True), bytes(ROOM))
+        """What was here before is acknowledged again, also after the end; it does not count twice."""
+        self.take(1)
+        self.take(2, 25, last=True, content=b"abcde".ljust(ROOM))
         self.acknowledged()
-        for header in (data(1, first=True), data(2, 25, last=True)):
-            self.assertIsNone(self.receiver.received(header, bytes(ROOM)))
+        for number in (1, 2):
+            self.take(number, 21, last=number == 2, content=b"x" * ROOM)
             self.assertEqual([number for number, _ in self.acknowledged()], [2])
+        self.assertEqual(self.receiver.take(), bytes(ROOM) + b"abcde")
+        self.assertEqual((self.receiver.take(), self.receiver.kept), (b"", 2))
+
+    def test_behindTheLast(self) -> None:
+        """So is what comes after the last one has: the message is as it is."""
+        self.take(1, 21, last=True)
+        self.acknowledged()
+        self.take(2)
+        self.assertEqual([number for number, _ in self.acknowledged()], [1])
+        self.assertTrue(self.receiver.isDone)
 
     def test_gap(self) -> None:
-        """What comes after a gap is left to be sent again."""
-        self.receiver.received(data(1, first=True), bytes(ROOM))
+        """What comes after a gap is kept; when it is filled, all of that is acknowledged at once."""
+        self.take(1)
         self.acknowledged()
-        self.assertIsNone(self.receiver.received(data(3), bytes(ROOM)))
+        for number in (4, 3, 4, 6):
+            self.take(number, content=bytes((number,)) * ROOM)
         self.assertEqual(self.acknowledged(), [])
+        self.take(2, content=b"2" * ROOM)
+        self.assertEqual([number for number, _ in self.acknowledged()], [4])
+        self.take(7, 20, last=True)
+        self.assertFalse(self.receiver.isDone)
+        self.take(5, content=b"5" * ROOM)
+        self.assertEqual([number for number, _ in self.acknowledged()], [7])
+        parts = (b"\0", b"2", b"\3", b"\4", b"5", b"\6")
+        self.assertEqual(self.receiver.take(), b"".join(part * ROOM for part in parts))
 
     def test_beyondTheWindow(self) -> None:
-        """A segment that nobody has allowed ends the message."""
-        self.receiver.received(data(1, first=True), bytes(ROOM))
+        """A segment that nobody has allowed is dropped, whatever it says."""
+        self.take(1)
         self.acknowledged()
-        ended = self.receiver.received(data(WINDOW + 2), bytes(ROOM))
-        self.aborted(ended, RMPPStatus.SEGMENT_TOO_BIG)
+        for number in (WINDOW + 2, 0xFFFFFFFF):
+            self.take(number)
+            self.take(number, 30, last=True)
+        self.assertEqual(self.acknowledged(), [])
+        self.take(2, 20, last=True)
+        self.assertTrue(self.receiver.isDone)
 
     def test_contradictions(self) -> None:
-        """So do a first segment that is not number 1, one that is and says nothing of it, and number 0."""
-        for header in (data(2, first=True), data(1), data(0), data(0, first=True)):
+        """A first segment that is not number 1 ends it, one that is and says nothing of it, and number 0."""
+        for header in (data(2, first=True), data(1), data(0, first=True)):
             self.receiver = Receiver(ROOM, OVERHEAD)
-            self.aborted(self.receiver.received(header, bytes(ROOM)), RMPPStatus.INCONSISTENT_FIRST)
+            self.refused(self.receiver.received(header, bytes(ROOM)), RMPPStatus.INCONSISTENT_FIRST)
 
     def test_lengths(self) -> None:
         """So does a last segment with more in it than fits, or less than its own headers."""
         for length in (0, 19, 221, 0xFFFFFFFF):
             self.receiver = Receiver(ROOM, OVERHEAD)
             ended = self.receiver.received(data(1, length, True, True), bytes(ROOM))
-            self.aborted(ended, RMPPStatus.INCONSISTENT_LENGTH)
-            self.assertIsNone(self.receiver.message)
+            self.refused(ended, RMPPStatus.INCONSISTENT_LENGTH)
 
     def test_firstLength(self) -> None:
-        """What the first segment says of the length of all is not believed."""
-        for length in (0, 1, 0xFFFFFFFF):
+        """
+        The first segment says how long all are together, or nothing.
+
+        With the headers of the class, or without. Who sends more ends the message; who sends less has lied to
+        nobody's harm (IBA 13.6.2.1).
+        """
+        for length in (0, 3 * 220, 2 * 220 + 21, 3 * ROOM, 2 * ROOM + 1, 0xFFFFFFFF):
             self.receiver = Receiver(ROOM, OVERHEAD)
-            self.assertIsNone(self.receiver.received(data(1, length, first=True), bytes(ROOM)))
-            self.assertIsNone(self.receiver.received(data(2, 21, last=True), b"x" * ROOM))
-            self.assertEqual(self.receiver.message, bytes(ROOM) + b"x")
+            self.take(1, length)
+            self.take(2)
+            self.take(3, 21, last=True)
+            self.assertTrue(self.receiver.isDone)
+        for length, last in ((1, 1), (220, 2), (ROOM, 1), (2 * ROOM, 2), (2 * 220, 3)):
+            self.receiver = Receiver(ROOM, OVERHEAD)
+            for number in range(1, last):
+                self.take(number, length)
+            self.acknowledged()
+            ended = self.receiver.received(data(last, length, last == 1), bytes(ROOM))
+            self.refused(ended, RMPPStatus.INCONSISTENT_LENGTH)
+
+    def test_twoEnds(self) -> None:
+        """A message that has two ends, or goes on behind its end, is none."""
+        for early, late in (
+            (data(4, 30, last=True), data(5, 30, last=True)),
+            (data(4, 30, last=True), data(3, 30, last=True)),
+            (data(4, 30, last=True), data(4)),
+            (data(4, 30, last=True), data(6)),
+            (data(5), data(4, 30, last=True)),
+        ):
+            self.receiver = Receiver(ROOM, OVERHEAD)
+            self.take(1)
+            self.assertIsNone(self.receiver.received(early, bytes(ROOM)))
+            self.acknowledged()
+            self.refused(self.receiver.received(late, bytes(ROOM)), RMPPStatus.INCONSISTENT_LENGTH)
+
+    def test_cutShort(self) -> None:
+        """A segment with less in it than it says is no datagram: it has to come again."""
+        self.assertIsNone(self.receiver.received(data(1, first=True), bytes(ROOM - 1)))
+        self.assertIsNone(self.receiver.received(data(1, 30, True, True), bytes(9)))
+        self.assertEqual((self.receiver.kept, self.acknowledged()), (0, []))
 
     def test_tooLong(self) -> None:
-        """A message without end is not kept for ever."""
-        self.patch(__import__("txrdma.mad._rmpp", fromlist=["x"]), "LONGEST_MESSAGE", 10 * ROOM)
+        """A message without end is not kept for ever: STOP says that there is no room for it."""
+        self.receiver = Receiver(ROOM, OVERHEAD, longest=10 * ROOM)
         for number in range(1, 11):
-            self.assertIsNone(self.receiver.received(data(number, first=number == 1), bytes(ROOM)))
+            self.take(number)
         self.acknowledged()
         ended = self.receiver.received(data(11), bytes(ROOM))
-        self.aborted(ended, RMPPStatus.RESOURCES_EXHAUSTED)
+        self.refused(ended, RMPPStatus.RESOURCES_EXHAUSTED, RMPPType.STOP)
 
     def test_senderGivesUp(self) -> None:
-        """An ABORT and a STOP end it without an answer; another kind of packet with one."""
-        for kind in (RMPPType.ABORT, RMPPType.STOP):
-            header = said(kind, status=RMPPStatus.TOO_MANY_RETRIES)
-            self.assertEqual(self.receiver.received(header, b""), Ended(RMPPStatus.TOO_MANY_RETRIES))
+        """An ABORT ends it without an answer, and so does a STOP."""
+        for kind, status in ENDS:
+            self.assertEqual(self.receiver.received(said(kind, status=status), b""), Ended(status, True))
             self.assertEqual(self.receiver.outgoing(), [])
-        self.aborted(self.receiver.received(said(RMPPType(9)), b""), RMPPStatus.BAD_TYPE)
+
+    def test_wrongPackets(self) -> None:
+        """Another type or version ends it, and a status that a packet cannot have."""
+        for header, status in (*MISFITS, (said(RMPPType.ACK, 1, 2), RMPPStatus.BAD_TYPE)):
+            self.receiver = Receiver(ROOM, OVERHEAD)
+            self.refused(self.receiver.received(header, bytes(ROOM)), status)
+
+
+ENDS = (
+    (RMPPType.STOP, RMPPStatus.RESOURCES_EXHAUSTED),
+    *((RMPPType.ABORT, RMPPStatus(code)) for code in range(118, 128)),
+    (RMPPType.ABORT, RMPPStatus(128)),  # of a class
+    (RMPPType.ABORT, RMPPStatus(255)),  # of a vendor
+)
+"""Packets that end a message (IBA table 118)."""
+
+MISFITS = (
+    (said(RMPPType(9), 1), RMPPStatus.BAD_TYPE),
+    (said(RMPPType.NONE, 1), RMPPStatus.BAD_TYPE),
+    (data(1, first=True).replace(version=2), RMPPStatus.UNSUPPORTED_VERSION),
+    (said(RMPPType.ABORT, status=RMPPStatus.BAD_TYPE).replace(version=0), RMPPStatus.UNSUPPORTED_VERSION),
+    (data(1, first=True).replace(status=RMPPStatus.BAD_TYPE), RMPPStatus.ILLEGAL_STATUS),
+    (said(RMPPType.ACK, 1, 2, status=RMPPStatus.RESOURCES_EXHAUSTED), RMPPStatus.ILLEGAL_STATUS),
+    (said(RMPPType.STOP, status=RMPPStatus.BAD_TYPE), RMPPStatus.ILLEGAL_STATUS),
+    (said(RMPPType.STOP), RMPPStatus.ILLEGAL_STATUS),
+    (said(RMPPType.ABORT, status=RMPPStatus.RESOURCES_EXHAUSTED), RMPPStatus.ILLEGAL_STATUS),
+    (said(RMPPType.ABORT, status=RMPPStatus(117)), RMPPStatus.ILLEGAL_STATUS),
+)
+"""Packets that are wrong in themselves, and the status that says so (IBA table 118)."""
 
 
 class SenderTests(SynchronousTestCase):
@@ -141,8 +231,35 @@ class SenderTests(SynchronousTestCase):
     def numbers(self, now: float = 0.0) -> list[int]:
         return [segment.header.data1 for segment in self.sender.outgoing(now)]
 
-    def acknowledge(self, number: int, end: int, now: float = 0.0) -> Ended | None:
-        return self.sender.received(said(RMPPType.ACK, number, end), now)
+    def acknowledge(self, number: int, end: int, now: float = 0.0, responseTime: int = 31) -> Ended | None:
+        header = said(RMPPType.ACK, number, end).replace(responseTime=responseTime)
+        return self.sender.received(header, now)
+
+    def deadline(self) -> float:
+        deadline = self.sender.deadline()
+        assert deadline is not None
+        return deadline
+
+    def test_segments(self) -> None:
+        """Each but the last is full; the first says how much they are together, the last how much it has."""
+        self.numbers()
+        self.sender = Sender(b"a" * ROOM + b"b" * ROOM + b"end", ROOM, OVERHEAD, 0.0, window=10)
+        segments = self.sender.outgoing(0.0)
+        self.assertEqual([s.data for s in segments], [b"a" * ROOM, b"b" * ROOM, b"end"])
+        headers = [s.header for s in segments]
+        self.assertEqual([h.data1 for h in headers], [1, 2, 3])
+        self.assertEqual([h.data2 for h in headers], [2 * ROOM + 3 + 3 * OVERHEAD, 0, 3 + OVERHEAD])
+        self.assertEqual([(h.first, h.last) for h in headers], [(True, False), (False, False), (False, True)])
+        for header in headers:
+            self.assertEqual((header.version, header.type, header.status), (1, RMPPType.DATA, 0))
+            self.assertEqual((header.active, header.responseTime), (True, 31))
+
+    def test_exact(self) -> None:
+        """What fills its segments has no empty one behind; nothing at all is one segment."""
+        for length, count, said in ((0, 1, 20), (ROOM, 1, 220), (2 * ROOM, 2, 220)):
+            segments = Sender(bytes(length), ROOM, OVERHEAD, 0.0, window=10).outgoing(0.0)
+            self.assertEqual((len(segments), segments[-1].header.data2), (count, said))
+            self.assertTrue(segments[0].header.first and segments[-1].header.last)
 
     def test_window(self) -> None:
         """One segment first, then what the window allows; it never shrinks."""
@@ -160,20 +277,46 @@ class SenderTests(SynchronousTestCase):
         self.assertTrue(self.sender.isDone)
         self.assertIsNone(self.sender.deadline())
 
+    def test_oldACKs(self) -> None:
+        """What is acknowledged once more, or less than before, changes nothing and brings nothing again."""
+        self.numbers()
+        self.acknowledge(1, 6)
+        self.numbers()
+        self.acknowledge(5, 6)
+        due = self.deadline()
+        for number, end in ((5, 6), (5, 5), (3, 4), (0, 0), (1, 6)):
+            self.assertIsNone(self.acknowledge(number, end, 0.01))
+            self.assertEqual(self.numbers(0.01), [])
+        self.assertEqual(self.deadline(), due)
+        self.acknowledge(5, 7, 0.02)
+        self.assertEqual(self.numbers(0.02), [7])
+
+    def test_lateACK(self) -> None:
+        """An ACK that crosses what is sent again is right: that was sent before."""
+        self.numbers()
+        self.acknowledge(1, 6)
+        self.numbers()
+        self.sender.expired(self.deadline())
+        self.assertIsNone(self.acknowledge(6, 8, 1.0))
+        self.assertEqual(self.numbers(1.0), [7, 8])
+
     def test_resend(self) -> None:
-        """Without an acknowledgement it is sent again from there on; not for ever."""
+        """Without an acknowledgement it is sent again from there on, ever later; not for ever."""
         self.numbers()
         self.acknowledge(1, 4)
         self.numbers()
-        now = 0.0
+        now, waited = 0.0, []
         for _ in range(RESENDS):
-            self.assertIsNone(self.sender.expired(now + RESEND_SECONDS / 2))
-            now = self.sender.deadline() or 0.0
+            due = self.deadline()
+            waited.append(round(due - now, 6))
+            self.assertIsNone(self.sender.expired((now + due) / 2))
+            now = due
             self.assertIsNone(self.sender.expired(now))
             self.assertEqual(self.numbers(now), [2, 3, 4])
-        self.assertEqual(
-            self.sender.expired(self.sender.deadline() or 0.0), Ended(RMPPStatus.TOO_MANY_RETRIES)
-        )
+        self.assertEqual(self.sender.expired(self.deadline()), Ended(RMPPStatus.TOO_MANY_RETRIES))
+        self.assertEqual(waited[0], LEAST_RESEND_SECONDS)  # the first one came at once
+        self.assertEqual(waited[1:4], [2 * waited[0], 4 * waited[0], 8 * waited[0]])
+        self.assertEqual(waited[-1], MOST_RESEND_SECONDS)
 
     def test_progress(self) -> None:
         """Every progress gives new patience."""
@@ -181,122 +324,57 @@ class SenderTests(SynchronousTestCase):
         now = 0.0
         for number in range(1, 10):
             for _ in range(RESENDS):
-                now = self.sender.deadline() or 0.0
+                now = self.deadline()
                 self.assertIsNone(self.sender.expired(now))
                 self.numbers(now)
             self.assertIsNone(self.acknowledge(number, number + 1, now))
             self.assertEqual(self.numbers(now), [number + 1])
 
+    def test_patience(self) -> None:
+        """It waits as long as acknowledgements take; what was sent twice says nothing of that."""
+        self.assertEqual(self.deadline(), RESEND_SECONDS)
+        self.numbers(0.0)
+        self.acknowledge(1, 2, 0.5)
+        self.numbers(0.5)
+        self.assertEqual(self.deadline(), 0.5 + 0.5 + 4 * 0.25)
+        self.sender.expired(self.deadline())
+        self.numbers(2.0)
+        self.acknowledge(2, 3, 2.001)  # of which of the two?
+        self.numbers(2.001)
+        self.assertEqual(self.deadline(), 2.001 + 1.5)
+
+    def test_responseTime(self) -> None:
+        """It waits longer when the receiver says that it needs longer, but not without end."""
+        self.numbers(0.0)
+        self.acknowledge(1, 2, 0.0, responseTime=18)
+        self.numbers(0.0)
+        self.assertAlmostEqual(self.deadline(), 0.02 + 4.096e-6 * 2**18)
+        self.acknowledge(2, 3, 0.0, responseTime=30)
+        self.numbers(0.0)
+        self.assertEqual(self.deadline(), MOST_RESEND_SECONDS)
+
+    def test_totalTime(self) -> None:
+        """Who acknowledges for ever, a little at a time, is left."""
+        self.sender = Sender(bytes(10_000 * ROOM), ROOM, OVERHEAD, 0.0)
+        now, number = 0.0, 1
+        while (ended := self.sender.expired(now)) is None:
+            self.numbers(now)
+            now += 1.0
+            self.acknowledge(number, number + 1, now)
+            number += 1
+            self.assertLess(now, 2 * TOTAL_SECONDS)
+        self.assertEqual((ended, now), (Ended(RMPPStatus.TOTAL_TIME_TOO_LONG), TOTAL_SECONDS))
+
     def test_nonsense(self) -> None:
         """Acknowledgements of what was not sent, and windows that end before them, end the message."""
         self.numbers()
         self.assertEqual(self.acknowledge(2, 10), Ended(RMPPStatus.SEGMENT_TOO_BIG))
+        self.assertEqual(self.acknowledge(0xFFFFFFFF, 0xFFFFFFFF), Ended(RMPPStatus.SEGMENT_TOO_BIG))
         self.assertEqual(self.acknowledge(1, 0), Ended(RMPPStatus.WINDOW_TOO_SMALL))
-        self.assertEqual(self.sender.received(data(1), 0.0), Ended(RMPPStatus.BAD_TYPE))
+        for header, status in (*MISFITS, (data(1), RMPPStatus.BAD_TYPE)):
+            self.assertEqual(self.sender.received(header, 0.0), Ended(status))
 
     def test_receiverGivesUp(self) -> None:
         """STOP and ABORT say why."""
-        header = said(RMPPType.STOP, status=RMPPStatus.RESOURCES_EXHAUSTED)
-        self.assertEqual(self.sender.received(header, 0.0), Ended(RMPPStatus.RESOURCES_EXHAUSTED))
-
-
-TEMPLATE = frame(ManagementClass.SUBN_ADM, Method.GET_TABLE_RESP, 77, 0x11, 0, b"")
-TO_CLIENT = IBPath(dlid=LID(1), dqpn=QPN(1))
-FROM_SERVER = IBPath(slid=LID(2), dlid=LID(1), sqpn=QPN(1), dqpn=QPN(1))
-FROM_CLIENT = IBPath(slid=LID(1), dlid=LID(2), sqpn=QPN(1), dqpn=QPN(1))
-
-
-class LongMessagesTests(SynchronousTestCase):
-    """Both ends, and a wire."""
-
-    @settings(max_examples=60, deadline=None)
-    @given(length=st.integers(0, 30_000), loss=st.floats(0, 0.3), seed=st.integers(0, 1 << 30))
-    def test_wire(self, length: int, loss: float, seed: int) -> None:
-        """A message arrives as it is, once, or its sender says that it hasn't; nothing is left."""
-        random = Random(seed)
-        message = random.randbytes(length)
-        server, client = LongMessages(), LongMessages()
-        ends: list[object] = []
-        arrived: list[bytes] = []
-        onTheWay: list[tuple[float, int, LongMessages, bytes, IBPath]] = []
-        now = 0.0
-        server.send(TEMPLATE, message, TO_CLIENT, now)
-        while now < 1000:
-            for end, other, path in ((server, client, FROM_SERVER), (client, server, FROM_CLIENT)):
-                for packet in end.outgoing():
-                    for _ in range(1 + (random.random() < loss)):
-                        if random.random() >= loss:
-                            when = now + 0.01 * random.random()
-                            onTheWay.append((when, len(onTheWay), other, packet.datagram, path))
-            ends += server.events()
-            arrived += [event.message for event in client.events() if isinstance(event, Received)]
-            times = [due for end in (server, client) if (due := end.deadline()) is not None]
-            times += [each[0] for each in onTheWay]
-            if not times:
-                break
-            now = min(times)
-            for each in sorted(each for each in onTheWay if each[0] <= now):
-                onTheWay.remove(each)
-                each[2].received(each[3], each[4], now)
-            for end in (server, client):
-                end.expired(now)
-        self.assertIsNone(server.deadline())
-        self.assertIsNone(client.deadline())
-        self.assertEqual(len(ends), 1)
-        if isinstance(ends[0], Delivered) or arrived:
-            self.assertEqual(arrived, [message])
-        else:
-            self.assertIsInstance(ends[0], Failed)
-
-    def test_silence(self) -> None:
-        """What a sender has begun and not ended is forgotten, and what has ended, too."""
-        for segments, patience in ((1, IDLE_SECONDS), (2, LINGER_SECONDS)):
-            server, client = LongMessages(), LongMessages()
-            server.send(TEMPLATE, bytes(300), TO_CLIENT, 0.0)
-            for _ in range(segments):
-                (packet,) = server.outgoing()
-                client.received(packet.datagram, FROM_SERVER, 5.0)
-                for answer in client.outgoing():
-                    server.received(answer.datagram, FROM_CLIENT, 5.0)
-            self.assertEqual(client.deadline(), 5.0 + patience)
-            client.expired(5.0 + patience)
-            self.assertIsNone(client.deadline())
-            self.assertFalse(client.expects(TEMPLATE, FROM_SERVER))
-
-    @settings(max_examples=300, deadline=None)
-    @given(
-        packets=st.lists(
-            st.tuples(
-                st.sampled_from([0x12, 0x92, 0x14, 0x94]),
-                st.integers(0, 3),
-                st.integers(0, 5),
-                st.integers(0, 255),
-                st.integers(0, 255),
-                st.one_of(st.integers(0, 70), st.integers(0, 0xFFFFFFFF)),
-                st.one_of(st.integers(0, 300), st.integers(0, 0xFFFFFFFF)),
-                st.sampled_from([24, 25, 26, 36, 56, 100, 256]),
-            ),
-            max_size=40,
-        )
-    )
-    def test_nonsense(self, packets: list[tuple[int, ...]]) -> None:
-        """Whatever comes, nothing breaks, and nothing is kept for ever."""
-        long = LongMessages()
-        long.send(TEMPLATE, bytes(1000), TO_CLIENT, 0.0)
-        for method, transaction, kind, flags, status, data1, data2, length in packets:
-            head = bytes((1, 3, 2, method)) + bytes(4) + transaction.to_bytes(8, "big") + bytes(8)
-            rmpp = bytes((1, kind, flags, status)) + data1.to_bytes(4, "big") + data2.to_bytes(4, "big")
-            datagram = (head + rmpp)[:length].ljust(length, b"\0")
-            if isLong(datagram):
-                try:
-                    long.received(datagram, FROM_CLIENT, 1.0)
-                except WireError:
-                    pass
-        long.outgoing()
-        long.events()
-        for _ in range(100):
-            deadline = long.deadline()
-            if deadline is None:
-                break
-            long.expired(deadline)
-        self.assertIsNone(long.deadline())
+        for kind, status in ENDS:
+            self.assertEqual(self.sender.received(said(kind, status=status), 0.0), Ended(status, True))

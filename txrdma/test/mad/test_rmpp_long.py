@@ -1,0 +1,533 @@
+"""
+The long messages of a port: they arrive through whatever a wire does, and nonsense harms nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heappush
+from itertools import count
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import WireError
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import LID, QPN
+from txrdma.mad._frames import frame
+from txrdma.mad._long import (
+    Delivered,
+    Event,
+    Failed,
+    IDLE_SECONDS,
+    isLong,
+    LINGER_SECONDS,
+    LONGEST_QUESTION,
+    LongMessages,
+    MOST_QUESTIONS,
+    Packet,
+    Received,
+)
+from txrdma.mad._rmpp import LONGEST_MESSAGE, Receiver, TOTAL_SECONDS, WINDOW
+from txrdma.mad.attributes import ManagementClass, Method
+from txrdma.mad.messages import RMPPHeader, RMPPStatus, RMPPType
+
+ADMINISTRATION = ManagementClass.SUBN_ADM
+QUESTION = frame(ADMINISTRATION, Method.GET_MULTI, 77, 0x3A, 0, b"")
+ANSWER = frame(ADMINISTRATION, Method.GET_MULTI_RESP, 77, 0x3A, 0, b"")
+TABLE = frame(ADMINISTRATION, Method.GET_TABLE_RESP, 77, 0x11, 0, b"")
+ASK = IBPath(dlid=LID(2), dqpn=QPN(1))
+TO_CLIENT = IBPath(dlid=LID(1), dqpn=QPN(1))
+FROM_SERVER = IBPath(slid=LID(2), dlid=LID(1), sqpn=QPN(1), dqpn=QPN(1))
+FROM_CLIENT = IBPath(slid=LID(1), dlid=LID(2), sqpn=QPN(1), dqpn=QPN(1))
+
+
+def rmpp(datagram: bytes) -> RMPPHeader:
+    return RMPPHeader.decode(datagram, 24)
+
+
+def changed(datagram: bytes, **fields: object) -> bytes:
+    """The same with another RMPP header."""
+    return datagram[:24] + rmpp(datagram).replace(**fields).encode() + datagram[36:]
+
+
+class Pair:
+    """
+    A client and a server, and a wire that loses, doubles and delays by a seed.
+
+    @ivar now: seconds.
+    @ivar events: of the client, of the server.
+    """
+
+    def __init__(
+        self, seed: int = 0, loss: float = 0.0, duplication: float = 0.0, jitter: float = 0.0
+    ) -> None:
+        self.random = Random(seed)
+        self.loss, self.duplication, self.jitter = loss, duplication, jitter
+        self.client, self.server = LongMessages(), LongMessages()
+        self.events: tuple[list[Event], list[Event]] = ([], [])
+        self.now = 0.0
+        self.packets = 0
+        self._onTheWay: list[tuple[float, int, LongMessages, bytes, IBPath]] = []
+        self._order = count()
+
+    def run(self, seconds: float = 3000.0) -> None:
+        """Until all is quiet."""
+        end = self.now + seconds
+        while self.step() and self.now < end:
+            pass
+
+    def step(self) -> bool:
+        """What is next; False when there is nothing."""
+        self._carry()
+        deadlines = (self.client.deadline(), self.server.deadline())
+        times = [deadline for deadline in deadlines if deadline is not None]
+        if self._onTheWay:
+            times.append(self._onTheWay[0][0])
+        if not times:
+            return False
+        self.now = max(self.now, min(times))
+        while self._onTheWay and self._onTheWay[0][0] <= self.now:
+            _, _, end, datagram, path = heappop(self._onTheWay)
+            end.received(datagram, path, self.now)
+        for end in (self.client, self.server):
+            deadline = end.deadline()
+            if deadline is not None and deadline <= self.now:
+                end.expired(self.now)
+        return True
+
+    def _carry(self) -> None:
+        ends = ((self.client, self.server, FROM_CLIENT), (self.server, self.client, FROM_SERVER))
+        for (end, other, path), heard in zip(ends, self.events, strict=True):
+            heard += end.events()
+            for packet in end.outgoing():
+                self.packets += 1
+                for _ in range(1 + (self.random.random() < self.duplication)):
+                    if self.random.random() >= self.loss:
+                        when = self.now + 0.0005 + self.jitter * self.random.random()
+                        heappush(self._onTheWay, (when, next(self._order), other, packet.datagram, path))
+
+
+def received(events: Iterable[Event]) -> list[bytes]:
+    return [event.message for event in events if isinstance(event, Received)]
+
+
+class WireTests(SynchronousTestCase):
+    """Both ends, and a wire."""
+
+    @settings(max_examples=60, deadline=None)
+    @given(
+        length=st.integers(0, 150_000),
+        loss=st.floats(0, 0.3),
+        duplication=st.floats(0, 0.3),
+        jitter=st.sampled_from([0.0, 0.001, 0.01, 0.5]),
+        seed=st.integers(0, 1 << 30),
+    )
+    def test_wire(self, length: int, loss: float, duplication: float, jitter: float, seed: int) -> None:
+        """A message arrives as it is, once, or its sender says that it hasn't; nothing is left."""
+        pair = Pair(seed, loss, duplication, jitter)
+        message = pair.random.randbytes(length)
+        pair.server.send(TABLE, message, TO_CLIENT, 0.0)
+        pair.run()
+        (end,) = pair.events[1]
+        arrived = received(pair.events[0])
+        if isinstance(end, Delivered) or arrived:
+            self.assertEqual(arrived, [message])
+        else:
+            self.assertIsInstance(end, Failed)
+        self.quiet(pair)
+
+    def quiet(self, pair: Pair) -> None:
+        """Nothing is left."""
+        for end in (pair.client, pair.server):
+            self.assertIsNone(end.deadline())
+            self.assertEqual((end._incoming, end._outgoing, end._questions), ({}, {}, 0))
+
+    @settings(max_examples=6, deadline=None)
+    @given(
+        wire=st.sampled_from([(0.05, 0.0, 0.0), (0.05, 0.05, 0.002), (0.0, 0.3, 0.01), (0.15, 0.0, 0.0)]),
+        seed=st.integers(0, 1 << 30),
+    )
+    def test_tenThousandRecords(self, wire: tuple[float, float, float], seed: int) -> None:
+        """So does a table of 10,000 records: with 5 % lost, with some doubled and in disorder besides."""
+        pair = Pair(seed, *wire)
+        message = pair.random.randbytes(10_000 * 112)
+        pair.server.send(TABLE, message, TO_CLIENT, 0.0)
+        pair.run()
+        self.assertEqual(received(pair.events[0]), [message])
+        self.assertEqual(pair.events[1], [Delivered(77, ADMINISTRATION, False)])
+        self.quiet(pair)
+
+    def test_speed(self) -> None:
+        """At 5 % loss that takes less than the 40 seconds that Linux gives a message to come."""
+        pair = Pair(4, 0.05)
+        pair.server.send(TABLE, bytes(10_000 * 112), TO_CLIENT, 0.0)
+        while not received(pair.events[0]):
+            pair.step()
+        self.assertLess(pair.now, 20.0)
+
+    @settings(max_examples=60, deadline=None)
+    @given(
+        asked=st.integers(0, 5000),
+        told=st.integers(0, 30_000),
+        loss=st.floats(0, 0.2),
+        duplication=st.floats(0, 0.3),
+        jitter=st.sampled_from([0.0, 0.01]),
+        seed=st.integers(0, 1 << 30),
+    )
+    def test_doubleSided(
+        self, asked: int, told: int, loss: float, duplication: float, jitter: float, seed: int
+    ) -> None:
+        """A long question is answered by a long answer, whatever gets lost (IBA 13.6.6.3)."""
+        pair = Pair(seed, loss, duplication, jitter)
+        question, answer = pair.random.randbytes(asked), pair.random.randbytes(told)
+        pair.client.send(QUESTION, question, ASK, 0.0)
+        hasAnswered = False
+        while pair.step():
+            if received(pair.events[1]) and not hasAnswered:
+                hasAnswered = True
+                pair.server.send(ANSWER, answer, TO_CLIENT, pair.now)
+        failed = [event for events in pair.events for event in events if isinstance(event, Failed)]
+        if not failed:
+            self.assertEqual(received(pair.events[1]), [question])
+            self.assertEqual(received(pair.events[0]), [answer])
+        self.quiet(pair)
+
+
+class DoubleSidedTests(SynchronousTestCase):
+    """How the direction turns (IBA 13.6.6.3)."""
+
+    def setUp(self) -> None:
+        self.client, self.server = LongMessages(), LongMessages()
+
+    def ask(self, length: int = 100) -> bytes:
+        """The question goes through; the datagram that acknowledges it."""
+        self.client.send(QUESTION, bytes(length), ASK, 0.0)
+        while True:
+            for packet in self.client.outgoing():
+                self.server.received(packet.datagram, FROM_CLIENT, 0.0)
+            (packet,) = self.server.outgoing()
+            if self.server.events():
+                return packet.datagram
+            self.client.received(packet.datagram, FROM_SERVER, 0.0)
+
+    def turned(self) -> bytes:
+        """What the client says then."""
+        (packet,) = self.client.outgoing()
+        header = rmpp(packet.datagram)
+        self.assertEqual((header.type, header.data1, header.data2), (RMPPType.ACK, 0, WINDOW))
+        self.assertEqual(packet.datagram[3], Method.GET_MULTI)
+        return packet.datagram
+
+    def answered(self) -> int:
+        """How many segments of an answer go at once."""
+        self.server.send(ANSWER, bytes(20_000), TO_CLIENT, 0.0)
+        return len(self.server.outgoing())
+
+    def test_turn(self) -> None:
+        """Who asked opens the window for the answer by an ACK of segment 0."""
+        acknowledged = self.ask(1000)
+        self.assertTrue(self.client.received(acknowledged, FROM_SERVER, 0.0))
+        self.assertEqual(self.client.events(), [Delivered(77, ADMINISTRATION, True)])
+        self.server.received(self.turned(), FROM_CLIENT, 0.0)
+        self.assertEqual(self.answered(), 100)
+
+    def test_unturned(self) -> None:
+        """Until that has come one segment may go, as Linux has it; then the rest."""
+        acknowledged = self.ask()
+        self.client.received(acknowledged, FROM_SERVER, 0.0)
+        turn = self.turned()
+        self.assertEqual(self.answered(), 1)
+        self.server.received(turn, FROM_CLIENT, 0.0)
+        self.assertEqual(len(self.server.outgoing()), 99)
+
+    def test_turnLost(self) -> None:
+        """A server that acknowledges the question once more has not heard it: it is said again."""
+        acknowledged = self.ask()
+        for _ in range(3):
+            self.client.received(acknowledged, FROM_SERVER, 0.0)
+            self.turned()
+        self.assertEqual(self.client.events(), [Delivered(77, ADMINISTRATION, True)])
+        self.answered()
+        self.client.expired(LINGER_SECONDS)
+        self.assertIsNone(self.client.deadline())
+        self.client.received(acknowledged, FROM_SERVER, LINGER_SECONDS)
+        self.assertEqual(self.client.outgoing(), [])
+
+    def test_acknowledgedByItsAnswer(self) -> None:
+        """When the answer comes the question has come, though its ACK was lost."""
+        self.ask()
+        self.server.send(ANSWER, b"answer", TO_CLIENT, 0.0)
+        (packet,) = self.server.outgoing()
+        self.client.received(packet.datagram, FROM_SERVER, 0.0)
+        self.assertEqual(received(self.client.events()), [b"answer"])
+        self.client.outgoing()
+        self.client.expired(1.0)
+        self.assertEqual(self.client.outgoing(), [])
+
+    def test_questionRefused(self) -> None:
+        """Who gets a question may end it, also after it has come."""
+        for isWhole in (False, True):
+            self.setUp()
+            acknowledged = self.ask()
+            if isWhole:
+                self.client.received(acknowledged, FROM_SERVER, 0.0)
+            self.client.events()
+            abort = changed(acknowledged, type=RMPPType.ABORT, status=RMPPStatus.UNSPECIFIED)
+            self.client.received(abort, FROM_SERVER, 0.0)
+            (event,) = self.client.events()
+            assert isinstance(event, Failed)
+            self.assertEqual((event.transactionID, event.isOurs), (77, True))
+            self.assertTrue(event.byPeer)
+            self.assertIsNone(self.client.deadline())
+
+
+class EndTests(SynchronousTestCase):
+    """How messages end that do not arrive, and what is remembered of any."""
+
+    def begin(self, message: bytes = bytes(1000)) -> tuple[LongMessages, LongMessages, bytes]:
+        """A table's first segment has come."""
+        server, client = LongMessages(), LongMessages()
+        server.send(TABLE, message, TO_CLIENT, 0.0)
+        (packet,) = server.outgoing()
+        client.received(packet.datagram, FROM_SERVER, 0.0)
+        (answer,) = client.outgoing()
+        server.received(answer.datagram, FROM_CLIENT, 0.0)
+        return server, client, packet.datagram
+
+    def told(self, packets: Sequence[Packet], method: int, status: RMPPStatus, kind: RMPPType) -> bytes:
+        """What the peer is told."""
+        (packet,) = packets
+        header = rmpp(packet.datagram)
+        self.assertEqual((packet.datagram[3], header.type, header.status), (method, kind, status))
+        self.assertEqual((header.data1, header.data2, packet.datagram[36:]), (0, 0, bytes(220)))
+        self.assertEqual(packet.datagram[8:16], TABLE[8:16])
+        return packet.datagram
+
+    def failed(self, end: LongMessages, status: RMPPStatus) -> Failed:
+        (event,) = end.events()
+        assert isinstance(event, Failed)
+        self.assertEqual((event.status, event.transactionID, event.managementClass), (status, 77, 3))
+        self.assertIsNone(end.deadline())
+        return event
+
+    def test_wrongSegments(self) -> None:
+        """Whatever is wrong with a segment ends the message, on both sides."""
+        for fields, status in (
+            ({"version": 2}, RMPPStatus.UNSUPPORTED_VERSION),
+            ({"status": RMPPStatus.BAD_TYPE}, RMPPStatus.ILLEGAL_STATUS),
+            ({"first": True}, RMPPStatus.INCONSISTENT_FIRST),
+            ({"last": True, "data2": 0}, RMPPStatus.INCONSISTENT_LENGTH),
+            ({"type": RMPPType(7)}, RMPPStatus.BAD_TYPE),
+            ({"type": RMPPType.STOP, "status": RMPPStatus.UNSPECIFIED}, RMPPStatus.ILLEGAL_STATUS),
+        ):
+            server, client, _ = self.begin()
+            second, *_ = server.outgoing()
+            self.assertFalse(client.received(changed(second.datagram, **fields), FROM_SERVER, 1.0))
+            said = self.told(client.outgoing(), Method.GET_TABLE, status, RMPPType.ABORT)
+            event = self.failed(client, status)
+            self.assertEqual((event.isOurs, event.byPeer), (True, False))
+            server.received(said, FROM_CLIENT, 1.0)
+            self.assertEqual(server.outgoing(), [])
+            event = self.failed(server, status)
+            self.assertFalse(event.isOurs)
+            self.assertTrue(event.byPeer)
+
+    def test_wrongACKs(self) -> None:
+        """The same with an acknowledgement."""
+        for fields, status in (
+            ({"version": 2}, RMPPStatus.UNSUPPORTED_VERSION),
+            ({"status": RMPPStatus.BAD_TYPE}, RMPPStatus.ILLEGAL_STATUS),
+            ({"data1": 200, "data2": 300}, RMPPStatus.SEGMENT_TOO_BIG),
+            ({"data1": 1, "data2": 0}, RMPPStatus.WINDOW_TOO_SMALL),
+            ({"type": RMPPType(7)}, RMPPStatus.BAD_TYPE),
+        ):
+            server, client, first = self.begin()
+            server.outgoing()
+            client.received(first, FROM_SERVER, 0.0)
+            (packet,) = client.outgoing()
+            server.received(changed(packet.datagram, **fields), FROM_CLIENT, 1.0)
+            said = self.told(server.outgoing(), Method.GET_TABLE_RESP, status, RMPPType.ABORT)
+            self.failed(server, status)
+            client.received(said, FROM_SERVER, 1.0)
+            self.assertEqual(client.outgoing(), [])
+            self.failed(client, status)
+
+    def test_tooLong(self) -> None:
+        """A table without end is stopped before it fills our memory."""
+        self.patch(Receiver, "__init__", _small(Receiver))
+        server, client, _ = self.begin(bytes(30_000))
+        for packet in server.outgoing():
+            client.received(packet.datagram, FROM_SERVER, 0.0)
+            if client.deadline() is None:
+                break
+        *_, last = client.outgoing()
+        said = self.told([last], Method.GET_TABLE, RMPPStatus.RESOURCES_EXHAUSTED, RMPPType.STOP)
+        self.assertFalse(self.failed(client, RMPPStatus.RESOURCES_EXHAUSTED).byPeer)
+        server.received(said, FROM_CLIENT, 0.0)
+        self.failed(server, RMPPStatus.RESOURCES_EXHAUSTED)
+
+    def test_limits(self) -> None:
+        """Answers to us may be long, others' questions less so."""
+        self.assertGreater(LONGEST_MESSAGE, 10 * 10_000 * 112)
+        server = LongMessages()
+        self.assertGreater(LONGEST_QUESTION, 1 << 16)
+        for end, template, path, most in (
+            (LongMessages(), TABLE, FROM_SERVER, LONGEST_MESSAGE),
+            (server, QUESTION, FROM_CLIENT, LONGEST_QUESTION),
+        ):
+            header = RMPPHeader(version=1, type=RMPPType.DATA, active=True, first=True, data1=1)
+            end.received(template[:24] + header.encode() + template[36:], path, 0.0)
+            (incoming,) = end._incoming.values()
+            self.assertEqual(incoming.receiver._mostSegments, most // 200)
+
+    def test_manyQuestions(self) -> None:
+        """Only so many messages of strangers may be on their way; when one has come there is room again."""
+        server = LongMessages()
+        header = RMPPHeader(version=1, type=RMPPType.DATA, active=True, first=True, data1=1)
+        question = QUESTION[:24] + header.encode() + QUESTION[36:]
+
+        def begin(number: int) -> RMPPType:
+            server.received(question[:8] + number.to_bytes(8, "big") + question[16:], FROM_CLIENT, 0.0)
+            (packet,) = server.outgoing()
+            return rmpp(packet.datagram).type
+
+        self.assertEqual([begin(number) for number in range(MOST_QUESTIONS)], [RMPPType.ACK] * MOST_QUESTIONS)
+        self.assertEqual(begin(MOST_QUESTIONS), RMPPType.STOP)
+        ended = changed(question, first=False, last=True, data1=2, data2=20)
+        server.received(ended[:8] + bytes(8) + ended[16:], FROM_CLIENT, 0.0)
+        server.outgoing()
+        self.assertEqual(begin(MOST_QUESTIONS), RMPPType.ACK)
+        server.expired(IDLE_SECONDS)
+        self.assertIsNone(server.deadline())
+        server.outgoing()
+        self.assertEqual(begin(0), RMPPType.ACK)
+
+    def test_silence(self) -> None:
+        """What a sender has begun and not ended is given up, and it is told; what has ended is forgotten."""
+        for segments, patience in ((1, IDLE_SECONDS), (2, LINGER_SECONDS)):
+            server, client = LongMessages(), LongMessages()
+            server.send(TABLE, bytes(300), TO_CLIENT, 0.0)
+            for _ in range(segments):
+                (packet,) = server.outgoing()
+                client.received(packet.datagram, FROM_SERVER, 5.0)
+                for answer in client.outgoing():
+                    server.received(answer.datagram, FROM_CLIENT, 5.0)
+            client.events()
+            self.assertEqual(client.deadline(), 5.0 + patience)
+            client.expired(5.0 + patience)
+            if segments == 1:
+                status = RMPPStatus.TOTAL_TIME_TOO_LONG
+                self.told(client.outgoing(), Method.GET_TABLE, status, RMPPType.ABORT)
+                self.failed(client, status)
+            self.assertEqual((client.outgoing(), client.events()), ([], []))
+            self.assertIsNone(client.deadline())
+            self.assertFalse(client.expects(TABLE, FROM_SERVER))
+
+    def test_creeping(self) -> None:
+        """A sender who never ends, though he goes on, is left, too; who only repeats himself, sooner."""
+        for isRepeated, limit in ((False, TOTAL_SECONDS), (True, IDLE_SECONDS)):
+            server, client, first = self.begin(bytes(200_000))
+            now = 0.0
+            segment = server.outgoing()[0].datagram
+            number = 1
+            while client.deadline() is not None and now < 2 * TOTAL_SECONDS:
+                now += 1.0
+                number += 1
+                datagram = first if isRepeated else changed(segment, data1=number)
+                self.assertEqual(client.received(datagram, FROM_SERVER, now), not isRepeated)
+                client.expired(now)
+            self.assertEqual(now, limit)
+            self.failed(client, RMPPStatus.TOTAL_TIME_TOO_LONG)
+
+    def test_forgotten(self) -> None:
+        """Whoever sends us something that we do not want any more is told."""
+        _, client, _ = self.begin()
+        client.forget(TABLE)
+        self.told(client.outgoing(), Method.GET_TABLE, RMPPStatus.UNSPECIFIED, RMPPType.ABORT)
+        self.assertIsNone(client.deadline())
+        client.send(QUESTION, bytes(1000), ASK, 0.0)
+        client.outgoing()
+        client.forget(QUESTION)
+        self.told(client.outgoing(), Method.GET_MULTI, RMPPStatus.UNSPECIFIED, RMPPType.ABORT)
+        self.assertIsNone(client.deadline())
+        self.assertEqual(client.events(), [])
+
+    def test_strangers(self) -> None:
+        """What belongs to nothing that is known is not answered: but a first segment begins something."""
+        client, header = (
+            LongMessages(),
+            RMPPHeader(version=1, type=RMPPType.ACK, active=True, data1=1, data2=9),
+        )
+        for kind in (RMPPType.ACK, RMPPType.STOP, RMPPType.ABORT, RMPPType(9)):
+            datagram = TABLE[:24] + header.replace(type=kind).encode() + TABLE[36:]
+            self.assertFalse(client.received(datagram, FROM_SERVER, 0.0))
+        client.received(changed(datagram, type=RMPPType.DATA, data1=2), FROM_SERVER, 0.0)
+        self.assertEqual((client.outgoing(), client.events(), client.deadline()), ([], [], None))
+
+    def test_isLong(self) -> None:
+        """The flag says whether a packet belongs to a long message (IBA 13.6.2.1)."""
+        header = RMPPHeader(version=1, type=RMPPType.DATA, active=True)
+        for fields, expected in (
+            ({}, True),
+            ({"version": 2}, True),
+            ({"type": RMPPType(7)}, True),
+            ({"active": False}, False),
+            ({"active": False, "first": True, "last": True}, False),
+        ):
+            datagram = TABLE[:24] + header.replace(**fields).encode() + TABLE[36:]
+            self.assertEqual(isLong(datagram), expected, fields)
+            self.assertFalse(isLong(datagram[:1] + bytes((ManagementClass.PERFORMANCE,)) + datagram[2:]))
+            self.assertFalse(isLong(datagram[:35]))
+
+    @settings(max_examples=300, deadline=None)
+    @given(
+        packets=st.lists(
+            st.tuples(
+                st.sampled_from([0x12, 0x92, 0x14, 0x94]),
+                st.integers(0, 3),
+                st.integers(0, 5),
+                st.integers(0, 255),
+                st.integers(0, 255),
+                st.one_of(st.integers(0, 70), st.integers(0, 0xFFFFFFFF)),
+                st.one_of(st.integers(0, 300), st.integers(0, 0xFFFFFFFF)),
+                st.sampled_from([24, 25, 26, 36, 56, 100, 256]),
+            ),
+            max_size=40,
+        )
+    )
+    def test_nonsense(self, packets: list[tuple[int, ...]]) -> None:
+        """Whatever comes, nothing breaks, and nothing is kept for ever."""
+        long = LongMessages()
+        long.send(TABLE, bytes(1000), TO_CLIENT, 0.0)
+        for method, transaction, kind, flags, status, data1, data2, length in packets:
+            head = bytes((1, 3, 2, method)) + bytes(4) + transaction.to_bytes(8, "big") + bytes(8)
+            rmpp = bytes((1, kind, flags, status)) + data1.to_bytes(4, "big") + data2.to_bytes(4, "big")
+            datagram = (head + rmpp)[:length].ljust(length, b"\0")
+            if isLong(datagram):
+                try:
+                    long.received(datagram, FROM_CLIENT, 1.0)
+                except WireError:
+                    pass
+        long.outgoing()
+        long.events()
+        for _ in range(100):
+            deadline = long.deadline()
+            if deadline is None:
+                break
+            long.expired(deadline)
+        self.assertIsNone(long.deadline())
+        self.assertEqual(long._questions, 0)
+
+
+def _small(kind: type) -> object:
+    """Receivers that have room for ten segments."""
+    begin = kind.__init__  # type: ignore[misc]  # of this very class
+
+    def smaller(self: object, room: int, overhead: int, **more: object) -> None:
+        begin(self, room, overhead, longest=10 * room)
+
+    return smaller
