@@ -8,11 +8,12 @@ import sys
 from typing import Any
 
 from txrdma.commands.errors import counted, ThresholdOptions
-from txrdma.commands.fabrics import opened, Session, tellJSON
-from txrdma.commands.sweeping import swept
+from txrdma.commands.fabrics import opened, tellJSON
+from txrdma.commands.nodenames import NodeNames, readNodeNames
+from txrdma.commands.sweeping import loaded, swept
 from txrdma.error import RDMAError
 from txrdma.mad.fabric import Fabric
-from txrdma.mad.health import counterFindings, Finding, findings, managerFindings
+from txrdma.mad.health import counterFindings, Finding, findings, managerFindings, recordedManagers
 
 COULD_NOT_LOOK = 2
 
@@ -24,7 +25,8 @@ class CommandOptions(ThresholdOptions):
         "Look at a whole fabric: nodes that do not answer, links that are not active or have less width or "
         "speed than both ends have enabled, MTUs that differ, LIDs and GUIDs that are missing or that two "
         "have, subnet managers, counters of errors. A line for each finding; the exit status is 0 when all "
-        "is well, 1 when there are findings, and 2 when the fabric could not be looked at."
+        "is well, 1 when there are findings, and 2 when the fabric could not be looked at. With --load and "
+        "no --device only the snapshot is looked at, and nobody is asked."
     )
     optFlags = [
         ["no-errors", None, "Don't ask for counters."],
@@ -36,14 +38,19 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
     """C{txrdma check}."""
     try:
         thresholds = options.thresholds()
-        with opened(reactor, options) as session:
-            fabric = await swept(session)
-            for node in fabric.nodes.values():
-                node.description = session.names.name(node.guid, node.description)
-            found = await _looked(session, fabric)
-            if not options["no-errors"]:
-                nodes = [node for node in fabric.nodes.values() if node.lid]  # others are findings already
-                found += counterFindings(await counted(session, fabric, thresholds, nodes))
+        if options["load"] and not options["device"]:
+            fabric = _named(loaded(options["load"]), readNodeNames(options["node-names"]))
+            found = findings(fabric) + recordedManagers(fabric)
+        else:
+            with opened(reactor, options) as session:
+                fabric = _named(await swept(session), session.names)
+                found = findings(fabric)
+                found += await managerFindings(session.agent, session.endPort, fabric)
+                if not options["no-errors"]:
+                    nodes = [
+                        node for node in fabric.nodes.values() if node.lid
+                    ]  # others are findings already
+                    found += counterFindings(await counted(session, fabric, thresholds, nodes))
     except RDMAError as error:
         print(f"txrdma check: {error}", file=sys.stderr)
         raise SystemExit(COULD_NOT_LOOK) from error
@@ -58,8 +65,10 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
         raise SystemExit(1)
 
 
-async def _looked(session: Session, fabric: Fabric) -> list[Finding]:
-    return findings(fabric) + await managerFindings(session.agent, session.endPort, fabric)
+def _named(fabric: Fabric, names: NodeNames) -> Fabric:
+    for node in fabric.nodes.values():
+        node.description = names.name(node.guid, node.description)
+    return fabric
 
 
 def summary(fabric: Fabric, found: list[Finding]) -> str:

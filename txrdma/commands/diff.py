@@ -10,8 +10,8 @@ from typing import Any
 from twisted.python import usage
 
 from txrdma.commands.fabrics import tellJSON
-from txrdma.commands.nodenames import readNodeNames
-from txrdma.commands.sweeping import fabricOf, loaded, SweepOptions, tellProblems
+from txrdma.commands.nodenames import NodeNames, readNodeNames
+from txrdma.commands.sweeping import fabricOf, INTERRUPTED, isInterrupted, loaded, SweepOptions, tellProblems
 from txrdma.error import RDMAError
 from txrdma.mad.differences import Difference, differences
 from txrdma.mad.fabric import Fabric
@@ -24,9 +24,9 @@ class CommandOptions(SweepOptions):
 
     synopsis = "[options] BEFORE [AFTER]"
     longdesc = (
-        "Tell what is different in two snapshots, that is files which discover --save has written: nodes, "
-        "ports, links, states, rates and LIDs. Without AFTER the fabric is looked at now. The exit status "
-        "is 0 when nothing has changed, 1 when something has, and 2 when there is nothing to compare."
+        "Tell what is different in two snapshots, that is files which discover has written (JSON, or text): "
+        "nodes, ports, links, states, rates and LIDs. Without AFTER the fabric is looked at now. The exit "
+        "status is 0 when nothing has changed, 1 when something has, and 2 when there is nothing to compare."
     )
 
     def parseArgs(self, before: str = "", after: str = "", *rest: str) -> None:
@@ -38,12 +38,18 @@ class CommandOptions(SweepOptions):
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
     """C{txrdma diff}."""
     try:
-        before = _named(loaded(options["before"]), options)
-        after = loaded(options["after"]) if options["after"] else await fabricOf(reactor, options)
-        found = differences(before, _named(after, options))
+        before = loaded(options["before"])
+        if options["after"]:
+            after, names = loaded(options["after"]), readNodeNames(options["node-names"])
+        else:
+            after, names = await fabricOf(reactor, options)
     except RDMAError as error:
         print(f"txrdma diff: {error}", file=sys.stderr)
         raise SystemExit(COULD_NOT_LOOK) from error
+    if isInterrupted(after):
+        tellProblems(after)
+        raise SystemExit(INTERRUPTED)
+    found = differences(_named(before, names), _named(after, names))
     if options["json"]:
         tellJSON([differenceDict(each) for each in found])
     else:
@@ -56,9 +62,8 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
         raise SystemExit(1)
 
 
-def _named(fabric: Fabric, options: Any) -> Fabric:
+def _named(fabric: Fabric, names: NodeNames) -> Fabric:
     """By the node-name map."""
-    names = readNodeNames(options["node-names"])
     for node in fabric.nodes.values():
         node.description = names.name(node.guid, node.description)
     return fabric

@@ -4,6 +4,7 @@ C{txrdma discover}: what a fabric consists of.
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -11,16 +12,24 @@ from typing import Any, Final
 from twisted.python import usage
 
 from txrdma.commands.fabrics import tellJSON
-from txrdma.commands.nodenames import NodeNames, readNodeNames
-from txrdma.commands.sweeping import fabricOf, SweepOptions, tellProblems
-from txrdma.commands.topologies import dotText, fabricDict, listing, netText, slurmText
+from txrdma.commands.nodenames import NodeNames
+from txrdma.commands.sweeping import endWith, fabricOf, INTERRUPTED, isInterrupted, SweepOptions, tellProblems
+from txrdma.commands.topologies import dotText, listing, netText, toldDict
 from txrdma.error import DeviceUnavailable
+from txrdma.mad.chassis import chassis
 from txrdma.mad.fabric import Fabric
+
+
+def _slurm(fabric: Fabric, names: NodeNames) -> Iterable[str]:
+    from txrdma.commands.slurm import slurmText  # seldom needed
+
+    return slurmText(fabric, names)
+
 
 _TEXTS: Final[dict[str, Callable[[Fabric, NodeNames], Iterable[str]]]] = {
     "text": listing,
     "dot": dotText,
-    "slurm": slurmText,
+    "slurm": _slurm,
     "net": lambda fabric, names: netText(fabric, names).splitlines(),
 }
 FORMATS: Final = ("text", "json", "dot", "svg", "slurm", "net")
@@ -32,8 +41,10 @@ class CommandOptions(SweepOptions):
     longdesc = (
         "Tell all nodes, ports and links: as text like ibnetdiscover's, as JSON, as a graph for Graphviz "
         "(dot) or drawn by it (svg), as Slurm's topology.conf (slurm), or as a net file for simulators "
-        "(net). What could not be found out is told on standard error, and then the exit status is 1."
+        "(net). Text, JSON and net files can be loaded again. What could not be found out is told on "
+        "standard error, and then the exit status is 1."
     )
+    optFlags = [["chassis", "g", "In text, tell nodes of one chassis together, and first."]]
     optParameters = [["format", "f", "text", "One of " + ", ".join(FORMATS) + "."]]
 
     def postOptions(self) -> None:
@@ -46,18 +57,20 @@ class CommandOptions(SweepOptions):
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
     """C{txrdma discover}."""
-    fabric = await fabricOf(reactor, options)
-    names = readNodeNames(options["node-names"])
-    if options["format"] == "json":
-        tellJSON(fabricDict(fabric, names))
-    elif options["format"] == "svg":
+    fabric, names = await fabricOf(reactor, options)
+    form = options["format"]
+    if form == "json":
+        tellJSON(toldDict(fabric, names))
+    elif form == "svg":
+        if isInterrupted(fabric):  # who does not want to wait is not shown a drawing, which takes time, too
+            tellProblems(fabric)
+            raise SystemExit(INTERRUPTED)
         sys.stdout.write(await drawn(reactor, "\n".join(dotText(fabric, names))))
+    elif form == "text" and options["chassis"]:
+        sys.stdout.write("\n".join(listing(fabric, names, chassis(fabric))) + "\n")
     else:
-        sys.stdout.write("\n".join(_TEXTS[options["format"]](fabric, names)) + "\n")
-    tellProblems(fabric)
-    if fabric.problems:
-        sys.stdout.flush()
-        raise SystemExit(1)
+        sys.stdout.write("\n".join(_TEXTS[form](fabric, names)) + "\n")
+    endWith(fabric)
 
 
 async def drawn(reactor: Any, graph: str) -> str:
@@ -68,11 +81,17 @@ async def drawn(reactor: Any, graph: str) -> str:
     """
     from twisted.internet.utils import getProcessOutputAndValue  # slow to import, and seldom needed
 
+    program = shutil.which("dot")
+    if program is None:
+        raise DeviceUnavailable(
+            "there is no dot here, which draws: install Graphviz (apt install graphviz, or "
+            "dnf install graphviz), or draw what --format dot tells elsewhere"
+        )
     said: bytes
     complaint: bytes
     try:
         said, complaint, status = await getProcessOutputAndValue(
-            "/usr/bin/env", ("dot", "-Tsvg"), reactor=reactor, stdinBytes=graph.encode()
+            program, ("-Tsvg",), reactor=reactor, stdinBytes=graph.encode()
         )
     except OSError as error:
         raise DeviceUnavailable(f"Graphviz' dot: {error}") from error

@@ -4,10 +4,12 @@ C{txrdma errors}: which ports have counted more errors than is bearable.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from txrdma.commands.fabrics import confirmed, opened, Progress, Session, tellJSON
+from txrdma.commands.links import linkText
 from txrdma.commands.nodenames import NodeNames
 from txrdma.commands.nodes import chosen
 from txrdma.commands.rows import hexGUID
@@ -56,8 +58,10 @@ class CommandOptions(ThresholdOptions):
         "answer."
     )
     optFlags = [
-        ["data", None, "The counters of data and packets, too, of all ports."],
+        ["data", None, "The counters of data and packets, too, of ports with errors."],
+        ["counters", None, "The counters of data and packets alone, of all ports."],
         ["details", None, "What the errors and discards were, of ports that know it."],
+        ["report-port", "r", "The link of each port that is told."],
         ["clear", "k", "Set the error counters to zero after they were read, of all ports."],
         ["clear-data", "K", "Set the counters of data and packets to zero after they were read."],
         ["yes", "y", "Don't ask before counters are cleared."],
@@ -79,16 +83,18 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
             *(session, fabric, thresholds),
             nodes=chosen(fabric, options),
             withData=bool(options["data"]),
+            dataAlone=bool(options["counters"]),
             withDetails=bool(options["details"]),
             clear=clear,
         )
     if options["json"]:
         tellJSON(reportDict(report, session.names))
     else:
-        for line in described(report, session.names, thresholds):
+        for line in described(report, session.names, thresholds, options["counters"], options["report-port"]):
             print(line)
     tellProblems(fabric)
     if report.bad or report.silent or fabric.problems:
+        sys.stdout.flush()
         raise SystemExit(1)
 
 
@@ -106,16 +112,25 @@ async def counted(
         return await survey.run(fabric.nodes.values() if nodes is None else nodes)
 
 
-def described(report: CounterReport, names: NodeNames, thresholds: Thresholds) -> Iterator[str]:
+def described(
+    report: CounterReport,
+    names: NodeNames,
+    thresholds: Thresholds,
+    dataAlone: bool = False,
+    withLinks: bool = False,
+) -> Iterator[str]:
     """As ibqueryerrors has it."""
     last = None
     for each in report.ports:
         name = names.name(each.node.guid, each.node.description)
         if each.node is not last:
             last = each.node
-            yield f'Errors for {int(each.node.guid):#x} "{name}"'
-        guid = each.node.port(0 if each.number == ALL_PORTS else each.number).guid
-        yield f"   GUID {int(guid):#x} port {_number(each)}: {' '.join(_values(each))}"
+            yield f'{"Data Counters" if dataAlone else "Errors"} for {int(each.node.guid):#x} "{name}"'
+        port = each.node.port(0 if each.number == ALL_PORTS else each.number)
+        number = "ALL" if each.number == ALL_PORTS else each.number
+        yield f"   GUID {int(port.guid):#x} port {number}: {' '.join(_values(each))}"
+        if withLinks and each.number != ALL_PORTS:
+            yield f"       Link info: {linkText(port, names)}"
     for node, why in report.silent:
         yield f'No answer from {hexGUID(node.guid)} "{names.name(node.guid, node.description)}": {why}'
     bad = {each.node.guid for each in report.bad}
@@ -123,18 +138,30 @@ def described(report: CounterReport, names: NodeNames, thresholds: Thresholds) -
     yield f"## Summary: {report.nodesChecked} nodes checked, {len(bad)} bad nodes found"
     ports = f"{report.portsChecked} ports checked, {len(report.bad)} ports have errors beyond threshold"
     yield f"##          {ports}"
-    limits = " ".join(f"{shownName(name)}={limit}" for name, limit in thresholds.limits.items())
+    limits = "".join(f"[{shownName(name)} = {limit}]" for name, limit in thresholds.limits.items())
     yield f"## Thresholds: {limits}".rstrip()
     yield f"## Suppressed: {' '.join(map(shownName, sorted(thresholds.suppressed)))}".rstrip()
 
 
-def _number(each: Counted) -> object:
-    return "ALL" if each.number == ALL_PORTS else each.number
+_UNITS: Final = ("", "K", "M", "G", "T", "P", "E")
 
 
 def _values(each: Counted) -> Iterator[str]:
-    for name, value in {**each.errors, **each.details, **each.data}.items():
+    for name, value in each.errors.items():
+        yield f"[{shownName(name)} == {_readable(value, 1) if each.isWide else value}]"
+    for name, value in each.details.items():
         yield f"[{shownName(name)} == {value}]"
+    for name, value in each.data.items():
+        yield f"[{shownName(name)} == {_readable(value, 4 if name.endswith('Data') else 1)}]"
+
+
+def _readable(value: int, size: int) -> str:
+    """A large number, and about how much that is, in words of so many bytes: C{"4096 (16.000KB)"}."""
+    scaled, unit = float(value * size), 0
+    while scaled >= 1024 and unit < len(_UNITS) - 1:
+        scaled /= 1024
+        unit += 1
+    return f"{value} ({scaled:5.3f}{_UNITS[unit]}{'B' if size > 1 else ''})"
 
 
 def reportDict(report: CounterReport, names: NodeNames) -> dict[str, Any]:

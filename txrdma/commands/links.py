@@ -5,13 +5,14 @@ C{txrdma links}: the links of a fabric, and which of them could be better.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from txrdma.commands.fabrics import tellJSON
-from txrdma.commands.nodenames import NodeNames, readNodeNames
-from txrdma.commands.rows import showRows
-from txrdma.commands.sweeping import fabricOf, SweepOptions, tellProblems
-from txrdma.commands.topologies import ordered, speed
+from txrdma.commands.nodenames import NodeNames
+from txrdma.commands.rows import hexGUID, showRows
+from txrdma.commands.sweeping import endWith, fabricOf, SweepOptions
+from txrdma.commands.topologies import ordered
+from txrdma.iba.verbs import PhysicalState, PortState
 from txrdma.mad.fabric import Fabric, Port
 from txrdma.mad.health import belowBest
 
@@ -34,8 +35,7 @@ class CommandOptions(SweepOptions):
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
     """C{txrdma links}."""
-    names = readNodeNames(options["node-names"])
-    fabric = await fabricOf(reactor, options)
+    fabric, names = await fabricOf(reactor, options)
     links = [linkDict(port, names, options["enabled"]) for port in chosen(fabric, options)]
     if options["below"]:
         links = [link for link in links if link["to"] and (link["couldBe"] or link["state"] != "ACTIVE")]
@@ -44,16 +44,13 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
     else:
         columns = ("LID", "Port", "Name", "Width", "Speed", "State", "To LID", "Port", "Name", "")
         showRows(columns, [_row(link) for link in links])
-    tellProblems(fabric)
-    if fabric.problems:
-        raise SystemExit(1)
+    endWith(fabric)
 
 
 def chosen(fabric: Fabric, options: Any) -> Iterator[Port]:
     """One end of each link, or every port."""
     for node in ordered(fabric):
-        for number in sorted(node.ports):
-            port = node.ports[number]
+        for number, port in node.ports.items():
             peer = port.peer
             if options["switches"] and not (node.isSwitch and peer is not None and peer.node.isSwitch):
                 continue
@@ -78,7 +75,7 @@ def linkDict(port: Port, names: NodeNames, asEnabled: bool = False) -> dict[str,
         "from": _endDict(port, names),
         "to": None if peer is None else _endDict(peer, names),
         "width": port.width,
-        "speed": speed(port),
+        "speed": port.speed,
         "gigabitsPerLane": port.laneGigabits,
         "state": port.state.name,
         "physicalState": port.physicalState.name,
@@ -108,3 +105,32 @@ def _row(link: dict[str, Any]) -> tuple[object, ...]:
         *((other["lid"], other["port"], other["name"]) if other else ("", "", "")),
         f"could be {' '.join(link['couldBe'])}" if link["couldBe"] else "",
     )
+
+
+# As infiniband-diags has it.
+
+_STATES: Final = {"INIT": "Initialize"}
+_PHYSICAL: Final = {
+    PhysicalState.LINK_UP: "LinkUp",
+    PhysicalState.ERROR_RECOVERY: "LinkErrorRecovery",
+    PhysicalState.PHY_TEST: "PhyTest",
+    PhysicalState.TRAINING: "PortConfigurationTraining",
+}
+
+
+def linkText(port: Port, names: NodeNames) -> str:
+    """A port and its link on one line: LID, number, what it carries, states, the other end."""
+    state = _STATES.get(port.state.name, port.state.name.capitalize())
+    physical = _PHYSICAL.get(port.physicalState, port.physicalState.name.capitalize())
+    carries = "" if port.state is PortState.DOWN else f"{port.width}X {_speed(port):>18}"
+    peer = port.peer
+    there = '           [  ] "" ( )'
+    if peer is not None:
+        could = " ".join(f"Could be {each}" for each in belowBest(port)) or " "
+        name = names.name(peer.node.guid, peer.node.description)
+        there = f'{hexGUID(peer.guid)} {peer.lid:6} {peer.number:4}[  ] "{name}" ({could})'
+    return f"{port.lid:6}{port.number:4}[  ] ==({carries:>22} {state:>6}/{physical:>8})==>  {there}"
+
+
+def _speed(port: Port) -> str:
+    return "10.0 Gbps (FDR10)" if port.speed == "FDR10" else f"{port.laneGigabits} Gbps"

@@ -7,12 +7,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 from txrdma.commands.fabrics import tellJSON
-from txrdma.commands.nodenames import readNodeNames
 from txrdma.commands.rows import hexGUID, showRows
-from txrdma.commands.sweeping import fabricOf, SweepOptions, tellProblems
-from txrdma.commands.topologies import nodeDict, ordered
+from txrdma.commands.sweeping import endWith, fabricOf, SweepOptions
+from txrdma.commands.topologies import ordered
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.fabric import Fabric, Node
+from txrdma.mad.snapshots import nodeDict
 
 _KINDS: Final = {
     "hosts": NodeType.CHANNEL_ADAPTER,
@@ -24,6 +24,8 @@ _WORDS: Final = {
     NodeType.SWITCH: "switch",
     NodeType.ROUTER: "router",
 }
+_NOT_TOLD: Final = {"ports", "nodeInfo", "switchInfo"}
+"""C{discover} tells these."""
 
 
 class CommandOptions(SweepOptions):
@@ -42,27 +44,24 @@ class CommandOptions(SweepOptions):
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
     """C{txrdma nodes}."""
-    names = readNodeNames(options["node-names"])
-    fabric = await fabricOf(reactor, options)
+    fabric, names = await fabricOf(reactor, options)
     nodes = chosen(fabric, options)
     if options["json"]:
         told = [nodeDict(node, names) for node in nodes]
-        tellJSON([{key: value for key, value in node.items() if key != "ports"} for node in told])
+        tellJSON([{key: value for key, value in node.items() if key not in _NOT_TOLD} for node in told])
     else:
         rows = [
             (
                 _WORDS.get(node.type, f"type {int(node.type)}"),
                 hexGUID(node.guid),
-                node.info.numPorts,
+                node.numPorts,
                 _lids(node) or "-",
                 names.name(node.guid, node.description),
             )
             for node in nodes
         ]
         showRows(("Type", "GUID", "Ports", "LIDs", "Name"), rows)
-    tellProblems(fabric)
-    if fabric.problems:
-        raise SystemExit(1)
+    endWith(fabric)
 
 
 def chosen(fabric: Fabric, options: Any) -> list[Node]:
@@ -74,4 +73,4 @@ def chosen(fabric: Fabric, options: Any) -> list[Node]:
 def _lids(node: Node) -> str:
     if node.isSwitch:
         return str(node.lid or "")
-    return " ".join(str(node.ports[number].lid) for number in sorted(node.ports) if node.ports[number].lid)
+    return " ".join(str(port.lid) for port in node.ports.values() if port.lid)

@@ -10,19 +10,24 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TYPE_CHECKING
+from typing import Any, Final, TYPE_CHECKING
 
+from twisted.internet.defer import CancelledError
 from twisted.python import usage
 
 from txrdma.commands.fabrics import count, FabricOptions, opened, Progress, Session
+from txrdma.commands.nodenames import NodeNames, readNodeNames
 from txrdma.error import InvalidRequest
 from txrdma.mad.discovery import MAX_OUTSTANDING, Sweep
-from txrdma.mad.fabric import described, Fabric
+from txrdma.mad.fabric import described, Fabric, Problem
 
 if TYPE_CHECKING:
     from txrdma.mad.administered import AdministeredSweep, LIDSweep
 
 WAYS = ("dr", "lid", "sa")
+INTERRUPTED: Final = 130
+INTERRUPTED_SWEEP: Final = "interrupted"
+"""The kind of problem that such a sweep has."""
 
 
 class SweepOptions(FabricOptions):
@@ -32,7 +37,7 @@ class SweepOptions(FabricOptions):
         ["by", None, "dr", "Ask by directed routes (dr), by LIDs (lid), or the administration (sa)."],
         ["outstanding", "o", MAX_OUTSTANDING, "How many questions to have on their way.", count],
         ["hops", None, 63, "How far to go by directed routes.", count],
-        ["load", None, "", "Take the snapshot in this file instead of asking."],
+        ["load", None, "", "Take a snapshot from this file (JSON, or a net file) instead of asking."],
         ["save", None, "", "Write a snapshot of the fabric into this file."],
     ]
 
@@ -45,27 +50,42 @@ class SweepOptions(FabricOptions):
             raise usage.UsageError("--outstanding 0: without a question there is no answer")
 
 
-async def fabricOf(reactor: Any, options: SweepOptions) -> Fabric:
-    """The fabric that the options name: swept now, or at an earlier time."""
+async def fabricOf(reactor: Any, options: SweepOptions) -> tuple[Fabric, NodeNames]:
+    """
+    The fabric that the options name, swept now or at an earlier time, and what its nodes are called.
+
+    A sweep that is interrupted gives what it has found until then, with a problem that says so.
+    """
     if options["load"]:
-        return loaded(options["load"])
+        return loaded(options["load"]), readNodeNames(options["node-names"])
     with opened(reactor, options) as session:
-        return await swept(session)
+        return await swept(session, isPartial=True), session.names
 
 
-async def swept(session: Session) -> Fabric:
+async def swept(session: Session, isPartial: bool = False) -> Fabric:
     """
     Find out what the fabric consists of, as the session's options say; progress on a terminal.
 
     Problems are in the fabric; the snapshot that C{--save} asks for is written.
+
+    @param isPartial: who interrupts it wants to see what it has found; else they are told how much that was.
     """
     options = session.options
     if options["load"]:
         return loaded(options["load"])
     with Progress("asking") as progress:
         sweep = _sweep(session, progress if progress.isShown else None)
-        with unswept():
-            fabric = await sweep.run()
+        try:
+            with unswept():
+                fabric = await sweep.run()
+        except CancelledError:
+            fabric = sweep.fabric
+            text = f"until then {len(fabric.nodes)} nodes were found"
+            if not isPartial:
+                print(f"{INTERRUPTED_SWEEP}: {text}, of which nothing is told", file=sys.stderr)
+                raise
+            fabric.problems.append(Problem(INTERRUPTED_SWEEP, "the sweep", text))
+            return fabric
     if options["save"]:
         save(fabric, options["save"])
     return fabric
@@ -105,12 +125,17 @@ def unswept() -> Iterator[None]:
 
 def loaded(path: str) -> Fabric:
     """
-    A snapshot.
+    A snapshot: what C{--save} or C{discover --json} has written, or a net file, as C{discover} prints it.
 
     @raise InvalidRequest: there is none in that file.
     """
     try:
-        return Fabric.fromDict(json.loads(Path(path).read_text(encoding="utf-8")))
+        text = Path(path).read_text(encoding="utf-8")
+        if text.lstrip().startswith(("{", "[")):
+            return Fabric.fromDict(json.loads(text))
+        from txrdma.commands.netfabrics import readFabric  # seldom needed
+
+        return readFabric(text, path)
     except (OSError, ValueError) as error:
         raise InvalidRequest(f"snapshot {path}: {error}") from error
 
@@ -131,3 +156,20 @@ def tellProblems(fabric: Fabric) -> None:
     """On standard error, a line each."""
     for line in described(fabric.problems):
         print(line, file=sys.stderr)
+
+
+def endWith(fabric: Fabric) -> None:
+    """
+    Tell the problems, which are the exit status, too.
+
+    @raise SystemExit: there are some; or somebody did not want to wait.
+    """
+    tellProblems(fabric)
+    if fabric.problems:
+        sys.stdout.flush()
+        raise SystemExit(INTERRUPTED if isInterrupted(fabric) else 1)
+
+
+def isInterrupted(fabric: Fabric) -> bool:
+    """Whether a sweep was stopped before its end."""
+    return any(problem.kind == INTERRUPTED_SWEEP for problem in fabric.problems)

@@ -6,23 +6,28 @@ Follows InfiniBand Architecture vol. 1, 15.2.5 (records). Nodes without a LID ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.python.failure import Failure
 
 from txrdma.iba.path import IBPath, MADEndPort
-from txrdma.iba.types import LID
+from txrdma.iba.types import GUID, LID
+from txrdma.iba.verbs import PhysicalState
 from txrdma.mad.errors import MADError, MADFailure
-from txrdma.mad.fabric import Fabric, Node, Port, Problem
+from txrdma.mad.fabric import Fabric, isSame, Node, Port, Problem
+from txrdma.mad.linkspeeds import mayHaveFDR10, wantsAsking
 from txrdma.mad.paths import toAdministration, toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.sa import LinkRecord, NodeRecord, PortInfoRecord, Record, SwitchInfoRecord
 from txrdma.mad.schedule import MADSchedule, MAX_OUTSTANDING
-from txrdma.mad.smp import NodeDescription, NodeInfo, PortInfo, SwitchInfo
+from txrdma.mad.smp import ExtendedPortInfo, NodeDescription, NodeInfo, PortInfo, SwitchInfo
 
 _TABLES: Final[tuple[type[Record], ...]] = (NodeRecord, LinkRecord, PortInfoRecord, SwitchInfoRecord)
+_SHOWN: Final = 3
+"""Of what is missing in tables so many examples are told."""
 
 
 class AdministeredSweep:
@@ -40,6 +45,7 @@ class AdministeredSweep:
         self._agent = agent
         self._administration = administration
         self._ends: dict[LID, Node] = {}
+        self._places: dict[tuple[GUID, int], LID] = {}
 
     def run(self) -> Deferred[Fabric]:
         """
@@ -63,6 +69,11 @@ class AdministeredSweep:
         for take, records in zip(takers, tables, strict=True):
             for record in records:
                 take(record)
+        links, ports = tables[1], tables[2]
+        if ports:
+            self.fabric.problems += missingPorts(self.fabric)
+        if links:
+            self.fabric.problems += missingLinks(self.fabric, links)
         return self.fabric
 
     def _table(self, kind: type[Record], succeeded: bool, told: Any) -> list[Any]:
@@ -81,11 +92,19 @@ class AdministeredSweep:
         self.fabric.problems.append(Problem(sort, where, text))
 
     def _node(self, record: NodeRecord) -> None:
-        node, _ = self.fabric.add(record.nodeInfo)
+        node, isNew = self.fabric.add(record.nodeInfo)
         node.description = record.nodeDescription.text
+        if not isNew and not isSame(record.nodeInfo.encode(), node.raw):
+            self._problem("duplicate-guid", f"lid {record.lid}", f"another one has the GUID of {node}")
         other = self._ends.setdefault(record.lid, node)
         if other is not node:
-            self._problem("duplicate-lid", f"lid {record.lid}", f"{node.guid} has it, and {other.guid}")
+            self._problem("duplicate-lid", f"lid {record.lid}", f"{node} has it, and {other}")
+        place = node.guid, 0 if node.isSwitch else record.nodeInfo.localPortNum
+        lid = self._places.setdefault(place, record.lid)
+        if lid != record.lid:
+            self._problem(
+                "duplicate-guid", f"lid {record.lid}", f"{node} has LID {lid} at port {place[1]}, too"
+            )
 
     def _link(self, record: LinkRecord) -> None:
         one = self._end(record.fromLID, record.fromPort)
@@ -99,12 +118,21 @@ class AdministeredSweep:
         if node is None:
             self._problem("contradiction", f"lid {lid}", "there is a link to it, but no node")
             return None
+        if not 0 < number <= node.numPorts:
+            self._problem(
+                "contradiction", f"lid {lid}", f"there is a link of port {number} of {node.numPorts}"
+            )
+            return None
         return node.port(number)
 
     def _port(self, record: PortInfoRecord) -> None:
         node = self._ends.get(record.endPortLID)
         if node is None:
             self._problem("contradiction", f"lid {record.endPortLID}", "there is a port, but no node")
+            return
+        if record.portNum > node.numPorts:
+            text = f"there is a port {record.portNum} of {node.numPorts}"
+            self._problem("contradiction", f"lid {record.endPortLID}", text)
             return
         node.port(record.portNum).raw = record.portInfo.encode()
 
@@ -132,6 +160,7 @@ class LIDSweep:
         self._endPort = endPort
         self._ends: dict[LID, Node] = {}
         self._links: list[LinkRecord] = []
+        self._done = 0
 
     def run(self) -> Deferred[Fabric]:
         """
@@ -149,41 +178,112 @@ class LIDSweep:
         await self._schedule.mqueue(self._node(lid, len(lids)) for lid in lids)
         for link in self._links:
             self._join(link)
+        self.fabric.problems += missingLinks(self.fabric, self._links)
         return self.fabric
 
     async def _node(self, lid: LID, count: int) -> None:
-        try:
-            await self._asked(lid)
-        except MADFailure as error:
-            sort = "refused" if isinstance(error, MADError) else "unreachable"
-            self.fabric.problems.append(Problem(sort, f"lid {lid}", str(error)))
+        path = toLID(self._endPort, lid)
+        info = await self._told(lid, "NodeInfo", self._schedule.SubnGet(NodeInfo, path))
+        if info is not None:
+            node, isNew = self.fabric.add(info)
+            self._ends[lid] = node
+            if isNew:
+                await self._newNode(lid, node, path)
+            elif not isSame(info.encode(), node.raw) or node.isSwitch or node.known(info.localPortNum):
+                self._problem("duplicate-guid", lid, f"another one has the GUID of {node}")
+                del self._ends[lid]
+            if lid in self._ends:
+                await self._ports(lid, node, info.localPortNum, path)
+        self._done += 1
         if self.progress is not None:
-            self.progress(len(self._ends), count)
+            self.progress(self._done, count)
 
-    async def _asked(self, lid: LID) -> None:
-        ask, path = self._schedule.SubnGet, toLID(self._endPort, lid)
-        info = await ask(NodeInfo, path)
-        node, isNew = self.fabric.add(info)
-        self._ends[lid] = node
-        if isNew:
-            node.description = (await ask(NodeDescription, path)).text
-            if node.isSwitch:
-                node.switchInfo = await ask(SwitchInfo, path)
-        for number in self._numbers(node, info):
-            node.port(number).raw = (await ask(PortInfo, path, number)).encode()
+    async def _newNode(self, lid: LID, node: Node, path: IBPath) -> None:
+        told = await self._told(lid, "NodeDescription", self._schedule.SubnGet(NodeDescription, path))
+        if told is not None:
+            node.description = told.text
+        if node.isSwitch:
+            node.switchInfo = await self._told(lid, "SwitchInfo", self._schedule.SubnGet(SwitchInfo, path))
 
-    @staticmethod
-    def _numbers(node: Node, info: NodeInfo) -> Iterator[int]:
-        return iter(range(info.numPorts + 1)) if node.isSwitch else iter((info.localPortNum,))
+    async def _ports(self, lid: LID, node: Node, number: int, path: IBPath) -> None:
+        for each in range(node.numPorts + 1) if node.isSwitch else (number,):
+            port = node.port(each)
+            told = await self._told(lid, "PortInfo", self._schedule.SubnGet(PortInfo, path, each))
+            if told is not None:
+                port.raw = told.encode()
+                if each and wantsAsking(port.raw, port.end) and mayHaveFDR10(node.info):
+                    asked = self._schedule.SubnGet(ExtendedPortInfo, path, each)
+                    vendors = await self._told(lid, "", asked)
+                    port.vendors = b"" if vendors is None else vendors.encode()
+
+    async def _told(self, lid: LID, what: str, asked: Deferred[Any]) -> Any:
+        """
+        The answer; None without one, which is a problem of the fabric.
+
+        @param what: was asked for; C{""} is what not all know that may be asked.
+        """
+        try:
+            return await asked
+        except MADError as error:
+            if what:
+                self._problem("refused", lid, f"{what}: {error}")
+        except MADFailure as error:
+            self._problem("unreachable", lid, f"{what}: {error}".removeprefix(": "))
+        return None
+
+    def _problem(self, sort: str, lid: LID, text: str) -> None:
+        self.fabric.problems.append(Problem(sort, f"lid {lid}", text))
 
     def _join(self, link: LinkRecord) -> None:
-        one, other = self._ends.get(link.fromLID), self._ends.get(link.toLID)
-        if one is None or other is None:
-            return  # who did not answer is a problem already
-        if not self.fabric.link(one.port(link.fromPort), other.port(link.toPort)):
-            text = (
-                f"leads to {other.guid} port {link.toPort}, but is linked to {one.port(link.fromPort).peer}"
-            )
-            self.fabric.problems.append(
-                Problem("contradiction", f"lid {link.fromLID} port {link.fromPort}", text)
-            )
+        one = self._end(link.fromLID, link.fromPort)
+        other = self._end(link.toLID, link.toPort)
+        if one is not None and other is not None and not self.fabric.link(one, other):
+            where = f"lid {link.fromLID} port {link.fromPort}"
+            text = f"leads to {other}, but is linked to {one.peer}"
+            self.fabric.problems.append(Problem("contradiction", where, text))
+
+    def _end(self, lid: LID, number: int) -> Port | None:
+        node = self._ends.get(lid)
+        if node is None:
+            return None  # who did not answer is a problem already
+        if not 0 < number <= node.numPorts:
+            self._problem("contradiction", lid, f"there is a link of port {number} of {node.numPorts}")
+            return None
+        return node.port(number)
+
+
+# What tables do not have that should: some administrations cut long ones, and tell only what one may know.
+
+
+def missingPorts(fabric: Fabric) -> Iterator[Problem]:
+    """Nodes with ports that must be in the table of ports, and are not."""
+    missing = []
+    for node in fabric.nodes.values():
+        known = sum(1 for port in node.ports.values() if port.raw)
+        wanted = node.numPorts + 1 if node.isSwitch else 1
+        if known < wanted:
+            missing.append(f"{node} has {known} of {wanted}")
+    yield from _incomplete("the table of ports lacks some", missing)
+
+
+def missingLinks(fabric: Fabric, links: Iterable[LinkRecord]) -> Iterator[Problem]:
+    """Ports whose links must be in the table of links, and are not; and links that only one end has."""
+    up = PhysicalState.LINK_UP
+    ends = {(link.fromLID, link.fromPort): (link.toLID, link.toPort) for link in links}
+    told = {*ends, *ends.values()}
+    ports = (port for port in fabric.ports() if port.number and port.physicalState is up)
+    alone = [str(port) for port in ports if (port.lid, port.number) not in told]
+    yield from _incomplete("the table of links lacks those of ports that are up", alone)
+    single = [
+        f"lid {one[0]} port {one[1]} to lid {other[0]} port {other[1]}"
+        for one, other in ends.items()
+        if other not in ends
+    ]
+    yield from _incomplete("the table of links has some in one direction only", single)
+
+
+def _incomplete(what: str, missing: list[str]) -> Iterator[Problem]:
+    if missing:
+        more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+        text = f"{what}: {', '.join(islice(missing, _SHOWN))}{more}"
+        yield Problem("incomplete", "administration", text)

@@ -99,7 +99,7 @@ def _what(node: Node) -> str:
 def _guid(port: Port | None) -> str:
     if port is None or port.node.isSwitch:
         return ""
-    guid = port.node.portGUIDs.get(port.number)
+    guid = port.node.portGUID(port.number)
     return "" if guid is None else str(guid)
 
 
@@ -114,4 +114,4 @@ def _ofLink(kind: str, one: Port, other: Port) -> Difference:
 
 
 def _rate(port: Port) -> str:
-    return f"{port.width}X {port.laneGigabits} Gbps"
+    return f"{port.width}X {port.speed}"

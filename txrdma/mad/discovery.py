@@ -20,14 +20,16 @@ from txrdma.iba.verbs import PhysicalState
 from txrdma.mad.agent import Call, MADAgent
 from txrdma.mad.attributes import Attribute, RPCS
 from txrdma.mad.errors import MADError, MADFailure
-from txrdma.mad.fabric import Fabric, Node, Port, Problem
+from txrdma.mad.fabric import Fabric, isSame, Node, Port, Problem
+from txrdma.mad.linkspeeds import mayHaveFDR10, wantsAsking
 from txrdma.mad.rpcs import RPCs
-from txrdma.mad.smp import NodeDescription, NodeInfo, PortInfo, SwitchInfo
+from txrdma.mad.smp import ExtendedPortInfo, NodeDescription, NodeInfo, PortInfo, SwitchInfo
 from txrdma.wire import data, wire
 
 MAX_OUTSTANDING: Final = 128
 
 _LINK_UP: Final = int(PhysicalState.LINK_UP)
+_QDR: Final = 4
 _SUBN_GET: Final = RPCS["SubnGet"]
 
 
@@ -47,6 +49,15 @@ class _NodeInfo(Attribute):
     attributeID = NodeInfo.attributeID
     rpcs = NodeInfo.rpcs
     content: bytes = data(40)
+
+
+@wire(64)
+class _ExtendedPortInfo(Attribute):
+    """As it came, like a port's PortInfo."""
+
+    attributeID = ExtendedPortInfo.attributeID
+    rpcs = ExtendedPortInfo.rpcs
+    content: bytes = data(64)
 
 
 class _Question(Call):
@@ -191,6 +202,8 @@ class Sweep:
             if done is not None:
                 done.errback(error)
             return
+        if isinstance(error, MADError) and question.kind is _ExtendedPortInfo:
+            return  # who does not know it has no FDR10
         sort = "refused" if isinstance(error, MADError) else "unreachable"
         self._problem(sort, question.path, f"{question.kind.__name__.lstrip('_')}: {error}")
 
@@ -210,30 +223,49 @@ class Sweep:
         """Somebody is at the end of this route."""
         content = told.content
         node = self._known.get(content[12:20])
-        number = content[36]
-        isNew = node is None
         if node is None:
-            node, _ = self.fabric.add(NodeInfo.decode(content), route)
+            node, _ = self.fabric.add(content, route)
             self._known[content[12:20]] = node
-        elif not node.isSwitch:
-            node.portGUIDs[number] = GUID(content[20:28])
-        isKnown = number in node.ports
-        here = node.port(number)
-        if came is not None and not self.fabric.link(came, here):
-            self._problem(
-                "duplicate-guid",
-                route,
-                f"port {number} of {node.guid} is at {came}, and is linked to {here.peer or came.peer}",
-            )
-            return
-        if isNew:
+            here = self._entered(node, content[36], route, came)
             self._ask(NodeDescription, route, 0, self._named, node)
             if node.isSwitch:
                 self._ask(SwitchInfo, route, 0, self._switched, node)
-                for each in range(node.info.numPorts + 1):
+                for each in range(node.numPorts + 1):
                     self._ask(_PortInfo, route, each, self._ported, node.port(each))
-        if not node.isSwitch and not isKnown:
-            self._ask(_PortInfo, route, number, self._ported, here)
+            elif here is not None:
+                self._ask(_PortInfo, route, here.number, self._ported, here)
+            return
+        if not isSame(content, node.raw):
+            self._problem("duplicate-guid", route, f"{node} is at {node.route}; here is another one")
+            return
+        isKnown = node.known(content[36]) is not None
+        other = self._entered(node, content[36], route, came)
+        if other is not None:
+            node.hear(other.number, GUID(content[20:28]))
+            if not isKnown and not node.isSwitch:
+                self._ask(_PortInfo, route, other.number, self._ported, other)
+
+    def _entered(self, node: Node, number: int, route: IBDRPath, came: Port | None) -> Port | None:
+        """The port by which a node was entered, joined with where we came from; None if that cannot be."""
+        if number > node.numPorts or (number == 0 and came is not None):
+            self._problem(
+                "contradiction", route, f"{node} says that its port {number} of {node.numPorts} is here"
+            )
+            return None
+        here = node.port(number)
+        if came is None:
+            return here
+        if not self.fabric.link(came, here):
+            text = f"{here} is at {came}, and is linked to {here.peer or came.peer}"
+            self._problem("duplicate-guid", route, text)
+            return None
+        if here.raw and here.raw[33] >> 4 != _LINK_UP:
+            self._isDown(here, route)
+        return here
+
+    def _isDown(self, port: Port, route: IBDRPath) -> None:
+        text = f"{port} says that it has no link, but {port.peer} leads to it"
+        self._problem("contradiction", route, text)
 
     @staticmethod
     def _named(told: NodeDescription, route: IBDRPath, node: Node) -> None:
@@ -245,11 +277,28 @@ class Sweep:
 
     def _ported(self, told: _PortInfo, route: IBDRPath, port: Port) -> None:
         content = port.raw = told.content
-        if port.number == 0 or port.peer is not None or content[33] >> 4 != _LINK_UP:
+        if port.number == 0:
+            return
+        if content[33] >> 4 != _LINK_UP:
+            if port.peer is not None:
+                self._isDown(port, route)
+            return
+        if content[35] >> 4 == _QDR:
+            self._askForFDR10(route, port)
+        if port.peer is not None:
             return
         isFirst = not route.drPath
         if (isFirst or port.node.isSwitch) and len(route.drPath) < self._maxHops:
             self._ask(_NodeInfo, self._beyond(route, port.number), 0, self._found, port)
+
+    def _askForFDR10(self, route: IBDRPath, port: Port) -> None:
+        """QDR may be what a port says that has something else, which only its vendor knows."""
+        if wantsAsking(port.raw, port.end) and mayHaveFDR10(port.node.info):
+            self._ask(_ExtendedPortInfo, route, port.number, self._extended, port)
+
+    @staticmethod
+    def _extended(told: _ExtendedPortInfo, route: IBDRPath, port: Port) -> None:
+        port.vendors = told.content
 
     def _beyond(self, route: IBDRPath, number: int) -> IBDRPath:
         """One hop more; most routes are plain, and making a plain one costs a third."""

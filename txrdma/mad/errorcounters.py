@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from twisted.internet.defer import Deferred
 
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GUID
-from txrdma.mad.errors import MADFailure
+from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.fabric import Node, Port
 from txrdma.mad.messages import ClassPortInfo
 from txrdma.mad.paths import toLID
@@ -62,6 +62,15 @@ COMMON: Final = ("portRcvSwitchRelayErrors",)
 _ERROR_BITS: Final = 0x0FFF
 _DATA_BITS: Final = 0xF000
 _WAIT_AND_QP1: Final = 0x03
+_WIDE_DATA: Final = 0x0F
+_WIDE_CASTS: Final = 0xF0
+_WIDE_ERRORS: Final = 0x3FFF
+"""What a Set of PortCountersExtended selects; the last one of its second mask."""
+
+_WIDE: Final = PerformanceCapability.EXTENDED_WIDTH | PerformanceCapability.EXTENDED_WIDTH_NO_IETF
+_ADDITIONAL: Final = 1 << 1
+"""CapabilityMask2: errors are counted in 64 bits, too."""
+
 _OUTSTANDING: Final = 64
 
 
@@ -79,7 +88,9 @@ class Thresholds:
     limits: Mapping[str, int] = field(default_factory=dict)
     suppressed: frozenset[str] = frozenset()
 
-    def exceeded(self, counters: PortCounters, capabilities: int = 0) -> dict[str, int]:
+    def exceeded(
+        self, counters: PortCounters | PortCountersExtended, capabilities: int = 0
+    ) -> dict[str, int]:
         """Those counters that are beyond."""
         found = {}
         for name in ERROR_COUNTERS:
@@ -150,9 +161,10 @@ def readThresholds(path: str = "") -> Thresholds:
     if not path and not DEFAULT_THRESHOLDS.exists():
         return Thresholds()
     try:
-        return parseThresholds(Path(path or DEFAULT_THRESHOLDS).read_text(encoding="utf-8"), path)
+        named = path or str(DEFAULT_THRESHOLDS)
+        return parseThresholds(Path(named).read_text(encoding="utf-8"), named)
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"thresholds {path}: {error}") from error
+        raise InvalidRequest(f"thresholds {path or DEFAULT_THRESHOLDS}: {error}") from error
 
 
 # Counters.
@@ -166,6 +178,7 @@ class Counted:
     @ivar number: of the port; C{ALL_PORTS} of a switch's all together.
     @ivar errors: those beyond their thresholds; C{data} all of traffic, where it was asked for; C{details}
         what the discards and errors were, likewise.
+    @ivar isWide: whether errors are counted in 64 bits.
     """
 
     node: Node
@@ -173,6 +186,7 @@ class Counted:
     errors: dict[str, int] = field(default_factory=dict)
     data: dict[str, int] = field(default_factory=dict)
     details: dict[str, int] = field(default_factory=dict)
+    isWide: bool = False
 
 
 @dataclass(slots=True)
@@ -180,8 +194,8 @@ class CounterReport:
     """
     What all ports have counted.
 
-    @ivar ports: those with errors, and all others when data was asked for; node by node.
-    @ivar silent: the nodes that did not tell, and why.
+    @ivar ports: those with errors, or all of them when data alone was asked for; node by node.
+    @ivar silent: the nodes that did not tell, or not all, and why.
     """
 
     ports: list[Counted] = field(default_factory=list)
@@ -195,12 +209,36 @@ class CounterReport:
         return [port for port in self.ports if port.errors and port.number != ALL_PORTS]
 
 
+class _Abilities(NamedTuple):
+    """What a performance agent says that it can do: CapabilityMask and CapabilityMask2."""
+
+    mask: int
+    mask2: int
+
+    @property
+    def hasSums(self) -> bool:
+        return bool(self.mask & PerformanceCapability.ALL_PORT_SELECT)
+
+    @property
+    def isWide(self) -> bool:
+        return bool(self.mask & _WIDE)
+
+    @property
+    def hasCasts(self) -> bool:
+        return bool(self.mask & PerformanceCapability.EXTENDED_WIDTH)
+
+    @property
+    def hasWideErrors(self) -> bool:
+        return self.isWide and bool(self.mask2 & _ADDITIONAL)
+
+
 class CounterSurvey:
     """
     Asks all ports for their counters, many at a time.
 
     Switches that can are asked for the sum of their ports first; only where that is beyond a threshold are
-    the ports asked one by one.
+    the ports asked one by one. Errors are those of 64 bits where there are such: the others stand still when
+    they are full.
 
     @ivar progress: is called with how many nodes are done, and how many there are.
     """
@@ -212,21 +250,26 @@ class CounterSurvey:
         thresholds: Thresholds | None = None,
         *,
         withData: bool = False,
+        dataAlone: bool = False,
         withDetails: bool = False,
         clear: str = "",
         maxOutstanding: int = _OUTSTANDING,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """
+        @param withData: tell the traffic of ports with errors, too.
+        @param dataAlone: tell the traffic of all ports, and no errors.
+        @param withDetails: tell what the errors and discards were.
         @param clear: C{"errors"}, C{"data"} or C{"errors data"}: what to set to zero after it was read.
         """
         self._rpcs = MADSchedule(rpcs, maxOutstanding)
         self._endPort = endPort
         self._thresholds = thresholds or Thresholds()
         self._withData = withData
+        self._dataAlone = dataAlone
         self._withDetails = withDetails
         words = clear.split()
-        self._clear = (_ERROR_BITS if "errors" in words else 0) | (_DATA_BITS if "data" in words else 0)
+        self._clearsErrors, self._clearsData = "errors" in words, "data" in words
         self._done = 0
         self.progress = progress
 
@@ -239,8 +282,9 @@ class CounterSurvey:
         found: dict[GUID, list[Counted]] = {}
 
         async def look(node: Node) -> None:
+            counted: list[Counted] = found.setdefault(node.guid, [])
             try:
-                found[node.guid] = await self._ofNode(node, report)
+                await self._ofNode(node, counted, report)
                 report.nodesChecked += 1
             except (MADFailure, DeviceUnavailable) as error:
                 report.silent.append((node, str(error)))
@@ -253,50 +297,50 @@ class CounterSurvey:
             report.ports += found.get(node.guid, [])
         return report
 
-    async def _ofNode(self, node: Node, report: CounterReport) -> list[Counted]:
+    async def _ofNode(self, node: Node, found: list[Counted], report: CounterReport) -> None:
         ports = [port for port in countingPorts(node) if port.lid]
         if not ports:
             raise DeviceUnavailable("it has no LID, so its counters cannot be asked for")
         path = toLID(self._endPort, ports[0].lid)
-        capabilities = (await self._rpcs.PerformanceGet(ClassPortInfo, path)).capabilityMask
-        found: list[Counted] = []
+        told = await self._rpcs.PerformanceGet(ClassPortInfo, path)
+        able = _Abilities(told.capabilityMask, told.capabilityMask2)
         report.portsChecked += len(ports)
-        if node.isSwitch and capabilities & PerformanceCapability.ALL_PORT_SELECT:
-            total = await self._ofPort(node, ALL_PORTS, path, capabilities)
-            if not total.errors and not self._withData:
-                if self._clear:
-                    await self._clearPort(ALL_PORTS, path, capabilities)
-                return []
+        if node.isSwitch and able.hasSums and not self._dataAlone:
+            total = await self._ofPort(node, ALL_PORTS, path, able)
+            if not total.errors:
+                await self._clear(ALL_PORTS, path, able)
+                return
             found.append(total)
         for port in ports:
             where = toLID(self._endPort, port.lid)
-            counted = await self._ofPort(node, port.number, where, capabilities)
-            if counted.errors or counted.data:
-                found.append(counted)
-            if self._clear:
-                await self._clearPort(port.number, where, capabilities)
-        return found
+            try:
+                counted = await self._ofPort(node, port.number, where, able)
+                if counted.errors or self._dataAlone:
+                    found.append(counted)
+                await self._clear(port.number, where, able)
+            except MADError as error:  # others may tell all the same; who is silent would be silent again
+                report.silent.append((node, f"port {port.number}: {error}"))
 
-    async def _ofPort(self, node: Node, number: int, path: IBPath, capabilities: int) -> Counted:
-        counters = await self._rpcs.PerformanceGet(PortCounters(portSelect=number), path)
-        counted = Counted(node, number, self._thresholds.exceeded(counters, capabilities))
-        if self._withData:
-            counted.data = await self._data(counters, number, path, capabilities)
+    async def _ofPort(self, node: Node, number: int, path: IBPath, able: _Abilities) -> Counted:
+        counted = Counted(node, number, isWide=able.hasWideErrors)
+        plain: PortCounters | None = None
+        wide: PortCountersExtended | None = None
+        if able.hasWideErrors or (self._dataAlone and able.isWide):
+            wide = await self._rpcs.PerformanceGet(PortCountersExtended(portSelect=number), path)
+        else:
+            plain = await self._rpcs.PerformanceGet(PortCounters(portSelect=number), path)
+        if not self._dataAlone:
+            counters = plain or wide
+            assert counters is not None  # one of them was asked for
+            counted.errors = self._thresholds.exceeded(counters, able.mask)
+        if self._dataAlone or (self._withData and counted.errors):
+            if wide is None and able.isWide:
+                wide = await self._rpcs.PerformanceGet(PortCountersExtended(portSelect=number), path)
+            names = DATA_COUNTERS + (UNICAST_COUNTERS if able.hasCasts else ())
+            counted.data = {name: getattr(wide or plain, name) for name in names}
         if self._withDetails and counted.errors:
             counted.details = await self._details(number, path)
         return counted
-
-    async def _data(
-        self, counters: PortCounters, number: int, path: IBPath, capabilities: int
-    ) -> dict[str, int]:
-        extended = PerformanceCapability.EXTENDED_WIDTH | PerformanceCapability.EXTENDED_WIDTH_NO_IETF
-        if not capabilities & extended:
-            return {name: getattr(counters, name) for name in DATA_COUNTERS}
-        wide = await self._rpcs.PerformanceGet(PortCountersExtended(portSelect=number), path)
-        names = DATA_COUNTERS
-        if capabilities & PerformanceCapability.EXTENDED_WIDTH:
-            names += UNICAST_COUNTERS
-        return {name: getattr(wide, name) for name in names}
 
     async def _details(self, number: int, path: IBPath) -> dict[str, int]:
         """Those that are not zero; who does not have them has none."""
@@ -311,18 +355,25 @@ class CounterSurvey:
             found.update((name, value) for name, value in values if value)
         return found
 
-    async def _clearPort(self, number: int, path: IBPath, capabilities: int) -> None:
-        second = _WAIT_AND_QP1 if self._clear & _ERROR_BITS else 0
-        zeros = PortCounters(portSelect=number, counterSelect=self._clear, counterSelect2=second)
-        await self._rpcs.PerformanceSet(zeros, path)
-        if self._clear & _DATA_BITS and capabilities & PerformanceCapability.EXTENDED_WIDTH:
-            wide = PortCountersExtended(portSelect=number, counterSelect=0xFF)
+    async def _clear(self, number: int, path: IBPath, able: _Abilities) -> None:
+        """What was asked to be zero, in all places where it is counted."""
+        first = (_ERROR_BITS if self._clearsErrors else 0) | (_DATA_BITS if self._clearsData else 0)
+        if not first:
+            return
+        second = _WAIT_AND_QP1 if self._clearsErrors else 0
+        await self._rpcs.PerformanceSet(
+            PortCounters(portSelect=number, counterSelect=first, counterSelect2=second), path
+        )
+        data = (_WIDE_DATA | (_WIDE_CASTS if able.hasCasts else 0)) if self._clearsData else 0
+        errors = _WIDE_ERRORS if self._clearsErrors and able.hasWideErrors else 0
+        if able.isWide and (data or errors):
+            wide = PortCountersExtended(portSelect=number, counterSelect=data, counterSelect2=errors)
             await self._rpcs.PerformanceSet(wide, path)
 
 
 def countingPorts(node: Node) -> list[Port]:
     """The ports that count: of hosts those that have told something, of switches all but the inner one."""
     if not node.isSwitch:
-        return [node.ports[number] for number in sorted(node.ports) if node.ports[number].raw]
+        return [port for port in node.ports.values() if port.raw]
     first = 0 if node.switchInfo is not None and node.switchInfo.enhancedPort0 else 1
-    return [node.port(number) for number in range(first, node.info.numPorts + 1)]
+    return [node.port(number) for number in range(first, node.numPorts + 1)]

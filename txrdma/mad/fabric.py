@@ -1,13 +1,13 @@
 """
 A fabric, as far as it is known: nodes, their ports, and the links between them.
 
-Made for large ones: what a port told is kept as the 64 bytes that it sent, and read when somebody asks
-(about 300 bytes a port, all told).
+Made for large ones: what nodes and ports told is kept as the bytes that they sent, and read when somebody
+asks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final
@@ -15,11 +15,16 @@ from typing import Any, Final
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
+from txrdma.mad import snapshots
+from txrdma.mad.linkspeeds import activeSpeed, enabledSpeeds, NAMES, RATES, supportedSpeeds
 from txrdma.mad.smp import NodeInfo, PortInfo, SwitchInfo
-from txrdma.mad.values import EXTENDED_GIGABITS, GIGABITS, LANES
+from txrdma.mad.values import LANES
 
 _LID: Final = Struct(">16xH")
 _STATES: Final = Struct(">32xBB")
+_SWITCH: Final = int(NodeType.SWITCH)
+_CAPABLE: Final = bytes(22) + b"\x40" + bytes(41)
+"""Where a switch's port 0 has told nothing, its extended speeds are believed."""
 
 
 class Port:
@@ -27,19 +32,25 @@ class Port:
     A port of a node.
 
     @ivar raw: its PortInfo, 64 bytes; C{b""} where it has told nothing.
+    @ivar vendors: its ExtendedPortInfo, where it was asked for it; else C{b""}.
     @ivar peer: the port at the other end of its link; None where there is none, or it is not known.
     """
 
-    __slots__ = ("node", "number", "peer", "raw")
+    __slots__ = ("node", "number", "peer", "raw", "vendors")
 
     def __init__(self, node: Node, number: int) -> None:
         self.node = node
         self.number = number
         self.raw = b""
+        self.vendors = b""
         self.peer: Port | None = None
 
     def __repr__(self) -> str:
-        return f"<Port {self.node.guid} {self.number}>"
+        return f"<Port {self}>"
+
+    def __str__(self) -> str:
+        """For people: C{"leaf 3 (0002:c903:0001:0002) port 7"}."""
+        return f"{self.node} port {self.number}"
 
     @property
     def info(self) -> PortInfo:
@@ -49,11 +60,17 @@ class Port:
     @property
     def lid(self) -> LID:
         """Its LID: of switches that of port 0 for all of them; 0 is none."""
-        raw = self.raw
-        if self.node.isSwitch:
-            zero = self.node.ports.get(0)
-            raw = zero.raw if zero is not None else b""
+        raw = self.end
         return LID(_LID.unpack_from(raw)[0]) if raw else LID(0)
+
+    @property
+    def end(self) -> bytes:
+        """The PortInfo of the port that has the LID and the capabilities: of a switch port 0."""
+        node = self.node
+        if node.isSwitch:
+            zero = node.known(0)
+            return b"" if zero is None else zero.raw
+        return self.raw
 
     @property
     def state(self) -> PortState:
@@ -68,7 +85,7 @@ class Port:
     @property
     def guid(self) -> GUID:
         """Of a host's port its own, as far as we have asked it, of a switch's the switch's."""
-        return self.node.portGUIDs.get(self.number if not self.node.isSwitch else 0, self.node.guid)
+        return self.node.portGUID(self.number) or self.node.guid
 
     @property
     def width(self) -> int:
@@ -76,63 +93,169 @@ class Port:
         return LANES.get(self.raw[31], 0) if self.raw else 0  # type: ignore[call-overload]  # flags are numbers
 
     @property
+    def activeSpeed(self) -> int:
+        """What a lane carries at present, as a L{LaneSpeed <txrdma.mad.linkspeeds.LaneSpeed>}; 0 of none."""
+        return activeSpeed(self.raw, self.end or _CAPABLE, self.vendors) if self.raw else 0
+
+    @property
+    def supportedSpeeds(self) -> int:
+        """All speeds that it supports, together."""
+        return supportedSpeeds(self.raw, self.end or _CAPABLE, self.vendors) if self.raw else 0
+
+    @property
+    def enabledSpeeds(self) -> int:
+        """All that it may use."""
+        return enabledSpeeds(self.raw, self.end or _CAPABLE, self.vendors) if self.raw else 0
+
+    @property
+    def speed(self) -> str:
+        """What a lane carries: C{"HDR"}; C{""} where nobody knows."""
+        return NAMES.get(self.activeSpeed, "")
+
+    @property
     def laneGigabits(self) -> float:
-        """What a lane carries at present, in Gbit/s; 0 where nobody knows."""
-        if not self.raw:
-            return 0.0
-        extended = self.raw[62] >> 4
-        if extended:
-            return next((rate for flag, rate in EXTENDED_GIGABITS.items() if flag == extended), 0.0)
-        active = self.raw[35] >> 4
-        return next((rate for flag, rate in GIGABITS.items() if flag == active), 0.0)
+        """The same in Gbit/s; 0 where nobody knows."""
+        return RATES.get(self.activeSpeed, 0.0)
+
+
+class Ports(Mapping[int, Port]):
+    """The ports of a node that are known, by number, in order."""
+
+    __slots__ = ("_ports",)
+
+    def __init__(self, ports: list[Port | None]) -> None:
+        self._ports = ports
+
+    def __getitem__(self, number: int) -> Port:
+        port = self._ports[number] if 0 <= number < len(self._ports) else None
+        if port is None:
+            raise KeyError(number)
+        return port
+
+    def __iter__(self) -> Iterator[int]:
+        return (port.number for port in self._ports if port is not None)
+
+    def __len__(self) -> int:
+        return len(self._ports) - self._ports.count(None)
 
 
 class Node:
     """
     A node.
 
-    @ivar route: a directed route to it; None when it was found otherwise.
-    @ivar ports: those that it was asked about or that links lead to, by number; of switches 0 is its own.
-    @ivar portGUIDs: those of its ports that we have heard, by number; of switches by 0.
+    @ivar type: what it is. C{isSwitch} is the same for most questions.
+    @ivar raw: its NodeInfo, as it told that first.
     @ivar switchInfo: of switches that have told.
     """
 
-    __slots__ = ("description", "guid", "info", "portGUIDs", "ports", "route", "switchInfo")
+    __slots__ = ("_guids", "_ports", "_route", "_switchInfo", "description", "guid", "isSwitch", "raw")
 
-    def __init__(self, info: NodeInfo, route: IBDRPath | None = None) -> None:
-        self.guid = info.nodeGUID
-        self.info = info
+    def __init__(self, info: NodeInfo | bytes, route: IBDRPath | None = None) -> None:
+        self.raw = info if isinstance(info, bytes) else info.encode()
+        self.guid = GUID(self.raw[12:20])
+        self.isSwitch = self.raw[2] == _SWITCH
         self.description = ""
-        self.route = route
-        self.ports: dict[int, Port] = {}
-        self.portGUIDs: dict[int, GUID] = {}
-        self.switchInfo: SwitchInfo | None = None
+        self._route: bytes | IBDRPath | None = _packed(route)
+        self._ports: list[Port | None] = []
+        self._guids: dict[int, GUID] | None = None
+        self._switchInfo = b""
 
     def __repr__(self) -> str:
         return f"<Node {self.type.name} {self.guid} {self.description!r}>"
 
-    @property
-    def type(self) -> NodeType:
-        return self.info.nodeType
+    def __str__(self) -> str:
+        """For people: C{"leaf 3 (0002:c903:0001:0002)"}."""
+        return f"{self.description or 'a node'} ({self.guid})"
 
     @property
-    def isSwitch(self) -> bool:
-        return self.info.nodeType is NodeType.SWITCH
+    def info(self) -> NodeInfo:
+        """What it told first; of more than one port the fields of a port are those of the first asked."""
+        return NodeInfo.decode(self.raw)
+
+    @property
+    def type(self) -> NodeType:
+        return NodeType(self.raw[2])
+
+    @property
+    def numPorts(self) -> int:
+        return self.raw[3]
+
+    @property
+    def systemImageGUID(self) -> GUID:
+        return GUID(self.raw[4:12])
+
+    @property
+    def route(self) -> IBDRPath | None:
+        """A directed route to it; None when it was found otherwise."""
+        route = self._route
+        return IBDRPath(drPath=tuple(route)) if isinstance(route, bytes) else route
+
+    @property
+    def switchInfo(self) -> SwitchInfo | None:
+        return SwitchInfo.decode(self._switchInfo) if self._switchInfo else None
+
+    @switchInfo.setter
+    def switchInfo(self, info: SwitchInfo | None) -> None:
+        self._switchInfo = b"" if info is None else info.encode()
 
     @property
     def lid(self) -> LID:
         """Of a switch its LID, of others that of the first port that has one."""
-        if self.isSwitch:
-            return self.ports[0].lid if 0 in self.ports else LID(0)
-        lids = (self.ports[number].lid for number in sorted(self.ports))
-        return next((lid for lid in lids if lid), LID(0))
+        return next((port.lid for port in self._ports if port is not None and port.lid), LID(0))
+
+    # Ports.
+
+    @property
+    def ports(self) -> Ports:
+        """Those that it was asked about or that links lead to; of switches 0 is its own."""
+        return Ports(self._ports)
+
+    def known(self, number: int) -> Port | None:
+        """The port of that number, if it is known."""
+        ports = self._ports
+        return ports[number] if number < len(ports) else None
 
     def port(self, number: int) -> Port:
         """The port of that number, made when it was not known."""
-        port = self.ports.get(number)
+        ports = self._ports
+        while len(ports) <= number:
+            ports.append(None)
+        port = ports[number]
         if port is None:
-            port = self.ports[number] = Port(self, number)
+            port = ports[number] = Port(self, number)
         return port
+
+    def hear(self, number: int, guid: GUID) -> None:
+        """One of its ports has told its GUID; of a switch all have the same."""
+        if self.portGUID(number) != guid:
+            if self._guids is None:
+                self._guids = {}
+            self._guids[0 if self.isSwitch else number] = guid
+
+    def portGUID(self, number: int) -> GUID | None:
+        """The GUID of a port, if it has told that."""
+        if self.isSwitch:
+            number = 0
+        if self._guids is not None and number in self._guids:
+            return self._guids[number]
+        return GUID(self.raw[20:28]) if self.isSwitch or number == self.raw[36] else None
+
+    @property
+    def portGUIDs(self) -> dict[int, GUID]:
+        """The GUIDs of its ports that we have heard, by number; of switches by 0."""
+        first = 0 if self.isSwitch else self.raw[36]
+        return {first: GUID(self.raw[20:28]), **(self._guids or {})}
+
+
+def isSame(one: bytes, other: bytes) -> bool:
+    """Whether two NodeInfos may be of one node: all but the fields of a port are the same."""
+    return one[:20] == other[:20] and one[28:36] == other[28:36] and one[37:] == other[37:]
+
+
+def _packed(route: IBDRPath | None) -> bytes | IBDRPath | None:
+    """Hops alone, where there is nothing else: a route has 20 more fields."""
+    plain = route is not None and route == IBDRPath(drPath=route.drPath)
+    return bytes(route.drPath) if plain and route is not None else route
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +263,8 @@ class Problem:
     """
     Something that a sweep could not find out, or that should not be.
 
-    @ivar kind: C{unreachable}, C{refused}, C{duplicate-guid}, C{contradiction}.
+    @ivar kind: C{unreachable}, C{refused}, C{duplicate-guid}, C{duplicate-lid}, C{contradiction},
+        C{incomplete}, C{interrupted}.
     @ivar where: a directed route, a LID, or what else names the place.
     """
 
@@ -174,7 +298,7 @@ class Fabric:
 
     def ports(self) -> Iterator[Port]:
         """All ports that are known."""
-        return (port for node in self.nodes.values() for port in node.ports.values())
+        return (port for node in self.nodes.values() for port in node._ports if port is not None)
 
     def links(self) -> Iterator[tuple[Port, Port]]:
         """Each link once: from the end with the lower GUID, or port."""
@@ -204,14 +328,21 @@ class Fabric:
                     return node.port(number)
         return None
 
-    def add(self, info: NodeInfo, route: IBDRPath | None = None) -> tuple[Node, bool]:
-        """A node has said what it is; tell whether it is a new one."""
-        node = self.nodes.get(info.nodeGUID)
-        isNew = node is None
+    def add(self, info: NodeInfo | bytes, route: IBDRPath | None = None) -> tuple[Node, bool]:
+        """
+        A node has said what it is; tell whether it is a new one.
+
+        @param info: as it came, or its 40 bytes.
+        """
+        raw = info if isinstance(info, bytes) else info.encode()
+        guid = GUID(raw[12:20])
+        node = self.nodes.get(guid)
         if node is None:
-            node = self.nodes[info.nodeGUID] = Node(info, route)
-        node.portGUIDs[0 if node.isSwitch else info.localPortNum] = info.portGUID
-        return node, isNew
+            node = Node(raw, route)
+            self.nodes[node.guid] = node
+            return node, True
+        node.hear(raw[36], GUID(raw[20:28]))
+        return node, False
 
     def link(self, one: Port, other: Port) -> bool:
         """Two ports are joined; False when one of them was joined to another before: something is wrong."""
@@ -226,14 +357,7 @@ class Fabric:
 
     def toDict(self) -> dict[str, Any]:
         """All of it, as JSON can carry it: L{fromDict} makes the same again."""
-        return {
-            "nodes": [_nodeDict(node) for node in self.nodes.values()],
-            "links": [[_end(one), _end(other)] for one, other in self.links()],
-            "problems": [
-                {"kind": problem.kind, "where": problem.where, "text": problem.text}
-                for problem in self.problems
-            ],
-        }
+        return snapshots.fabricDict(self)
 
     @classmethod
     def fromDict(cls, told: dict[str, Any]) -> Fabric:
@@ -243,51 +367,16 @@ class Fabric:
         @raise ValueError: it is something else.
         """
         fabric = cls()
-        try:
-            for one in told["nodes"]:
-                _readNode(fabric, one)
-            for (guid, number), (otherGUID, otherNumber) in told["links"]:
-                fabric.link(
-                    fabric.nodes[GUID.fromString(guid)].port(number),
-                    fabric.nodes[GUID.fromString(otherGUID)].port(otherNumber),
-                )
-            fabric.problems = [Problem(**problem) for problem in told["problems"]]
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"this is no fabric: {error!r}") from error
+        snapshots.read(fabric, told)
+        fabric.problems = [Problem(*told) for told in snapshots.problems(told)]
         return fabric
 
 
-def _end(port: Port) -> list[object]:
-    return [str(port.node.guid), port.number]
-
-
-def _nodeDict(node: Node) -> dict[str, object]:
-    return {
-        "guid": str(node.guid),
-        "type": node.type.name,
-        "description": node.description,
-        "info": node.info.encode().hex(),
-        "switchInfo": None if node.switchInfo is None else node.switchInfo.encode().hex(),
-        "route": None if node.route is None else list(node.route.drPath),
-        "portGUIDs": {str(number): str(guid) for number, guid in node.portGUIDs.items()},
-        "ports": [
-            {"number": port.number, "lid": port.lid, "state": port.state.name, "info": port.raw.hex()}
-            for port in node.ports.values()
-        ],
-    }
-
-
-def _readNode(fabric: Fabric, told: dict[str, Any]) -> None:
-    route = None if told["route"] is None else IBDRPath(drPath=tuple(told["route"]))
-    node, _ = fabric.add(NodeInfo.decode(bytes.fromhex(told["info"])), route)
-    node.description = told["description"]
-    if told["switchInfo"] is not None:
-        node.switchInfo = SwitchInfo.decode(bytes.fromhex(told["switchInfo"]))
-    node.portGUIDs = {int(number): GUID.fromString(guid) for number, guid in told["portGUIDs"].items()}
-    for port in told["ports"]:
-        node.port(port["number"]).raw = bytes.fromhex(port["info"])
-
-
 def described(problems: Iterable[Problem]) -> Iterator[str]:
-    """Problems as lines for people."""
-    return (f"{problem.kind} at {problem.where}: {problem.text}" for problem in problems)
+    """Problems as lines for people; those that are the same at the same place are told once."""
+    counts: dict[Problem, int] = {}
+    for problem in problems:
+        counts[problem] = counts.get(problem, 0) + 1
+    for problem, times in counts.items():
+        said = f"{problem.kind} at {problem.where}: {problem.text}"
+        yield said if times == 1 else f"{said} ({times} times)"

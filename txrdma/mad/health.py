@@ -6,7 +6,7 @@ Follows InfiniBand Architecture vol. 1, 14.2.5.6 (PortInfo) and 14.4 (subnet man
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -17,16 +17,16 @@ from txrdma.iba.verbs import PhysicalState, PortState
 from txrdma.mad.errorcounters import ALL_PORTS, CounterReport, shownName
 from txrdma.mad.errors import MADFailure
 from txrdma.mad.fabric import Fabric, Node, Port
+from txrdma.mad.linkspeeds import fastest, LaneSpeed, RATES
 from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule
 from txrdma.mad.smp import SMInfo
-from txrdma.mad.values import EXTENDED_GIGABITS, GIGABITS, LANES, PathMTU, PortCapability, SMState
+from txrdma.mad.values import LANES, PathMTU, PortCapability, SMState
 
 _ZERO: Final = GUID(bytes(8))
 _HIGHEST_UNICAST: Final = 0xBFFF
-_NO_EXTENDED: Final = 30
-"""LinkSpeedExtEnabled: only speeds up to QDR are wanted."""
+_FDR10: Final = int(LaneSpeed.FDR10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Finding:
     Something that should not be.
 
     @ivar kind: C{state}, C{width}, C{speed}, C{mtu}, C{errors}, C{no-lid}, C{bad-lid}, C{duplicate-lid},
-        C{duplicate-guid}, C{no-guid}, C{no-sm}, C{several-sms}, C{other-sm}, C{sm-silent},
+        C{duplicate-guid}, C{no-guid}, C{no-link}, C{no-sm}, C{several-sms}, C{other-sm}, C{sm-silent},
         C{counters-silent}, or the kind of a fabric's problem.
     @ivar where: for people; C{guid} and C{port} say it for programs, where it is a node or port.
     """
@@ -48,15 +48,11 @@ class Finding:
 
 
 def _about(kind: str, port: Port, text: str) -> Finding:
-    return Finding(kind, f"{_name(port.node)} port {port.number}", text, port.node.guid, port.number)
+    return Finding(kind, str(port), text, port.node.guid, port.number)
 
 
 def _aboutNode(kind: str, node: Node, text: str) -> Finding:
-    return Finding(kind, _name(node), text, node.guid)
-
-
-def _name(node: Node) -> str:
-    return f"{node.description or 'a node'} ({node.guid})"
+    return Finding(kind, str(node), text, node.guid)
 
 
 # Links.
@@ -80,24 +76,18 @@ def bestMode(port: Port, asEnabled: bool = False) -> LinkMode:
 
     @param asEnabled: only what both have enabled, too.
     """
-    ends = [port.raw] if port.peer is None else [port.raw, port.peer.raw]
-    if not all(ends):
+    ends = [port] if port.peer is None else [port, port.peer]
+    if not all(end.raw for end in ends):
         return LinkMode(0, 0.0)
-    widths = speeds = extended = 0xFF
-    for raw in ends:
-        widths &= raw[30]
-        speeds &= raw[32] >> 4
-        extended &= raw[62] & 15
+    widths, speeds = 0xFF, -1
+    for end in ends:
+        widths &= end.raw[30]
+        speeds &= end.supportedSpeeds
         if asEnabled:
-            widths &= raw[29]
-            speeds &= raw[35] & 15
-            enabled = raw[63] & 31
-            extended &= 0 if enabled == _NO_EXTENDED else enabled
+            widths &= end.raw[29]
+            speeds &= end.enabledSpeeds
     lanes = max((lanes for flag, lanes in LANES.items() if widths & flag), default=0)
-    rates = [rate for flag, rate in EXTENDED_GIGABITS.items() if extended & flag]
-    return LinkMode(
-        lanes, max(rates or [rate for flag, rate in GIGABITS.items() if speeds & flag], default=0.0)
-    )
+    return LinkMode(lanes, RATES.get(fastest(speeds), 0.0))
 
 
 def belowBest(port: Port, asEnabled: bool = False) -> list[str]:
@@ -107,7 +97,7 @@ def belowBest(port: Port, asEnabled: bool = False) -> list[str]:
     if 0 < active.lanes < best.lanes:
         said.append(f"{best.lanes}X")
     if 0 < active.gigabits < best.gigabits:
-        said.append(f"{best.gigabits} Gbps")
+        said.append("FDR10" if best.gigabits == RATES[_FDR10] else f"{best.gigabits} Gbps")
     return said
 
 
@@ -120,7 +110,7 @@ def _linkFindings(fabric: Fabric) -> Iterator[Finding]:
     for one, other in fabric.links():
         if not (one.raw and other.raw):
             continue
-        there = f"the link to {_name(other.node)} port {other.number}"
+        there = f"the link to {other}"
         if one.state is not PortState.ACTIVE or other.state is not PortState.ACTIVE:
             states = (
                 one.state.name if one.state is other.state else f"{one.state.name} and {other.state.name}"
@@ -131,7 +121,8 @@ def _linkFindings(fabric: Fabric) -> Iterator[Finding]:
         if active.lanes < best.lanes:
             yield _about("width", one, f"{there} runs with {active.lanes} of {best.lanes} lanes")
         if active.gigabits < best.gigabits:
-            yield _about("speed", one, f"{there} runs at {active.gigabits} of {best.gigabits} Gbit/s a lane")
+            rates = f"{active.gigabits} of {best.gigabits} Gbit/s a lane"
+            yield _about("speed", one, f"{there} runs at {rates}")
         here, far = one.raw[36] >> 4, other.raw[36] >> 4
         if here != far:
             mtus = f"{PathMTU(here).name} here, {PathMTU(far).name} there"
@@ -162,8 +153,7 @@ def _identifierFindings(fabric: Fabric) -> Iterator[Finding]:
         for lid in lids:
             owner = owners.setdefault(lid, port)
             if owner is not port:
-                where = f"{_name(owner.node)} port {owner.number}"
-                yield _about("duplicate-lid", port, f"LID {lid} is that of {where}, too")
+                yield _about("duplicate-lid", port, f"LID {lid} is that of {owner}, too")
     yield from _guidFindings(fabric)
 
 
@@ -176,7 +166,7 @@ def _guidFindings(fabric: Fabric) -> Iterator[Finding]:
             ports[guid].append((node, number))
     for guid, owners in ports.items():
         for node, number in owners[1:]:
-            first = f"{_name(owners[0][0])} port {owners[0][1]}"
+            first = f"{owners[0][0]} port {owners[0][1]}"
             yield _about("duplicate-guid", node.port(number), f"its GUID {guid} is that of {first}, too")
 
 
@@ -185,8 +175,16 @@ def _guidFindings(fabric: Fabric) -> Iterator[Finding]:
 
 def findings(fabric: Fabric) -> list[Finding]:
     """What is wrong by what its ports have told."""
-    found = [Finding(problem.kind, problem.where, problem.text) for problem in fabric.problems]
+    problems = Counter(fabric.problems)
+    found = [
+        Finding(problem.kind, problem.where, problem.text + (f" ({times} times)" if times > 1 else ""))
+        for problem, times in problems.items()
+    ]
     found += _identifierFindings(fabric)
+    if len(fabric.nodes) == 1:
+        only = next(iter(fabric.nodes.values()))
+        if not any(map(hasLink, only.ports.values())):
+            found.append(_aboutNode("no-link", only, "it has no link, so nothing else was seen"))
     found += _linkFindings(fabric)
     return found
 
@@ -237,9 +235,23 @@ async def managerFindings(rpcs: RPCs, endPort: MADEndPort, fabric: Fabric) -> li
         found.append(
             Finding("several-sms", where, f"{len(masters)} subnet managers think they are in charge")
         )
+    return found + list(_otherManagers(fabric, endPort.smLID))
+
+
+def recordedManagers(fabric: Fabric) -> list[Finding]:
+    """The same of a snapshot, in which nobody can be asked: all ports know the same manager."""
+    ports = [port for port in endPorts(fabric) if hasLink(port) and port.lid]
+    if not ports:
+        return []
+    told = Counter(port.info.masterSMLID for port in ports)
+    most = told.most_common(1)[0][0]
+    if not most:
+        return [Finding("no-sm", "all ports", "no subnet manager is known to them")]
+    return list(_otherManagers(fabric, most, "that of most"))
+
+
+def _otherManagers(fabric: Fabric, lid: int, whose: str = "ours") -> Iterator[Finding]:
     for port in endPorts(fabric):
         told = port.info.masterSMLID
-        if hasLink(port) and port.lid and told != endPort.smLID:
-            text = f"its subnet manager is at LID {told}, ours at LID {endPort.smLID}"
-            found.append(_about("other-sm", port, text))
-    return found
+        if hasLink(port) and port.lid and told != lid:
+            yield _about("other-sm", port, f"its subnet manager is at LID {told}, {whose} at LID {lid}")

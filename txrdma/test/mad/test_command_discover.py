@@ -10,15 +10,17 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import redirect_stderr
 from pathlib import Path
 
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.command import Options
+from txrdma.commands import nodenames
 from txrdma.commands.fabrics import Progress
 from txrdma.commands.nodenames import NodeNames, parseNodeNames, readNodeNames
-from txrdma.commands.topologies import hostList
+from txrdma.commands.slurm import hostList
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import GUID
 from txrdma.mad.fabric import Fabric
@@ -75,14 +77,18 @@ class DiscoverTests(CommandTestCase):
         told = set()
         for way in ((), ("--by", "lid"), ("--sa",)):
             nodes = self.said("discover", "--json", *way).json["nodes"]
-            told.add(json.dumps([{**node, "route": None} for node in nodes]))
+            for node in nodes:
+                node["route"] = node["nodeInfo"] = None  # these differ by who was asked, and how
+                for port in node["ports"]:
+                    port["portInfo"] = None
+            told.add(json.dumps(nodes))
         self.assertEqual(len(told), 1)
 
     def test_json(self) -> None:
         """JSON has nodes, ports and where their links lead, by keys that stay."""
         told = self.said("discover", "--json").json
-        self.assertEqual(list(told), ["nodes", "problems"])
-        self.assertEqual(told["problems"], [])
+        self.assertEqual(list(told), ["nodes", "chassis", "problems"])
+        self.assertEqual((told["chassis"], told["problems"]), ([], []))
         switch, host = told["nodes"][0], told["nodes"][1]
         self.assertEqual((switch["type"], switch["name"], switch["numPorts"]), ("SWITCH", "leaf0000", 36))
         self.assertEqual((host["type"], host["route"]), ("CHANNEL_ADAPTER", "DR 0"))
@@ -100,6 +106,7 @@ class DiscoverTests(CommandTestCase):
                     "speed": "HDR",
                     "gigabits": 212.5,
                     "peer": {"guid": switch["guid"], "port": 1},
+                    "portInfo": host["ports"][0]["portInfo"],
                 }
             ],
         )
@@ -201,7 +208,7 @@ class FabricsTests(CommandTestCase):
     def test_noAnswer(self) -> None:
         """Nobody there: one line says who was asked what."""
         said = self.said("smpquery", "NI", "77", "-t", "0.5")
-        self.assertEqual(said.status, "txrdma smpquery: lid 77: SubnGet: no answer")
+        self.assertIn("txrdma smpquery: lid 77: SubnGet: no answer", str(said.status))
 
     def test_debug(self) -> None:
         """Datagrams are shown by level: a line, fields, bytes."""
@@ -297,8 +304,35 @@ class NodeNamesTests(SynchronousTestCase):
         names = parseNodeNames('\n# x\n0x1 "one"\n  0x00ff  "two words"   # said\n')
         self.assertEqual(names.names, {GUID.fromInt(1): "one", GUID.fromInt(255): "two words"})
         self.assertEqual(list(names.guids("one")), [GUID.fromInt(1)])
-        error = self.assertRaises(InvalidRequest, parseNodeNames, '0x1 "one"\n0x2 two\n', "map")
-        self.assertIn("map, line 2", str(error))
+        for wrong in ('0x2 "two', "two 0x2", '0x2 "two" or three', "0x2two"):
+            error = self.assertRaises(InvalidRequest, parseNodeNames, f'0x1 "one"\n{wrong}\n', "map")
+            self.assertIn("map, line 2", str(error))
+
+    def test_asTheirs(self) -> None:
+        """Names may have no quotes, GUIDs may be decimal, and the first of two names counts."""
+        names = parseNodeNames('0x1 one more # x\n255 "two"\n0x1 "again"\n0x3\n')
+        self.assertEqual(names.names, {GUID.fromInt(1): "one more", GUID.fromInt(255): "two"})
+
+    def test_places(self) -> None:
+        """Without a word the host's map is read: that of infiniband-diags, else that of OpenSM."""
+        places = [Path(self.mktemp()) for _ in range(2)]
+        self.patch(nodenames, "PLACES", tuple(places))
+        self.assertEqual(readNodeNames().names, {})
+        places[1].write_text('0x1 "of OpenSM"')
+        self.assertEqual(readNodeNames().name(GUID.fromInt(1)), "of OpenSM")
+        places[0].write_text('0x1 "ours"')
+        self.assertEqual(readNodeNames().name(GUID.fromInt(1)), "ours")
+
+    def test_brokenPlace(self) -> None:
+        """What is wrong with a map that nobody has asked for is told, and stops nothing."""
+        place = Path(self.mktemp())
+        place.write_text("nonsense\n")
+        self.patch(nodenames, "PLACES", (place,))
+        errors = io.StringIO()
+        with redirect_stderr(errors):
+            self.assertEqual(readNodeNames().names, {})
+        self.assertIn("line 1", errors.getvalue())
+        self.assertRaises(InvalidRequest, readNodeNames, str(place))
 
     def test_descriptions(self) -> None:
         """Who has no name is called by its description, without what cannot be printed."""

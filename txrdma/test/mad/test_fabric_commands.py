@@ -230,7 +230,7 @@ class TraceTests(CommandTestCase):
         """Too little or too much to follow."""
         self.assertIn("[FROM] TO", self.refusedOptions("trace"))
         self.assertIn("[FROM] TO", self.refusedOptions("trace", "1", "2", "3"))
-        self.assertIn("at most FROM", self.refusedOptions("trace", "1", "2", "--multicast=0xc000"))
+        self.assertIn("[FROM [TO]]", self.refusedOptions("trace", "1", "2", "3", "--multicast=0xc000"))
 
 
 class RoutesTests(CommandTestCase):
@@ -319,10 +319,10 @@ class ErrorsTests(CommandTestCase):
             (port["errors"], port["details"]), ({"portRcvErrors": 9}, {"portMalformedPacketErrors": 9})
         )
         self.assertEqual(port["data"]["portRcvData"], 5)
-        again = self.told("errors", "--data", "--clear-data", "-y")
+        again = self.told("errors", "--counters", "--clear-data", "-y")
         port = next(each for each in again["ports"] if each["name"] == "c")
         self.assertEqual((port["errors"], port["data"]["portRcvData"]), ({}, 5))
-        again = self.told("errors", "--data")
+        again = self.told("errors", "--counters")
         self.assertEqual(
             next(each for each in again["ports"] if each["name"] == "c")["data"]["portRcvData"], 0
         )

@@ -199,13 +199,17 @@ class CounterTests(HealthTestCase):
         self.assertEqual(waiting.ports[0].errors, {"portXmitWait": 500})
 
     def test_data(self) -> None:
-        """With data every port is told, in 64 bits."""
+        """Data is told of ports with errors or, alone, of every port; in 64 bits."""
         self.fabric.setCounters("c", 1, portXmitData=1 << 40)
-        report = self.counted(withData=True)
+        self.fabric.setCounters("b", 1, portXmitData=1 << 41, portRcvErrors=1)
+        report = self.counted(dataAlone=True)
         data = next(each.data for each in report.ports if each.node.description == "c")
         self.assertEqual(data["portXmitData"], 1 << 40)
         self.assertIn("portUnicastRcvPkts", data)
-        self.assertEqual(len(report.ports), 2 * 9 + 5)
+        self.assertEqual(len(report.ports), 2 * 8 + 5)
+        self.assertEqual([each.errors for each in report.ports if each.errors], [])
+        [bad] = self.counted(withData=True).ports
+        self.assertEqual((bad.errors, bad.data["portXmitData"]), ({"portRcvErrors": 1}, 1 << 41))
 
     def test_details(self) -> None:
         """What the errors were."""

@@ -1,0 +1,136 @@
+"""
+Net files as snapshots: what C{discover} or C{ibnetdiscover} has printed, read again.
+
+Such a file says nothing of states: a link whose ends have LIDs is taken for an active one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from txrdma.iba.types import GUID
+from txrdma.iba.verbs import PortState
+from txrdma.mad.fabric import Fabric, Node, Port
+from txrdma.mad.linkspeeds import LaneSpeed
+from txrdma.mad.smp import ExtendedPortInfo, SwitchInfo
+from txrdma.sim.netfile import parseNet
+from txrdma.sim.nodes import buildNodes, SimulatedNode
+
+_NODE: Final = re.compile(r'(?:switch|hca|ca|rt)\s+\d+\s+"([^"]+)"(.*)', re.IGNORECASE)
+_PORT: Final = re.compile(r'\[(\d+)\](?:\(([0-9a-fA-F]+)\))?\s+"')
+_RATE: Final = re.compile(r"#.*\s(\d+)x(\w+)$")
+_LID: Final = re.compile(r'#\s*lid (\d+) lmc (\d+) "')
+_WIDTHS: Final = {"1": 1, "4": 2, "8": 4, "12": 8, "2": 16}
+_GUIDS: Final = re.compile(r"switchguid=0x[0-9a-fA-F]+\(([0-9a-fA-F]+)\)")
+_FDR10: Final = ExtendedPortInfo(linkSpeedSupported=1, linkSpeedEnabled=1, linkSpeedActive=1).encode()
+_ACTIVE: Final = int(PortState.ACTIVE)
+
+
+def readFabric(text: str, name: str = "net file") -> Fabric:
+    """
+    The fabric of a net file.
+
+    @raise ValueError: a line has no meaning.
+    """
+    net = parseNet(text, name)
+    nodes = buildNodes(net)
+    fabric = Fabric()
+    for identifier, node in nodes.items():
+        _add(fabric, node, identifier)
+    if len(fabric.nodes) < len(nodes):
+        raise ValueError(f"{name}: two nodes have the same GUID")
+    for node in nodes.values():
+        for one in node.external:
+            if one.peer is not None:
+                peer = one.peer
+                here, there = fabric.nodes[node.guid], fabric.nodes[peer.node.guid]
+                fabric.link(here.port(one.number), there.port(peer.number))
+    for identifier, words, line in _lines(text):
+        known = nodes.get(identifier)
+        if known is not None:
+            _refine(fabric.nodes[known.guid], words, line)
+    for link in fabric.links():
+        if all(end.lid for end in link):
+            for end in link:
+                end.raw = _with(end.raw, (32, 0xF0, _ACTIVE))
+    return fabric
+
+
+def _add(fabric: Fabric, node: SimulatedNode, identifier: str) -> None:
+    info = bytearray(node.info)
+    first = node.ports[0] if node.isSwitch else next((port for port in node.external if port.peer), None)
+    info[20:28] = (first or node.ports[-1]).guid.raw
+    info[36] = first.number if first is not None else 1
+    made, _ = fabric.add(bytes(info))
+    made.description = node.description
+    if node.isSwitch:
+        made.switchInfo = SwitchInfo.decode(bytes(node.switchInfo))
+    for port in node.ports:
+        if node.isSwitch or port.peer is not None:
+            made.port(port.number).raw = bytes(port.info)
+            made.hear(port.number, port.guid)
+
+
+def _lines(text: str) -> Iterator[tuple[str, str, str]]:
+    """The identifier of a node with the comment and the port GUID that it has, and each line of a port."""
+    identifier = guid = ""
+    for line in map(str.strip, text.splitlines()):
+        if not line:
+            identifier = guid = ""
+        elif (match := _GUIDS.match(line)) is not None:
+            guid = match[1]
+        elif (match := _NODE.match(line)) is not None:
+            identifier = match[1]
+            yield identifier, f"{match[2]} ({guid})", ""
+        elif identifier and line.startswith("["):
+            yield identifier, "", line
+
+
+def _refine(node: Node, words: str, line: str) -> None:
+    """What only comments say: enhanced port 0, port GUIDs and LIDs of hosts, what links carry."""
+    if not line:
+        info = node.switchInfo
+        if info is not None and "enhanced port 0" in words:
+            node.switchInfo = info.replace(enhancedPort0=True)
+        if (guid := re.search(r"\((\w+)\)$", words)) is not None:
+            node.hear(0, GUID.fromInt(int(guid[1], 16)))
+        return
+    match = _PORT.match(line)
+    port = None if match is None else node.known(int(match[1]))
+    if match is None or port is None:
+        return
+    if match[2]:
+        node.hear(port.number, GUID.fromInt(int(match[2], 16)))
+    if (said := _LID.search(line)) is not None and not node.isSwitch:
+        lid = int(said[1])
+        port.raw = _with(port.raw, (16, 0, lid >> 8), (17, 0, lid & 255), (34, 0xF8, int(said[2]) & 7))
+    if (said := _RATE.search(line)) is not None:
+        _carries(port, _WIDTHS.get(said[1], 0), int(LaneSpeed.__members__.get(said[2], 0)))
+
+
+def _carries(port: Port, width: int, speed: int) -> None:
+    if not width or not speed:
+        return
+    plain, extended, second = min(speed, int(LaneSpeed.QDR)), speed >> 4 & 15, speed >> 8
+    port.raw = _with(
+        port.raw,
+        *((30, 0xFF, width), (31, 0, width)),
+        *((32, 0xFF, plain << 4), (35, 0x0F, plain << 4)),
+        *((56, 0, second << 5 | second << 3 | second), (62, 0x0F, extended << 4 | extended)),
+    )
+    if second:
+        end = port.node.known(0) if port.node.isSwitch else port
+        if end is not None:
+            end.raw = _with(end.raw, (22, 0xFF, 0xC0), (60, 0xFF, 0x08))
+    if speed == LaneSpeed.FDR10:
+        port.vendors = _FDR10
+
+
+def _with(raw: bytes, *changes: tuple[int, int, int]) -> bytes:
+    """Other bytes at these places: what a mask leaves of the old one, and new bits."""
+    info = bytearray(raw)
+    for place, mask, bits in changes:
+        info[place] = info[place] & mask | bits
+    return bytes(info)

@@ -1,0 +1,128 @@
+"""
+Which nodes are one machine: boards of a chassis, as far as their vendors let that be known.
+
+Nodes of one system have the same SystemImageGUID (InfiniBand Architecture vol. 1, 14.2.5.3). Those of some
+vendors differ from board to board: what infiniband-diags knows of Cisco, InfiniCon, Xsigo and Voltaire holds
+here, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Final
+
+from txrdma.iba.types import GUID
+from txrdma.mad.fabric import Fabric, Node
+
+_CISCO: Final = 0x0005AD
+_INFINICON: Final = 0x00066A
+_VOLTAIRE: Final = 0x0008F1
+_XSIGO: Final = 0x001397
+_SLOT: Final = ~(0xFF << 24)
+"""Without the byte that tells the place in a chassis."""
+
+_SPINES: Final = frozenset((0x5A08, 0x5A0B, 0x5A32, 0x5A33, 0x5A37, 0x5A40, 0x5A5C, 0x5A5D, 0x5A60))
+_LINES: Final = frozenset((0x5A09, 0x5A0D, 0x5A34, 0x5A38, 0x5A42, 0x5A5B))
+"""Device numbers of Voltaire's boards: within a chassis each line board has links to all spine boards."""
+
+_PLACE: Final = re.compile(r"MF0;[^:]*:(?P<kind>[^/]+)/(?P<board>[LS])(?P<slot>\d+)/U(?P<chip>\d+)")
+_BOARDS: Final = {"L": "line", "S": "spine"}
+
+
+@dataclass(frozen=True, slots=True)
+class Chassis:
+    """
+    Several nodes that are one machine.
+
+    @ivar guid: of the whole; None where boards are known by their links only.
+    @ivar kind: what its vendor calls it, C{""} where nobody says.
+    """
+
+    number: int
+    guid: GUID | None
+    kind: str
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a node is in its chassis, by what it says: C{"line"} or C{"spine"}, slot and chip."""
+
+    kind: str
+    board: str
+    slot: int
+    chip: int
+
+
+def place(node: Node) -> Place | None:
+    """Of a board that tells it in its description, as Mellanox' do: C{"MF0;core1:SX6536/L02/U1"}."""
+    match = _PLACE.match(node.description)
+    if match is None:
+        return None
+    return Place(match["kind"], _BOARDS[match["board"]], int(match["slot"]), int(match["chip"]))
+
+
+def chassis(fabric: Fabric) -> list[Chassis]:
+    """All that there are, by GUID; a node that is alone in its system is none."""
+    groups: dict[int, list[Node]] = defaultdict(list)
+    boards: list[list[Node]] = []
+    seen: set[GUID] = set()
+    for node in sorted(fabric.nodes.values(), key=lambda node: node.guid.raw):
+        if node.info.vendorID == _VOLTAIRE and node.info.deviceID in _SPINES | _LINES:
+            if node.guid not in seen:
+                boards.append(_boards(node, seen))
+        elif guid := _systemOf(node):
+            groups[guid].append(node)
+    found = [(GUID.fromInt(guid), nodes) for guid, nodes in sorted(groups.items())]
+    every = [*found, *((None, nodes) for nodes in boards)]
+    several = [(guid, nodes) for guid, nodes in every if len(nodes) > 1]
+    return [
+        Chassis(number, guid, _kind(nodes), tuple(nodes)) for number, (guid, nodes) in enumerate(several, 1)
+    ]
+
+
+def _systemOf(node: Node) -> int:
+    """A number that all nodes of a system have; 0 of none."""
+    own, vendor = int(node.systemImageGUID), node.info.vendorID
+    if vendor in (_CISCO, _INFINICON):
+        return own & _SLOT
+    if vendor == _XSIGO or own >> 40 == _XSIGO:
+        return _xsigo(node, own)
+    return own
+
+
+def _xsigo(node: Node, own: int) -> int:
+    """Its switches have the slot in it; its adapters belong to the chassis of the first leaf board."""
+    kind = own >> 32
+    if kind == _XSIGO << 8 | 1:
+        return own & _SLOT
+    if kind in (_XSIGO << 8 | 2, _XSIGO << 8 | 3):
+        port = node.known(1)
+        there = int(port.peer.node.systemImageGUID) if port is not None and port.peer is not None else 0
+        if there >> 24 == _XSIGO << 16 | 0x0102:
+            return there & _SLOT
+    return own
+
+
+def _boards(first: Node, seen: set[GUID]) -> list[Node]:
+    """All boards of Voltaire's that hang together by links between spine and line boards."""
+    found, waiting = [], [first]
+    seen.add(first.guid)
+    while waiting:
+        node = waiting.pop()
+        found.append(node)
+        wanted = _LINES if node.info.deviceID in _SPINES else _SPINES
+        for port in node.ports.values():
+            other = None if port.peer is None else port.peer.node
+            if other is None or other.guid in seen or other.info.vendorID != _VOLTAIRE:
+                continue
+            if other.info.deviceID in wanted:
+                seen.add(other.guid)
+                waiting.append(other)
+    return sorted(found, key=lambda node: node.guid.raw)
+
+
+def _kind(nodes: list[Node]) -> str:
+    return next((known.kind for known in map(place, nodes) if known is not None), "")

@@ -1,0 +1,157 @@
+"""
+Fabrics as JSON carries them: what programs read, and beside it the bytes that nodes have told.
+
+From the bytes everything is made again; what programs read follows from them, and is not read back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol, TYPE_CHECKING
+
+from txrdma.iba.path import IBDRPath
+from txrdma.iba.types import GUID
+from txrdma.mad.smp import SwitchInfo
+from txrdma.wire import WireError
+
+if TYPE_CHECKING:
+    from txrdma.mad.fabric import Fabric, Node, Port
+
+
+class INames(Protocol):
+    """How nodes are to be called."""
+
+    def name(self, guid: GUID, description: str = "") -> str:
+        """The name of a node with that description."""
+
+
+def fabricDict(fabric: Fabric, names: INames | None = None) -> dict[str, Any]:
+    """
+    A fabric.
+
+    @param names: of nodes; their descriptions unless said.
+    """
+    return {
+        "nodes": [nodeDict(node, names) for node in fabric.nodes.values()],
+        "problems": problemDicts(fabric),
+    }
+
+
+def problemDicts(fabric: Fabric) -> list[dict[str, str]]:
+    """What a sweep could not find out."""
+    return [
+        {"kind": problem.kind, "where": problem.where, "text": problem.text} for problem in fabric.problems
+    ]
+
+
+def nodeDict(node: Node, names: INames | None = None) -> dict[str, Any]:
+    """A node with its ports."""
+    info, route, switchInfo = node.info, node.route, node.switchInfo
+    return {
+        "guid": str(node.guid),
+        "type": node.type.name,
+        "name": names.name(node.guid, node.description) if names is not None else node.description,
+        "description": node.description,
+        "systemImageGUID": str(info.systemImageGUID),
+        "vendorID": info.vendorID,
+        "deviceID": info.deviceID,
+        "revision": info.revision,
+        "numPorts": info.numPorts,
+        "lid": node.lid,
+        "route": None if route is None else str(route),
+        "nodeInfo": node.raw.hex(),
+        "switchInfo": None if switchInfo is None else switchInfo.encode().hex(),
+        "ports": [portDict(port) for port in node.ports.values()],
+    }
+
+
+def portDict(port: Port) -> dict[str, Any]:
+    """A port, and where its link leads."""
+    peer, guid = port.peer, port.node.portGUID(port.number)
+    told = {
+        "number": port.number,
+        "guid": None if guid is None else str(guid),
+        "lid": port.lid,
+        "lmc": port.raw[34] & 7 if port.raw else 0,
+        "state": port.state.name,
+        "physicalState": port.physicalState.name,
+        "width": port.width,
+        "speed": port.speed,
+        "gigabits": port.width * port.laneGigabits,
+        "peer": None if peer is None else {"guid": str(peer.node.guid), "port": peer.number},
+        "portInfo": port.raw.hex(),
+    }
+    if port.vendors:
+        told["extendedPortInfo"] = port.vendors.hex()
+    return told
+
+
+# And back.
+
+
+def read(fabric: Fabric, told: Any) -> None:
+    """
+    Put nodes and links into a fabric that has none.
+
+    @raise ValueError: this is something else.
+    """
+    try:
+        for one in told["nodes"]:
+            _readNode(fabric, one)
+        for one in told["nodes"]:
+            _readLinks(fabric, one)
+    except (KeyError, TypeError, AttributeError, IndexError, WireError) as error:
+        raise ValueError(f"this is no fabric: {error!r}") from error
+
+
+def problems(told: Any) -> Iterator[tuple[str, str, str]]:
+    """
+    The kind, place and text of each problem.
+
+    @raise ValueError: this is something else.
+    """
+    try:
+        for one in told["problems"]:
+            yield str(one["kind"]), str(one["where"]), str(one["text"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"this is no fabric: {error!r}") from error
+
+
+def _readNode(fabric: Fabric, told: dict[str, Any]) -> None:
+    route = None if told["route"] is None else IBDRPath.fromString(told["route"])
+    node, isNew = fabric.add(_bytes(told["nodeInfo"], 40), route)
+    if not isNew:
+        raise ValueError(f"this is no fabric: node {node.guid} is in it twice")
+    node.description = str(told["description"])
+    if told["switchInfo"] is not None:
+        node.switchInfo = SwitchInfo.decode(bytes.fromhex(told["switchInfo"]))
+    for one in told["ports"]:
+        port = node.port(_number(one["number"]))
+        port.raw = _bytes(one["portInfo"], 64)
+        port.vendors = _bytes(one.get("extendedPortInfo", ""), 64)
+        if one["guid"] is not None:
+            node.hear(port.number, GUID.fromString(one["guid"]))
+
+
+def _readLinks(fabric: Fabric, told: dict[str, Any]) -> None:
+    node = fabric.nodes[GUID(_bytes(told["nodeInfo"], 40)[12:20])]
+    for one in told["ports"]:
+        there = one["peer"]
+        if there is not None:
+            port, peer = node.port(one["number"]), fabric.nodes[GUID.fromString(there["guid"])]
+            if not fabric.link(port, peer.port(_number(there["port"]))):
+                raise ValueError(f"this is no fabric: the ends of the link of {port} say different things")
+
+
+def _number(told: Any) -> int:
+    if not isinstance(told, int) or not 0 <= told <= 255:
+        raise ValueError(f"this is no fabric: there is no port {told!r}")
+    return told
+
+
+def _bytes(told: str, count: int) -> bytes:
+    """Of text, so many bytes or none."""
+    read = bytes.fromhex(told)
+    if len(read) not in (0, count) or (not read and count == 40):
+        raise ValueError(f"this is no fabric: {told!r} are not {count} bytes")
+    return read
