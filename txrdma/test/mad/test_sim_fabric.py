@@ -4,6 +4,10 @@ Simulated fabrics: what their subnet management agents answer, and when nobody d
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from typing import Any
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import InvalidRequest
@@ -314,6 +318,59 @@ class PaceTests(SynchronousTestCase):
             self.assertLess(clock.seconds(), 1.15 * 0.001 * sweep.asked / outstanding)
             agent.close()
             fabric.close()
+
+
+class LateReactor:
+    """Tells the time, and wakes at whole milliseconds only, as a reactor that sleeps in epoll does."""
+
+    def __init__(self) -> None:
+        self.clock = SimulatedClock()
+        self.seconds = self.clock.seconds
+
+    def callLater(self, delay: float, callable: Callable[..., Any], *args: object, **kw: object) -> Any:
+        wake = math.ceil((self.seconds() + delay) * 1000) / 1000
+        return self.clock.callLater(wake - self.seconds(), callable, *args, **kw)
+
+
+class LatenessTests(SynchronousTestCase):
+    """Timers of real reactors are late; a fabric is not, on the whole."""
+
+    def test_sweep(self) -> None:
+        """A sweep takes hardly longer, and there is one timer for all that is on its way."""
+        for outstanding in (16, 64, 256):
+            reactor: Any = LateReactor()
+            fabric = SimulatedFabric(reactor, fatTree(128), latencySeconds=0.0013)
+            agent = MADAgent(reactor, fabric.attach())
+            sweep = Sweep(agent, outstanding)
+            found = sweep.run()
+            most = 0
+            while not found.called:
+                calls = reactor.clock.calls
+                most = max(most, len(calls))
+                reactor.clock.advance(max(0.0, calls[0].getTime() - reactor.seconds()))
+            limit = (
+                0.0013 * sweep.asked / outstanding + 5 * 0.0013
+            )  # five levels are found one after the other
+            self.assertEqual(self.successResultOf(found).problems, [])
+            self.assertLess(reactor.seconds(), 1.05 * limit + 0.001)
+            self.assertLessEqual(most, 2)  # the other one is the agent's, for all its timeouts
+            agent.close()
+            fabric.close()
+
+    def test_stall(self) -> None:
+        """Who was held up for long does not make up for all of it."""
+        reactor: Any = LateReactor()
+        table = Timetable(reactor)
+        done: list[float] = []
+
+        def again() -> None:
+            done.append(reactor.seconds())
+            table.later(0.01, again)
+
+        table.later(0.01, again)
+        reactor.clock.advance(100)
+        self.assertLess(len(done), 15)
+        table.clear()
 
 
 class TimetableTests(SynchronousTestCase):
