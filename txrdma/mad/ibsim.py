@@ -23,9 +23,9 @@ from twisted.python.failure import Failure
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.path import GMP_QKEY, IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, PKey, QPN
-from txrdma.iba.verbs import Buffer
+from txrdma.iba.verbs import Buffer, NodeType
 from txrdma.interfaces import IMADPort, IMADReceiver
-from txrdma.mad.smp import PKeyTable, PortInfo
+from txrdma.mad.smp import NodeInfo, PKeyTable, PortInfo
 from txrdma.wire import bits, Code, data, Layout, wire
 
 _log = Logger()
@@ -171,7 +171,10 @@ class IbsimPort:
     def refresh(self) -> MADEndPort:
         """Look anew at what the port is."""
         info = PortInfo.decode(self._ask(ControlType.GET_PORT_INFO, b"\0"))
-        guid = GUID(self._ask(ControlType.GET_GUID)[:8][::-1])
+        node = NodeInfo.decode(self._ask(ControlType.GET_NODE_INFO))
+        # What it tells as GUID, and there as that of the port, is the node's; of ports it counts from there.
+        own = 0 if node.nodeType is NodeType.SWITCH else info.localPortNum
+        guid = GUID.fromInt(int(node.nodeGUID) + own)
         pkeys = PKeyTable.decode(self._ask(ControlType.GET_PKEYS)).pkeys
         self.endPort = MADEndPort(
             portGUID=guid,
