@@ -5,17 +5,24 @@ Attributes and their fields by name, and their values from what people type.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 from txrdma.error import InvalidRequest, WireError
-from txrdma.mad.attributes import allAttributes, Attribute, RPC, RPCS
+from txrdma.mad.attributes import Attribute, ManagementClass, RPC, RPCS
+from txrdma.mad.messages import formatOf
 from txrdma.mad.sa import componentsOf, Query, Record
-from txrdma.wire import Field, Layout
+from txrdma.wire import data, Field, Layout, wire
 
 Pair = tuple[str, str]
 T = TypeVar("T", bound=Layout)
 
+_ROOM: Final = 64
+"""Bytes of an attribute of subnet management (IBA 14.2.1)."""
+
+_RAW: Final = "Attribute_"
+_INDEXED: Final = re.compile(r"(.+)\[(\d+)\]")
 _TEXTS: Final = ("nodeString", "serviceName")
 _TRUTH: Final = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False}
 _TRUTH["off"] = False
@@ -51,28 +58,106 @@ def attributeNamed(name: str, rpc: RPC | None = None) -> type[Attribute]:
 def attributesOf(rpc: RPC | None) -> Iterator[type[Attribute]]:
     """All that a call carries; all that there are without one."""
     import txrdma.cm.messages
+    import txrdma.mad.congestion
     import txrdma.mad.devices
     import txrdma.mad.pma
     import txrdma.mad.sa
-    import txrdma.mad.smp  # noqa: F401  # each of them declares some
+    import txrdma.mad.smp
+    import txrdma.mad.vendor  # noqa: F401  # each of them declares some
 
-    kinds = dict.fromkeys(allAttributes().values())
-    return (kind for kind in kinds if rpc is None or rpc.name in kind.rpcs)
+    return (kind for kind in _declared(Attribute) if rpc is None or rpc.name in kind.rpcs)
+
+
+def _declared(kind: type[Attribute]) -> Iterator[type[Attribute]]:
+    """
+    Those that a call carries, of this kind and made from it.
+
+    Two may have the same number; and what a private name is for, only its module knows.
+    """
+    for each in kind.__subclasses__():
+        if each.rpcs and not each.__name__.startswith(("_", _RAW)):
+            yield each
+        yield from _declared(each)
+
+
+def rawAttribute(rpc: RPC, number: int) -> type[Attribute]:
+    """What a call carries as an attribute of this number: bytes, as many as there is room for."""
+    room = _ROOM if rpc.managementClass is ManagementClass.SUBN_LID else _roomOf(rpc.managementClass)
+    body = {"__annotations__": {"content": "bytes"}, "__module__": __name__, "content": data(room)}
+    made: type[Attribute] = wire(room)(type(f"{_RAW}{number:#06x}", (Attribute,), body))
+    made.attributeID, made.rpcs = number, frozenset((rpc.name,))
+    return made
+
+
+def _roomOf(managementClass: int) -> int:
+    frame = formatOf(managementClass)
+    offset: int = frame.dataOffset  # type: ignore[attr-defined]  # every frame has it
+    return frame.size - offset
+
+
+def isRaw(told: Attribute) -> bool:
+    """Whether it is of no known kind."""
+    return type(told).__name__.startswith(_RAW)
+
+
+def dumpLines(raw: bytes) -> Iterator[str]:
+    """Bytes in hexadecimal, 16 in a line."""
+    return (f"{at:#06x}  {raw[at : at + 16].hex(' ', 4)}" for at in range(0, len(raw), 16))
 
 
 def assigned(kind: type[Attribute], pairs: Iterable[Pair], base: Attribute | None = None) -> Attribute:
     """
-    An attribute with these fields; C{inner.name}, or C{name} alone, is a field of an inner layout.
+    An attribute with these fields.
+
+    C{inner.name}, or C{name} alone, is a field of an inner layout; C{name[3]} is one of several values.
 
     @param base: what the other fields are taken from; zeros without.
     @raise InvalidRequest: there is no such field, or the value does not fit.
     """
     made: Layout = kind() if base is None else base
     for name, text in pairs:
-        place = _place(kind, name)
-        made = _with(made, place, read(place[-1], text))
+        match = _INDEXED.fullmatch(name)
+        place = _place(kind, name if match is None else match[1])
+        if match is None:
+            value = read(place[-1], text)
+        else:
+            value = _oneOf(place[-1], _at(made, place), int(match[2]), text)
+        made = _with(made, place, value)
     assert isinstance(made, Attribute)
     return made
+
+
+def _at(layout: Layout, place: list[Field]) -> Any:
+    """What stands there."""
+    value: Any = layout
+    for field in place:
+        value = getattr(value, field.name)
+    return value
+
+
+def _oneOf(field: Field, values: Any, index: int, text: str) -> Any:
+    """
+    The same values but for one of them.
+
+    @raise InvalidRequest: there is no such one.
+    """
+    many = field.count or (len(values) if isinstance(values, bytes) else 0)
+    if index >= many:
+        raise InvalidRequest(f"{field.name}[{index}]: there are {many} of them, from 0 on")
+    if isinstance(values, bytes) and field.count is None:
+        number = _numbered(field.name, text, 8)
+        return values[:index] + bytes((number,)) + values[index + 1 :]
+    return (*values[:index], _readOne(field, text), *values[index + 1 :])
+
+
+def _numbered(name: str, text: str, width: int) -> int:
+    try:
+        number = int(text, 0)
+        if 0 <= number < 1 << width:
+            return number
+    except ValueError:
+        pass
+    raise InvalidRequest(f"{name}={text} does not fit into {width} bits")
 
 
 def forSetting(told: Attribute) -> Attribute:

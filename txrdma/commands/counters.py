@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TYPE_CHECKING
+from typing import Any, Final, NamedTuple, TYPE_CHECKING
 
 from txrdma.commands.tables import makeTable
 from txrdma.mad.attributes import Attribute
@@ -18,6 +18,9 @@ WORD: Final = 4
 """Bytes in a unit of data counters (IBA 16.1.3.5)."""
 
 _NO_COUNTERS: Final = ("portSelect", "counterSelect", "counterSelect2", "opCode")
+_WIDE: Final = 32
+"""Bits of counters that could wrap, where somebody let them; of others the highest value is told as such."""
+
 _TRAFFIC: Final = ("portXmitData", "portRcvData", "portXmitPkts", "portRcvPkts")
 
 
@@ -45,15 +48,58 @@ def added(told: Sequence[Any], port: int) -> Any:
     return kind(portSelect=port, **values)  # type: ignore[call-arg]  # all that count have it
 
 
-def changed(before: Any, after: Any, names: Iterable[str]) -> dict[str, int]:
-    """How much has been counted between two looks; what was cleared meanwhile began at zero again."""
-    found = {}
-    for name in names:
-        old, new = getattr(before, name), getattr(after, name)
-        if isinstance(new, tuple):
-            old, new = sum(old), sum(new)
-        found[name] = new - old if new >= old else new
-    return found
+class Difference(NamedTuple):
+    """
+    What has been counted between two looks.
+
+    @ivar counted: by the counter's name, of several in one field with the index behind.
+    @ivar saturated: counters that stand at their highest value, and so may have missed some; C{wrapped} those
+        that went on from zero, as they should not; C{cleared} those that somebody has set back.
+    """
+
+    counted: dict[str, int]
+    saturated: tuple[str, ...] = ()
+    wrapped: tuple[str, ...] = ()
+    cleared: tuple[str, ...] = ()
+
+
+def changed(before: Any, after: Any, names: Iterable[str]) -> Difference:
+    """
+    How much has been counted between two looks.
+
+    A counter stops at its highest value (IBA 16.1.3.5). One that is lower than before was cleared, and began
+    at zero again; unless it is wide, stood near its highest value, and is near zero now: then it has wrapped.
+    """
+    wanted = frozenset(names)
+    counted: dict[str, int] = {}
+    marks: dict[str, list[str]] = {"saturated": [], "wrapped": [], "cleared": []}
+    for field in type(after).fields:
+        if field.name not in wanted:
+            continue
+        olds, news = getattr(before, field.name), getattr(after, field.name)
+        if field.count is None:
+            pairs = [(field.name, olds, news)]
+        else:
+            pairs = [
+                (f"{field.name}[{at}]", old, new)
+                for at, (old, new) in enumerate(zip(olds, news, strict=True))
+            ]
+        for name, old, new in pairs:
+            counted[name], mark = _grown(old, new, field.width)
+            if mark:
+                marks[mark].append(name)
+    return Difference(counted, *(tuple(each) for each in marks.values()))
+
+
+def _grown(old: int, new: int, width: int) -> tuple[int, str]:
+    """By how much, and what is to be said of it."""
+    highest = (1 << width) - 1
+    if new >= old:
+        return new - old, "saturated" if new == highest else ""
+    quarter = highest // 4
+    if width >= _WIDE and old != highest and old > highest - quarter and new < quarter:
+        return new - old + highest + 1, "wrapped"
+    return new, "cleared"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +108,11 @@ class Rates:
 
     port: int
     seconds: float
-    counted: dict[str, int]
+    difference: Difference
+
+    @property
+    def counted(self) -> dict[str, int]:
+        return self.difference.counted
 
     def perSecond(self, name: str, unit: int = 1) -> float:
         """How much of it in a second; 0 when that was not counted."""
@@ -78,6 +128,9 @@ class Rates:
             "xmitPktsPerSecond": round(self.perSecond("portXmitPkts"), 3),
             "rcvPktsPerSecond": round(self.perSecond("portRcvPkts"), 3),
             "counted": self.counted,
+            "saturated": list(self.difference.saturated),
+            "wrapped": list(self.difference.wrapped),
+            "cleared": list(self.difference.cleared),
         }
 
 
@@ -90,6 +143,9 @@ def ratesTable(rates: Iterable[Rates]) -> Table:
         others = [
             f"{name} +{number}" for name, number in each.counted.items() if number and name not in _TRAFFIC
         ]
+        others += [f"{name} is full: clear it" for name in each.difference.saturated]
+        others += [f"{name} has wrapped" for name in each.difference.wrapped]
+        others += [f"{name} was cleared" for name in each.difference.cleared]
         table.add_row(
             "all" if each.port == 0xFF else str(each.port),
             f"{each.perSecond('portXmitData', WORD) / 1e6:,.3f}",

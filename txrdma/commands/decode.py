@@ -10,31 +10,29 @@ import sys
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Final, NamedTuple
 
+from twisted.python import usage
+
 from txrdma.commands import options
 from txrdma.commands.attributefields import attributeDict, attributesOf
 from txrdma.commands.fabrics import count, tellJSON
+from txrdma.commands.packets import inBytes, inPacket, Inside, LENGTH
 from txrdma.error import InvalidRequest, WireError
-from txrdma.iba.headers import BTH, DETH, GRH, Opcode
-from txrdma.iba.pcap import Datagram, LinkType, PcapReader
-from txrdma.iba.roce import ROCE_PORT
+from txrdma.iba.captures import captured, isCapture
+from txrdma.mad.attributes import Attribute, ManagementClass, plain
 from txrdma.mad.dump import dumped, payloadOf
-from txrdma.mad.messages import formatOf, MADHeader
-from txrdma.wire import Layout
+from txrdma.mad.messages import formatOf, MADFormat, MADHeader, RMPPType, SAFormat
+from txrdma.mad.sa import Record
 
-LENGTH: Final = 256
-_INFINIBAND: Final = 247
-_ERF: Final = 197
-_ERF_INFINIBAND: Final = 21
-_UMAD: Final = (64, 56)
-_LRH: Final = 8
-_MAGICS: Final = (b"\xd4\xc3\xb2\xa1", b"\x4d\x3c\xb2\xa1")
+_SEGMENT: Final = 200
+_OVERHEAD: Final = 20
+_MOST_SEGMENTS: Final = 1 << 16
 
 
 class Found(NamedTuple):
-    """A datagram, and where it was."""
+    """A datagram with what stood in front of it, and where it was."""
 
     where: str
-    datagram: bytes
+    inside: Inside
 
 
 class CommandOptions(options.CommandOptions):
@@ -42,9 +40,10 @@ class CommandOptions(options.CommandOptions):
 
     synopsis = "[options] [HEX... | FILE]"
     longdesc = (
-        "Explain a management datagram that is given in hexadecimal, on the command line or on standard "
-        "input, or all those in a capture file (pcap: RoCE v2, InfiniBand or ERF). Headers of umad, LRH, "
-        "GRH, BTH and DETH in front are found and skipped."
+        "Explain a management datagram that is given in hexadecimal, on the command line, in a file or on "
+        "standard input, or all those in a capture (pcap or pcapng; of RoCE v1 or v2, InfiniBand or ERF). "
+        "Headers of umad, LRH, GRH, BTH and DETH in front are found, and said. Records of the "
+        "administration that come in several packets are told together, after the last of them."
     )
     optFlags = [["json", None, "JSON instead of text."]]
     optParameters = [["level", "l", 2, "1 is a line, 2 shows the fields, 3 the bytes, too.", count]]
@@ -52,68 +51,155 @@ class CommandOptions(options.CommandOptions):
     def parseArgs(self, *arguments: str) -> None:
         self["arguments"] = arguments
 
+    def postOptions(self) -> None:
+        if self["level"] not in (1, 2, 3):
+            raise usage.UsageError(f"--level {self['level']}: there are 1, 2 and 3")
+
 
 async def carryOut(reactor: object, options: CommandOptions) -> None:
     """C{txrdma decode}."""
     tuple(attributesOf(None))  # all are known from here on
-    found = list(_found(options["arguments"]))
-    if not found:
+    tables = Tables()
+    told = [(each, tables.records(each.inside.datagram)) for each in _found(options["arguments"])]
+    if not told:
         raise InvalidRequest("there is no management datagram in it")
     if options["json"]:
-        tellJSON([_dict(each) for each in found])
+        tellJSON([_dict(each, records) for each, records in told])
         return
-    for number, each in enumerate(found):
-        if number:
+    for number, (each, records) in enumerate(told):
+        if number and options["level"] > 1:
             print()
-        if each.where:
-            print(f"# {each.where}")
-        print(dumped(each.datagram, options["level"]))
+        for line in (each.where, *each.inside.front):
+            if line:
+                print(f"# {line}")
+        print(_text(each.inside.datagram, options["level"]))
+        if options["level"] > 1:
+            for record in records or ():
+                print(f"# {type(record).__name__}\n{record}")
 
 
-def _dict(found: Found) -> dict[str, Any]:
-    header = MADHeader.decode(found.datagram)
-    frame = formatOf(header.managementClass).decode(found.datagram.ljust(LENGTH, b"\0"))
-    payload = payloadOf(found.datagram)
+def _text(datagram: bytes, level: int) -> str:
+    """Of what goes on in the middle of a table only its frame: fields would be at wrong places."""
+    text = dumped(datagram, level)
+    if level >= 2 and _segment(datagram) > 1:
+        kind = payloadOf(datagram)
+        text = "\n".join(line for line in text.splitlines() if not line.startswith(f"{type(kind).__name__}."))
+    return text
+
+
+def _dict(found: Found, records: list[Attribute] | None) -> dict[str, Any]:
+    datagram = found.inside.datagram
+    frame = _frame(datagram)
+    payload = payloadOf(datagram)
+    isWhole = _segment(datagram) <= 1
+    fields = plain(frame)
+    assert isinstance(fields, dict)
     return {
         "where": found.where,
-        "frame": {name: value for name, value in _fields(frame).items() if name != "payload"},
+        "front": list(found.inside.front),
+        "frame": {name: value for name, value in fields.items() if name != "payload"},
         "attribute": None if payload is None else type(payload).__name__,
-        "fields": None if payload is None else attributeDict(payload),
+        "fields": None if payload is None or not isWhole else attributeDict(payload),
+        "records": None if records is None else [attributeDict(record) for record in records],
     }
 
 
-def _fields(layout: Layout) -> dict[str, Any]:
-    from txrdma.mad.attributes import plain
+def _frame(datagram: bytes) -> MADFormat:
+    frame = formatOf(MADHeader.decode(datagram).managementClass).decode(datagram.ljust(LENGTH, b"\0"))
+    assert isinstance(frame, MADFormat)  # every frame is one
+    return frame
 
-    told = plain(layout)
-    assert isinstance(told, dict)
-    return told
+
+def _segment(datagram: bytes) -> int:
+    """Which part of a long message it is, from 1 on; 0 of what has no parts."""
+    if datagram[1] != ManagementClass.SUBN_ADM:
+        return 0
+    frame = _frame(datagram)
+    assert isinstance(frame, SAFormat)
+    isPart = frame.rmpp.active and frame.rmpp.type is RMPPType.DATA
+    return frame.rmpp.data1 if isPart else 0
+
+
+class Tables:
+    """Puts records together that came in several packets (IBA 13.6, 15.2.1.1)."""
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple[int, int], dict[int, bytes]] = {}
+
+    def records(self, datagram: bytes) -> list[Attribute] | None:
+        """
+        The records of the table that ends with this packet.
+
+        @return: None of what is no end of a table, or of one whose parts were not all seen.
+        """
+        number = _segment(datagram)
+        if not 0 < number <= _MOST_SEGMENTS:
+            return None
+        frame = _frame(datagram)
+        assert isinstance(frame, SAFormat)
+        key = frame.header.transactionID, int(frame.header.method)
+        if number == 1:
+            self._parts[key] = {}
+        parts = self._parts.setdefault(key, {})
+        parts[number] = datagram[SAFormat.dataOffset :].ljust(_SEGMENT, b"\0")
+        if not frame.rmpp.last:
+            return None
+        del self._parts[key]
+        if len(parts) != number:
+            return None
+        length = min(_SEGMENT, max(0, frame.rmpp.data2 - _OVERHEAD))
+        whole = b"".join(parts[at] for at in range(1, number)) + parts[number][:length]
+        kind = type(payloadOf(datagram))
+        distance = frame.attributeOffset * 8
+        if not issubclass(kind, Record) or distance < kind.size:
+            return None
+        last = len(whole) - kind.size
+        return [kind.decode(whole, at) for at in range(0, last + 1, distance)]
 
 
 def _found(arguments: tuple[str, ...]) -> Iterator[Found]:
     if len(arguments) == 1 and arguments[0] != "-" and os.path.isfile(arguments[0]):
-        with open(arguments[0], "rb") as file:
-            yield from _inFile(file)
+        try:
+            with open(arguments[0], "rb") as file:
+                yield from _inFile(file)
+        except OSError as error:
+            raise InvalidRequest(f"{arguments[0]}: {error.strerror}") from error
     elif arguments and arguments != ("-",):
-        yield Found("", stripped(_bytes(" ".join(arguments))))
+        yield Found("", inBytes(_bytes(" ".join(arguments))))
     else:
-        yield Found("", stripped(_bytes(sys.stdin.read())))
+        yield from _inFile(_standardInput())
+
+
+def _standardInput() -> BinaryIO:
+    from io import BytesIO
+
+    raw = getattr(sys.stdin, "buffer", None)
+    return BytesIO(sys.stdin.read().encode() if raw is None else raw.read())
 
 
 def _inFile(file: BinaryIO) -> Iterator[Found]:
-    magic = file.read(4)
+    start = file.read(4)
     file.seek(0)
-    if magic not in _MAGICS:
-        yield Found("", stripped(_bytes(file.read().decode("utf-8", "replace"))))
+    if not isCapture(start):
+        yield Found("", inBytes(_bytes(file.read().decode("utf-8", "replace"))))
         return
-    reader = PcapReader(file)
-    for number, record in enumerate(reader, 1):
+    packets = captured(file)
+    number = 0
+    while True:
+        number += 1
         try:
-            datagram = inPacket(record.data, reader.linkType)
+            packet = next(packets, None)
+        except WireError as error:
+            print(f"packet {number}: {error}; nothing was read from there on", file=sys.stderr)
+            return
+        if packet is None:
+            return
+        try:
+            inside = inPacket(packet.data, packet.linkType)
         except WireError:
             continue  # somebody else's packet
-        if datagram is not None:
-            yield Found(f"packet {number} at {record.when:.6f}", datagram)
+        if inside is not None:
+            yield Found(f"packet {number} at {packet.when:.6f}", inside)
 
 
 def _bytes(text: str) -> bytes:
@@ -128,75 +214,3 @@ def _bytes(text: str) -> bytes:
         return bytes.fromhex(digits)
     except ValueError:
         raise InvalidRequest(f"{text.strip()[:60]!r} is neither a file nor hexadecimal") from None
-
-
-def stripped(data: bytes) -> bytes:
-    """
-    The datagram alone.
-
-    @raise InvalidRequest: there is none.
-    """
-    for header in _UMAD:
-        if len(data) == header + LENGTH and _looksLike(data[header:]):
-            return data[header:]
-    if len(data) >= 24 and _looksLike(data):
-        return data[:LENGTH]
-    for read in (_inInfiniBand, _inTransport):
-        try:
-            found = read(data)
-        except WireError:
-            continue
-        if found is not None and _looksLike(found):
-            return found
-    raise InvalidRequest(f"these {len(data)} bytes are no management datagram")
-
-
-def _looksLike(data: bytes) -> bool:
-    """A base version that there is, and a class version that the class has."""
-    return len(data) >= 24 and data[0] == 1 and data[2] in (1, 2) and data[1] != 0
-
-
-def inPacket(data: bytes, linkType: int) -> bytes | None:
-    """
-    The datagram in a packet of a capture; None when it is something else.
-
-    @raise WireError: the packet contradicts itself.
-    """
-    if linkType == _INFINIBAND:
-        return _inInfiniBand(data)
-    if linkType == _ERF:
-        return _inERF(data)
-    datagram = Datagram.decode(data, LinkType(linkType))
-    if datagram is None or datagram.udp.destinationPort != ROCE_PORT:
-        return None
-    return _inTransport(datagram.payload)
-
-
-def _inERF(data: bytes) -> bytes | None:
-    """Extensible record format: 16 bytes, extensions of 8 as long as the type's highest bit is set."""
-    if len(data) < 16 or data[8] & 0x7F != _ERF_INFINIBAND:
-        return None
-    offset, more = 16, data[8] & 0x80
-    while more and offset + 8 <= len(data):
-        more = data[offset] & 0x80
-        offset += 8
-    return _inInfiniBand(data[offset:])
-
-
-def _inInfiniBand(data: bytes) -> bytes | None:
-    """From LRH on (IBA 7.7); its two lowest bits of byte 1 tell what comes next."""
-    if len(data) < _LRH or data[1] & 3 not in (2, 3):
-        return None
-    return _inTransport(data[_LRH + (GRH.size if data[1] & 3 == 3 else 0) :])
-
-
-def _inTransport(data: bytes) -> bytes | None:
-    """From BTH on: a datagram to queue pair 0 or 1, or with the key of queue pair 1."""
-    bth = BTH.decode(data)
-    if bth.opcode is not Opcode.UD_SEND_ONLY:
-        return None
-    deth = DETH.decode(data, BTH.size)
-    datagram = data[BTH.size + DETH.size :][:LENGTH]
-    if bth.destination > 1 and deth.qkey != 0x80010000:
-        return None
-    return datagram if _looksLike(datagram) else None

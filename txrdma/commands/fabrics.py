@@ -10,10 +10,11 @@ A command says::
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any, Final, TextIO, TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from txrdma.commands.nodenames import NodeNames, readNodeNames
 from txrdma.commands.options import CommandOptions
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
-from txrdma.iba.types import GID, GUID
+from txrdma.iba.types import GID, GUID, LID
 from txrdma.iba.verbs import Buffer
 from txrdma.interfaces import IMADPort, IMADReceiver
 from txrdma.mad._frames import Keys
@@ -42,9 +43,13 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 TARGETS: Final = (
-    "TARGET is a LID (7), a GID, a port GUID (0x...), a directed route (DR 0,1,3 or 0,1,3), a path's words "
-    "(lid 7 sl 1), or a node's name; without one it is the port itself."
+    "TARGET is a LID (7), a GID, a port GUID (0x...), a directed route (DR 0,1,3 or 0,1,3), a LID and a "
+    "directed route from there on ('7 0,3'), a path's words (lid 7 sl 1), or a node's name; without one it "
+    "is the port itself."
 )
+
+_COMBINED: Final = re.compile(r"(?:lid\s+)?(0x[0-9a-fA-F]{1,4}|\d+)\s+(?:DR\s*)?(0(?:,\d+)+)", re.IGNORECASE)
+"""A LID, then a directed route, as smpquery -c has them."""
 
 _REDRAWN: Final = 0.1
 _LONGEST_PATIENCE: Final = 4.0
@@ -144,7 +149,16 @@ class Session:
         """The way to a port for C{Subn...}: by a directed route where one is given, and to ourselves."""
         if not target:
             return IBDRPath()
+        if (match := _COMBINED.fullmatch(target.strip())) is not None:
+            return self._combined(LID(int(match[1], 0)), match[2])
         return await self._resolved(target)
+
+    def _combined(self, lid: LID, route: str) -> IBDRPath:
+        """By LID to a switch, and by a directed route from there on (IBA 14.2.2)."""
+        own = self.endPort.lid
+        if not own:
+            raise DeviceUnavailable("our port has no LID, so no LID can be reached from it")
+        return replace(_directed(route), slid=own, dlid=lid, drSLID=own)
 
     async def toServices(self, target: str = "") -> IBPath:
         """
@@ -154,10 +168,19 @@ class Session:
         """
         if not target:
             return self._toOurselves()
-        path = await self._resolved(target)
+        path = await self.toManagement(target)
         if isinstance(path, IBDRPath):
             return toLID(self.endPort, await self._lidAt(path))
         return path
+
+    async def nameAt(self, path: IBPath) -> str:
+        """What the node-name map calls the node there; C{""}, and nobody is asked, without a map."""
+        from txrdma.mad.smp import NodeInfo
+
+        if not self.names.names:
+            return ""
+        info = await self.rpcs.SubnGet(NodeInfo, path)
+        return self.names.names.get(info.nodeGUID, "")
 
     async def _resolved(self, target: str) -> IBPath:
         known: object
@@ -205,6 +228,13 @@ class Session:
         if not lid:
             raise DeviceUnavailable(f"what is at {path} has no LID; no subnet manager has given it one")
         return lid
+
+
+def _directed(text: str) -> IBDRPath:
+    try:
+        return IBDRPath.fromString(text)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from error
 
 
 def parsedTarget(text: str) -> int | GID | GUID | IBPath:
@@ -422,3 +452,22 @@ def field(text: str) -> tuple[str, str]:
     if not sign or not name:
         raise usage.UsageError(f"{text!r} is no NAME=VALUE")
     return name, value
+
+
+def portNumbers(text: str) -> list[int]:
+    """
+    C{"1,4-7"} as numbers.
+
+    @raise usage.UsageError: these are none.
+    """
+    found: list[int] = []
+    for part in text.split(",") if text else ():
+        low, dash, high = part.partition("-")
+        try:
+            first, last = int(low), int(high if dash else low)
+        except ValueError:
+            raise usage.UsageError(f"ports {text!r}: say them as 1,4-7") from None
+        if not 0 <= first <= last <= 255:
+            raise usage.UsageError(f"ports {text!r}: they are from 0 to 255")
+        found += range(first, last + 1)
+    return found

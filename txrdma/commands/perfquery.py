@@ -4,6 +4,8 @@ C{txrdma perfquery}: what ports have counted.
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,7 +15,17 @@ from twisted.python import usage
 
 from txrdma.commands.attributefields import attributeDict
 from txrdma.commands.counters import added, changed, counterNames, Rates, ratesTable
-from txrdma.commands.fabrics import confirmed, count, FabricOptions, opened, Session, TARGETS, tellJSON, where
+from txrdma.commands.fabrics import (
+    confirmed,
+    count,
+    FabricOptions,
+    opened,
+    portNumbers,
+    Session,
+    TARGETS,
+    tellJSON,
+    where,
+)
 from txrdma.commands.fabrics import seconds as timeOption
 from txrdma.commands.tables import show
 from txrdma.error import InvalidRequest
@@ -21,18 +33,19 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.verbs import NodeType
 from txrdma.mad import pma
 from txrdma.mad.attributes import Attribute
+from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.messages import ClassPortInfo
 from txrdma.mad.pma import PerformanceCapability, PortCounters, PortCountersExtended
-from txrdma.mad.smp import NodeInfo
+from txrdma.mad.schedule import MADSchedule
+from txrdma.mad.smp import NodeInfo, PortInfoExtended
+from txrdma.mad.values import FECMode
 
 ALL_PORTS: Final = 0xFF
 _ADDITIONAL: Final = 1 << 1
 """Of ClassPortInfo's CapabilityMask2: the extended counters have errors, too (IBA 16.1.3.1)."""
 
-_CLEARED: Final = {
-    PortCounters: {"counterSelect": 0xFFFF, "counterSelect2": 1},
-    PortCountersExtended: {"counterSelect": 0xFFFF, "counterSelect2": 0xFFFFFFFF},
-}
+_CLEARED: Final = {PortCounters: {"counterSelect2": 1}, PortCountersExtended: {"counterSelect2": 0xFFFFFFFF}}
+"""What to select besides C{counterSelect}."""
 
 KINDS: Final[dict[str, type[Attribute]]] = {
     "counters": PortCounters,
@@ -42,6 +55,7 @@ KINDS: Final[dict[str, type[Attribute]]] = {
     "xmtdisc": pma.PortXmitDiscardDetails,
     "rcverr": pma.PortRcvErrorDetails,
     "speeds": pma.PortExtendedSpeedsCounters,
+    "rsfec": pma.PortExtendedSpeedsCountersRSFEC,
     "oprcv": pma.PortOpRcvCounters,
     "flow": pma.PortFlowCtlCounters,
     "vloppackets": pma.PortVLOpPackets,
@@ -55,7 +69,29 @@ KINDS: Final[dict[str, type[Attribute]]] = {
     "xmitcc": pma.PortXmitConCtrl,
     "vltimecc": pma.PortVLXmitTimeCong,
     "samples": pma.PortSamplesControl,
+    "result": pma.PortSamplesResult,
+    "result64": pma.PortSamplesResultExtended,
 }
+
+THEIRS: Final = {
+    "extended_speeds": "speeds",
+    "oprcvcounters": "oprcv",
+    "flowctlcounters": "flow",
+    "vlxmitflowctlerrors": "vlflowerrors",
+    "vlxmitcounters": "vlwait",
+    "swportvlcong": "vlcongestion",
+    "slrcvfecn": "slfecn",
+    "slrcvbecn": "slbecn",
+    "vlxmittimecc": "vltimecc",
+    "smplctl": "samples",
+}
+"""Options of infiniband-diags' perfquery that are called otherwise here; these names will do, too."""
+
+_SAMPLED: Final = (pma.PortSamplesControl, pma.PortSamplesResult, pma.PortSamplesResultExtended)
+_MOST_OUTSTANDING: Final = 16
+_MOST_SAMPLED: Final = 15
+_SAMPLE_LOOKED: Final = 0.1
+_LONGEST_SAMPLE: Final = 60.0
 
 
 class CommandOptions(FabricOptions):
@@ -63,9 +99,11 @@ class CommandOptions(FabricOptions):
 
     synopsis = "[options] [TARGET [PORTS]]"
     longdesc = (
-        "Show what ports have counted. PORTS are numbers, as 1,4-7; without, it is the port of the LID, and "
-        "of a switch all of them together. --watch shows rates, of the extended counters where there are. "
-        + TARGETS
+        "Show what ports have counted. PORTS are numbers, as 1,4-7, or all; without, it is the port of the "
+        "LID, and of a switch all of them together. --watch shows rates, of the extended counters where "
+        "there are and no --kind is said; counters that are full, that have wrapped or were cleared are "
+        "told; with --reset they are cleared after each look. --sample lets a port sample counters, by "
+        "their codes (IBA 16.1.3.3), as 1,2,5. " + TARGETS
     )
     optFlags = [
         ["extended", "x", "The counters of 64 bits (as --kind extended)."],
@@ -76,41 +114,33 @@ class CommandOptions(FabricOptions):
         ["yes", "y", "Don't ask before counters are cleared."],
     ]
     optParameters = [
-        ["kind", "k", "counters", "Which counters: " + ", ".join(KINDS) + "."],
+        ["kind", "k", None, "Which counters: " + ", ".join(KINDS) + ". [default: counters]"],
         ["mask", None, None, "CounterSelect of what to clear. [default: everything]", count],
         ["watch", "w", None, "Show rates every so many seconds, until Ctrl-C.", timeOption],
         ["count", "c", 0, "Stop --watch after so many times.", count],
+        ["sample", None, "", "Sample these counters, by their codes with commas between."],
+        ["interval", "i", 1 << 20, "Of --sample: for so many of the port's ticks.", count],
     ]
 
-    def parseArgs(self, target: str = "", ports: str = "") -> None:
-        self["target"], self["ports"] = target, portNumbers(ports)
+    def parseArgs(self, target: str = "", ports: str = "", *rest: str) -> None:
+        if rest:
+            raise usage.UsageError("say TARGET and PORTS; a mask for clearing is said by --mask")
+        self["target"] = target
+        self["all-ports"] = self["all-ports"] or ports in ("all", str(ALL_PORTS))
+        self["ports"] = [] if ports in ("all", str(ALL_PORTS)) else portNumbers(ports)
 
     def postOptions(self) -> None:
-        if self["extended"]:
-            self["kind"] = "extended"
+        self["isSaid"] = self["extended"] or self["kind"] is not None
+        said = "extended" if self["extended"] else self["kind"] or "counters"
+        self["kind"] = THEIRS.get(said.replace("-", "_"), said)
         if self["kind"] not in KINDS:
             raise usage.UsageError(f"--kind {self['kind']}: there are {', '.join(KINDS)}")
-        if self["watch"] and (self["reset"] or self["reset-only"]):
-            raise usage.UsageError("--watch and clearing don't go together: the rates would be wrong")
-
-
-def portNumbers(text: str) -> list[int]:
-    """
-    C{"1,4-7"} as numbers.
-
-    @raise usage.UsageError: these are none.
-    """
-    found: list[int] = []
-    for part in text.split(",") if text else ():
-        low, dash, high = part.partition("-")
-        try:
-            first, last = int(low), int(high if dash else low)
-        except ValueError:
-            raise usage.UsageError(f"ports {text!r}: say them as 1,4-7") from None
-        if not 0 <= first <= last <= 255:
-            raise usage.UsageError(f"ports {text!r}: they are from 0 to 255")
-        found += range(first, last + 1)
-    return found
+        isSampled = KINDS[self["kind"]] in _SAMPLED
+        if isSampled and (self["watch"] or self["reset"] or self["reset-only"]):
+            raise usage.UsageError(f"--kind {self['kind']}: samples are neither watched nor cleared")
+        if self["watch"] and self["reset-only"]:
+            raise usage.UsageError("--watch and --reset-only don't go together: there would be no rates")
+        self["sampled"] = sampledCodes(self["sample"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +173,21 @@ class Counted:
         return frozenset()
 
 
+def sampledCodes(text: str) -> list[int]:
+    """
+    C{"1,0x2"} as numbers.
+
+    @raise usage.UsageError: these are none.
+    """
+    try:
+        codes = [int(part, 0) for part in text.split(",")] if text else []
+    except ValueError:
+        codes = [-1]
+    if len(codes) > _MOST_SAMPLED or any(not 0 < code < 1 << 16 for code in codes):
+        raise usage.UsageError(f"--sample {text}: up to {_MOST_SAMPLED} codes of 16 bits, as 1,2,5")
+    return codes
+
+
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
     """C{txrdma perfquery}."""
     kind = KINDS[options["kind"]]
@@ -150,16 +195,23 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
         counted = await whose(session)
         if kind is PortCountersExtended and not counted.hasExtended:
             raise InvalidRequest(f"{where(counted.path)} has no counters of 64 bits")
-        if options["watch"]:
-            await _watch(session, counted, PortCountersExtended if counted.hasExtended else kind)
-            return
-        if options["reset"] or options["reset-only"]:
+        if kind is pma.PortExtendedSpeedsCounters and await _correctsByReedSolomon(session, counted):
+            kind = pma.PortExtendedSpeedsCountersRSFEC
+        name = await session.nameAt(counted.path)
+        isClearing = options["reset"] or options["reset-only"]
+        if isClearing:
             confirmed(f"clear the counters of {where(counted.path)}", options["yes"])
-        told = [] if options["reset-only"] else await readAll(session, counted, kind)
-        if options["reset"] or options["reset-only"]:
-            for port in counted.ports:
-                await clear(session, counted, kind, port)
-    _tell(options, counted, kind, told)
+        if options["sampled"]:
+            kind, told = pma.PortSamplesResult, [await _sampled(session, counted)]
+        elif options["watch"]:
+            isWide = counted.hasExtended and not options["isSaid"]
+            await _watch(session, counted, PortCountersExtended if isWide else kind)
+            return
+        else:
+            told = [] if options["reset-only"] else await readAll(session, counted, kind)
+        if isClearing:
+            await clearAll(session, counted, kind)
+    _tell(options, counted, kind, told, name)
 
 
 async def whose(session: Session) -> Counted:
@@ -176,50 +228,109 @@ async def whose(session: Session) -> Counted:
         return Counted(path, info, [node.localPortNum], False)
     first = 0 if isSwitch else 1
     every = ports or (range(1, node.numPorts + 1) if isSwitch else [node.localPortNum])
-    if loops and not wantsAll:
+    if loops:
         return Counted(path, info, ports or (range(first, node.numPorts + 1) if isSwitch else every), False)
     if not ports and info.capabilityMask & PerformanceCapability.ALL_PORT_SELECT:
         return Counted(path, info, [ALL_PORTS], False)
     return Counted(path, info, every, True)
 
 
-async def read(session: Session, counted: Counted, kind: type[Attribute], port: int) -> Any:
-    """The counters of one port."""
-    return await session.rpcs.PerformanceGet(_asked(kind, port), counted.path)
+async def _correctsByReedSolomon(session: Session, counted: Counted) -> bool:
+    """Whether the counters of extended speeds are those of RS-FEC: the first port that is meant says so."""
+    if not counted.can(PerformanceCapability.RS_FEC):
+        return False
+    port = 1 if counted.ports[0] in (0, ALL_PORTS) else counted.ports[0]
+    try:
+        told = await session.agent.SubnGet(PortInfoExtended, counted.path, port)
+    except MADError:
+        return False
+    return told.fecModeActive in (FECMode.RS_FEC, FECMode.LOW_LATENCY_RS_FEC)
 
 
 async def readAll(session: Session, counted: Counted, kind: type[Attribute]) -> list[Any]:
-    """The counters of all ports that are meant, one after the other or added."""
-    told = [await read(session, counted, kind, port) for port in counted.ports]
-    return [added(told, ALL_PORTS)] if counted.isSum and told else told
+    """The counters of all ports that are meant, one after the other or added; asked for several at a time."""
+    schedule = MADSchedule(session.rpcs, _MOST_OUTSTANDING)
+    found: dict[int, Any] = {}
+
+    async def read(port: int) -> None:
+        found[port] = await schedule.PerformanceGet(_asked(kind, port), counted.path)
+
+    await schedule.run(mqueue=(read(port) for port in counted.ports))
+    told = [found[port] for port in counted.ports]
+    return [added(told, ALL_PORTS)] if counted.isSum and told and kind not in _SAMPLED else told
 
 
-async def clear(session: Session, counted: Counted, kind: type[Attribute], port: int) -> None:
-    """Clear the counters of one port."""
-    values = dict(_CLEARED.get(kind, {"counterSelect": 0xFFFF}))
+async def clearAll(session: Session, counted: Counted, kind: type[Attribute]) -> None:
+    """Clear the counters of all ports that are meant."""
+    values = {"counterSelect": (1 << _widthOf(kind, "counterSelect")) - 1, **_CLEARED.get(kind, {})}
     if session.options["mask"] is not None:
         values = {"counterSelect": session.options["mask"]}
     if kind is PortCounters and not counted.can(PerformanceCapability.XMIT_WAIT):
         values.pop("counterSelect2", None)
     if kind is PortCountersExtended and not counted.info.capabilityMask2 & _ADDITIONAL:
         values.pop("counterSelect2", None)
-    await session.rpcs.PerformanceSet(_asked(kind, port, **values), counted.path)
+    for port in counted.ports:
+        await session.rpcs.PerformanceSet(_asked(kind, port, **values), counted.path)
+
+
+def _widthOf(kind: type[Attribute], name: str) -> int:
+    return next(field.width for field in kind.fields if field.name == name)
+
+
+async def _sampled(session: Session, counted: Counted) -> Any:
+    """
+    Let one port sample, and wait for what it has then (IBA 16.1.3.2 to 16.1.3.4).
+
+    @raise InvalidRequest: it does not.
+    """
+    options, clock, rpcs = session.options, session.reactor, session.rpcs
+    [port] = counted.ports[:1]
+    control = await rpcs.PerformanceGet(pma.PortSamplesControl(portSelect=port), counted.path)
+    if control.sampleStatus:
+        raise InvalidRequest(f"port {port} of {where(counted.path)} samples already")
+    codes = tuple(options["sampled"]) + (0,) * (_MOST_SAMPLED - len(options["sampled"]))
+    tag = (control.tag + 1) & 0xFFFF
+    wanted = pma.PortSamplesControl(
+        opCode=control.opCode,
+        portSelect=port,
+        sampleStart=0,
+        sampleInterval=options["interval"],
+        tag=tag,
+        counterSelects=codes,
+    )
+    await rpcs.PerformanceSet(wanted, counted.path)
+    until = clock.seconds() + _LONGEST_SAMPLE
+    while True:
+        told = await rpcs.PerformanceGet(pma.PortSamplesResult, counted.path)
+        if told.tag != tag:
+            raise InvalidRequest(f"somebody else lets {where(counted.path)} sample (tag {told.tag:#06x})")
+        if not told.sampleStatus:
+            return told
+        if clock.seconds() > until:
+            raise InvalidRequest(f"{where(counted.path)} still samples; see --kind result")
+        await deferLater(clock, _SAMPLE_LOOKED)
 
 
 def _asked(kind: type[Attribute], port: int, **values: int) -> Attribute:
-    return kind(portSelect=port, **values)  # type: ignore[call-arg]  # all of KINDS have it
+    if not any(field.name == "portSelect" for field in kind.fields):
+        return kind()  # a result is that of the port that was let sample
+    return kind(portSelect=port, **values)  # type: ignore[call-arg]  # just looked for
 
 
-def _tell(options: CommandOptions, counted: Counted, kind: type[Attribute], told: list[Any]) -> None:
+def _tell(
+    options: CommandOptions, counted: Counted, kind: type[Attribute], told: list[Any], name: str
+) -> None:
     hidden = counted.hides(kind)
     if options["json"]:
         counters = [
             {name: value for name, value in attributeDict(one).items() if name not in hidden} for one in told
         ]
-        tellJSON({"attribute": kind.__name__, "path": where(counted.path), "ports": counters})
+        known = {"name": name} if name else {}
+        tellJSON({"attribute": kind.__name__, "path": where(counted.path), **known, "ports": counters})
         return
     for one in told:
-        print(f"# {kind.__name__}: {where(counted.path)} port {one.portSelect}")
+        port = getattr(one, "portSelect", counted.ports[0])
+        print(f"# {kind.__name__}: {where(counted.path)} port {port}{f' ({name})' if name else ''}")
         for line in str(one).splitlines():
             if line.partition(":")[0] not in hidden:
                 print(line)
@@ -228,23 +339,40 @@ def _tell(options: CommandOptions, counted: Counted, kind: type[Attribute], told
 
 
 async def _watch(session: Session, counted: Counted, kind: type[Attribute]) -> None:
-    """Rates, until Ctrl-C."""
+    """Rates, until Ctrl-C; a look that fails is told, and the next one compares with the one before."""
     options, clock = session.options, session.reactor
     names = [name for name in counterNames(kind) if name not in counted.hides(kind)]
-    before, then = await readAll(session, counted, kind), clock.seconds()
+    before, then = await _looked(session, counted, kind), clock.seconds()
     shown = 0
     while not options["count"] or shown < options["count"]:
         await deferLater(clock, options["watch"])
-        after, now = await readAll(session, counted, kind), clock.seconds()
+        shown += 1
+        try:
+            after, now = await readAll(session, counted, kind), clock.seconds()
+            if options["reset"]:
+                await clearAll(session, counted, kind)
+        except MADFailure as error:
+            print(f"{where(counted.path)}: {error}", file=sys.stderr, flush=True)
+            continue
         rates = [
             Rates(one.portSelect, now - then, changed(one, other, names))
             for one, other in zip(before, after, strict=True)
         ]
         if options["json"]:
-            import json
-
             print(json.dumps([each.toDict() for each in rates]), flush=True)
         else:
             show(ratesTable(rates))
-        before, then = after, now
-        shown += 1
+        before, then = (_cleared(after) if options["reset"] else after), now
+
+
+async def _looked(session: Session, counted: Counted, kind: type[Attribute]) -> list[Any]:
+    """The first look; what is cleared after each begins at zero."""
+    told = await readAll(session, counted, kind)
+    if session.options["reset"]:
+        await clearAll(session, counted, kind)
+        return _cleared(told)
+    return told
+
+
+def _cleared(told: list[Any]) -> list[Any]:
+    return [type(one)(portSelect=one.portSelect) for one in told]

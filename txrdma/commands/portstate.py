@@ -1,186 +1,329 @@
 """
-C{txrdma portstate}: the state of a port, to see and to change.
+C{txrdma portstate}: the state of ports, to see and to change.
 
 Follows InfiniBand Architecture vol. 1, 14.2.5.6 (PortInfo), and 7.2.7 (the states of a link).
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
 
 from twisted.python import usage
 
 from txrdma.commands.attributefields import assigned, attributeDict, forSetting
-from txrdma.commands.fabrics import confirmed, FabricOptions, opened, Session, TARGETS, tellJSON, where
+from txrdma.commands.fabrics import (
+    confirmed,
+    FabricOptions,
+    opened,
+    portNumbers,
+    Session,
+    TARGETS,
+    tellJSON,
+    where,
+)
+from txrdma.commands.portchanges import Change, FDR10, isSwitchedOn, newKey, OPERATIONS, parsed, STATES
 from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBDRPath, IBPath
-from txrdma.iba.verbs import NodeType, PhysicalState
-from txrdma.mad.smp import NodeInfo, PortInfo
-from txrdma.mad.values import LinkSpeed, LinkSpeedExtended, LinkWidth
+from txrdma.iba.verbs import NodeType, PhysicalState, PortState
+from txrdma.mad._frames import Keys
+from txrdma.mad.errors import MADFailure, MADTimeoutError
+from txrdma.mad.fabric import Fabric, Node, Port
+from txrdma.mad.smp import ExtendedPortInfo, NodeInfo, PortInfo
 
 _SHOWN: Final = (
     "portState portPhysicalState lid masterSMLID lmc linkWidthSupported linkWidthEnabled linkWidthActive "
     "linkSpeedSupported linkSpeedEnabled linkSpeedActive linkSpeedExtSupported linkSpeedExtEnabled "
-    "linkSpeedExtActive neighborMTU mkeyLeasePeriod mkeyProtectBits"
+    "linkSpeedExtActive neighborMTU operationalVLs mkeyLeasePeriod mkeyProtectBits"
 ).split()
-
-_STATES: Final[dict[str, dict[str, str]]] = {
-    "enable": {"portPhysicalState": "POLLING"},
-    "disable": {"portPhysicalState": "DISABLED"},
-    "down": {"portState": "DOWN"},
-    "arm": {"portState": "ARMED"},
-    "active": {"portState": "ACTIVE"},
-}
-
-
-class _Mask(NamedTuple):
-    """A field that says what a port may use: what it is called, what it can, and the names of its bits."""
-
-    enabled: str
-    supported: str
-    names: dict[str, int]
-    everything: int
-
-
-_MASKS: Final = {
-    "speed": _Mask(
-        *("linkSpeedEnabled", "linkSpeedSupported"),
-        *({flag.name.lower(): flag.value for flag in LinkSpeed if flag.name}, 15),
-    ),
-    "espeed": _Mask(
-        *("linkSpeedExtEnabled", "linkSpeedExtSupported"),
-        *({flag.name.lower(): flag.value for flag in LinkSpeedExtended if flag.name} | {"none": 30}, 31),
-    ),
-    "width": _Mask(
-        *("linkWidthEnabled", "linkWidthSupported"),
-        *({f"{flag.name[1:]}x": flag.value for flag in LinkWidth if flag.name}, 255),
-    ),
-}
-
-OPERATIONS: Final = ("query", *_STATES, "reset", *_MASKS)
 
 
 class CommandOptions(FabricOptions):
-    """Which port, and what to do with it."""
+    """Which ports, and what to do with them."""
 
-    synopsis = "[options] TARGET PORT [query|OPERATION [VALUE]]"
+    synopsis = "[options] TARGET PORTS [query | OPERATION [VALUE] ...]"
     longdesc = (
-        "Show the state of a port, and what is at the other end of its link; or change it. OPERATION is "
-        "enable, disable, reset (disabled, then enabled again), down, arm, active; speed VALUE "
-        "(SDR,DDR,QDR), espeed VALUE (FDR,EDR,HDR,NDR or none), width VALUE (1x,2x,4x,8x,12x): "
-        "what the port may use from its next training on; VALUE all is what it can. " + TARGETS
+        "Show the state of a port, and what is at the other end of its link; or change it. PORTS are "
+        "numbers, as 1,4-7. OPERATIONs are enable, disable, on (enable, if it is disabled), off, reset "
+        "(disabled, then enabled again), down, arm, active; speed VALUE (SDR,DDR,QDR), espeed VALUE "
+        "(FDR,EDR,HDR,NDR or none), fdr10 on|off, width VALUE (1x,2x,4x,8x,12x): what the port may use "
+        "from its next training on, VALUE all is what it can; vls VALUE (VL0, VL0-1, VL0-3, VL0-7, "
+        "VL0-14), mtu VALUE (256 to 4096); and of ports with a LID lid, smlid, lmc, mkey (x asks for it), "
+        "mkeylease, mkeyprot. Several are done in one, as lid 7 arm. A port that our own way there leads "
+        "through is not brought down without --force. --everywhere means all linked ports of the fabric, "
+        "instead of TARGET PORTS: links are brought down from the farthest to the nearest, so down makes "
+        "all of them INIT. The exit status is 1 when something could not be done. " + TARGETS
     )
-    optFlags = [["yes", "y", "Don't ask before the port is changed."]]
+    optFlags = [
+        ["yes", "y", "Don't ask before ports are changed."],
+        ["force", "f", "Bring down even what our own way leads through."],
+        ["everywhere", None, "All linked ports of the fabric, instead of TARGET PORTS."],
+    ]
 
     def parseArgs(self, *arguments: str) -> None:
-        if len(arguments) < 2:
-            raise usage.UsageError("say TARGET and PORT, as 9 1")
-        target, port, *rest = arguments
-        operation, *values = rest or ["query"]
-        operation = operation.lower()
-        if operation not in OPERATIONS:
-            raise usage.UsageError(f"there is no operation {operation!r}; there are {', '.join(OPERATIONS)}")
-        if len(values) != (operation in _MASKS):
-            raise usage.UsageError(f"{operation} takes {'a value' if operation in _MASKS else 'no value'}")
-        if not port.isdecimal() or int(port) > 254:
-            raise usage.UsageError(f"{port!r} is no port")
-        self.update(target=target, port=int(port), operation=operation, value="".join(values))
+        self["arguments"] = arguments
+
+    def postOptions(self) -> None:
+        arguments: Sequence[str] = self["arguments"]
+        self["target"], self["ports"] = "", []
+        if not self["everywhere"]:
+            if len(arguments) < 2:
+                raise usage.UsageError("say TARGET and PORT, as 9 1")
+            self["target"], ports, *arguments = arguments
+            self["ports"] = portNumbers(ports)
+            if not self["ports"] or max(self["ports"]) > 254:
+                raise usage.UsageError(f"PORTS {ports!r}: say their numbers, from 0 to 254")
+        changes = parsed(arguments or ["query"])
+        isQuery = any(change.operation == "query" for change in changes)
+        if isQuery and (len(changes) > 1 or self["everywhere"]):
+            raise usage.UsageError(f"query stands alone; there are {', '.join(OPERATIONS)}")
+        if self["everywhere"] and any(change.isOfEnd for change in changes):
+            raise usage.UsageError("--everywhere: not every port has a LID or an M_Key")
+        self["changes"] = [] if isQuery else changes
 
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
     """C{txrdma portstate}."""
-    port, operation = options["port"], options["operation"]
     with opened(reactor, options) as session:
-        path = await session.toManagement(options["target"])
-        node = await session.rpcs.SubnGet(NodeInfo, path)
+        if options["everywhere"]:
+            told = await _everywhere(session)
+        else:
+            told = await _ofOne(session)
+    if options["json"]:
+        tellJSON(told if options["everywhere"] or len(told) != 1 else told[0])
+    if any(each["error"] for each in told):
+        raise SystemExit(1)
+
+
+# One node.
+
+
+async def _ofOne(session: Session) -> list[dict[str, Any]]:
+    options = session.options
+    changes: list[Change] = options["changes"]
+    path = await session.toManagement(options["target"])
+    rpcs = session.agent if changes else session.rpcs
+    node = await rpcs.SubnGet(NodeInfo, path)
+    for port in options["ports"]:
         if port > node.numPorts:
             raise InvalidRequest(f"{where(path)} has {node.numPorts} ports, and no port {port}")
-        info = await session.rpcs.SubnGet(PortInfo, path, port)
-        peer = None
-        if operation == "query":
-            peer = await _peer(session, path, port, node, info)
-        else:
-            fields = _fields(operation, options["value"], info)
-            confirmed(f"{operation} port {port} of {where(path)} {options['value']}".strip(), options["yes"])
-            info = await _set(session, path, port, info, fields)
-            if operation == "reset":
-                info = await _set(session, path, port, info, _STATES["enable"])
-    if options["json"]:
-        tellJSON(
-            {
-                "path": where(path),
-                "port": port,
-                "nodeType": node.nodeType.name,
-                "portInfo": attributeDict(info),
-                "peer": None if peer is None else attributeDict(peer),
-                "warnings": _warnings(info, peer),
-            }
+        ofEnd = [change for change in changes if change.isOfEnd]
+        if port and node.nodeType is NodeType.SWITCH and ofEnd:
+            raise InvalidRequest(f"{ofEnd[0]}: of a switch only port 0 has that, not port {port}")
+    own = [port for port in options["ports"] if port == node.localPortNum and _cuts(changes)]
+    if own and not options["force"]:
+        raise InvalidRequest(
+            f"port {own[0]} of {where(path)} is where our own way leads through, and it would be down; "
+            "say --force to do that"
         )
-        return
-    print(f"{node.nodeType.name} PortInfo: {where(path)} port {port}")
-    _show(info)
+    ports = [port for port in options["ports"] if port not in own] + own
+    if changes:
+        said = ", ".join(map(str, changes))
+        cut = ", which cuts our own way" if own else ""
+        numbers = ",".join(map(str, options["ports"]))
+        confirmed(f"{said} port {numbers} of {where(path)}{cut}", options["yes"])
+    told = []
+    for port in ports:
+        told.append(await _done(session, path, node, port, changes, port in own))
+    return told
+
+
+def _cuts(changes: Sequence[Change]) -> bool:
+    return any(change.isCutting for change in changes)
+
+
+async def _done(
+    session: Session, path: IBPath, node: NodeInfo, port: int, changes: Sequence[Change], isOwnWay: bool
+) -> dict[str, Any]:
+    """Show a port, or change it and show it then."""
+    info = await (session.agent if changes else session.rpcs).SubnGet(PortInfo, path, port)
+    peer, error = None, ""
+    if not changes:
+        peer = await _peer(session, path, port, node, info)
+    else:
+        try:
+            info = await _changed(session, path, port, info, changes, isOwnWay)
+        except MADTimeoutError as failure:
+            if not isOwnWay:
+                raise
+            error = f"no answer any more after {', '.join(map(str, changes))}: {failure}"
+    warnings = _warnings(info, peer)
+    if not session.options["json"]:
+        _show(path, node, port, info, peer, warnings, await session.nameAt(path) if not error else "")
+        if error:
+            print(error)
+    return {
+        "path": where(path),
+        "port": port,
+        "nodeType": node.nodeType.name,
+        "portInfo": attributeDict(info),
+        "peer": None if peer is None else attributeDict(peer),
+        "warnings": warnings,
+        "error": error or None,
+    }
+
+
+def _show(
+    path: IBPath,
+    node: NodeInfo,
+    port: int,
+    info: PortInfo,
+    peer: PortInfo | None,
+    warnings: list[str],
+    name: str,
+) -> None:
+    print(f"{node.nodeType.name} PortInfo: {where(path)} port {port}{f' ({name})' if name else ''}")
+    _showFields(info)
     if peer is not None:
         print(f"Peer PortInfo: port {peer.localPortNum}")
-        _show(peer)
-    for warning in _warnings(info, peer):
+        _showFields(peer)
+    for warning in warnings:
         print(warning)
 
 
-def _show(info: PortInfo) -> None:
+def _showFields(info: PortInfo) -> None:
     lines = {line.partition(":")[0]: line for line in str(info).splitlines()}
     print("\n".join(lines[name] for name in _SHOWN))
 
 
-def _fields(operation: str, value: str, info: PortInfo) -> dict[str, str]:
-    """
-    What to set.
-
-    @raise InvalidRequest: the port cannot do that.
-    """
-    if operation == "reset":
-        return _STATES["disable"]
-    if operation in _STATES:
-        return _STATES[operation]
-    mask = _MASKS[operation]
-    wanted = _wanted(mask, value)
-    can = getattr(info, mask.supported)
-    if wanted != mask.everything and wanted & ~can and not (operation == "espeed" and wanted == 30):
-        raise InvalidRequest(f"{operation} {value}: the port can {mask.supported} {can} only")
-    return {mask.enabled: str(wanted)}
+# Changing.
 
 
-def _wanted(mask: _Mask, value: str) -> int:
-    if value.lower() == "all":
-        return mask.everything
-    wanted = 0
-    for part in value.lower().split(","):
-        if part in mask.names:
-            wanted |= mask.names[part]
-        elif part.isdecimal():
-            wanted |= int(part)
-        else:
-            raise InvalidRequest(f"{value}: there are {', '.join(mask.names)}, and all")
-    return wanted
-
-
-async def _set(session: Session, path: IBPath, port: int, info: PortInfo, fields: dict[str, str]) -> PortInfo:
+async def _changed(
+    session: Session, path: IBPath, port: int, info: PortInfo, changes: Sequence[Change], isOwnWay: bool
+) -> PortInfo:
     """Change some fields; what the port then tells."""
-    wanted = assigned(PortInfo, fields.items(), forSetting(info))
-    await session.agent.SubnSet(wanted, path, port)
-    told = await session.agent.SubnGet(PortInfo, path, port)
-    assert isinstance(told, PortInfo)
+    fields: dict[str, str] = {}
+    for change in changes:
+        if change.operation == FDR10:
+            await _setFDR10(session, path, port, isSwitchedOn(change.value))
+        else:
+            fields.update(change.fields(info))
+    isReset = any(change.operation == "reset" for change in changes)
+    if isReset and isOwnWay and path != IBDRPath():
+        fields.update(STATES["enable"])  # who polls again has been down; another call would not get there
+        isReset = False
+    key = newKey(changes)
+    keys = None if key is None else Keys(mkey=key)
+    if fields:
+        wanted = assigned(PortInfo, fields.items(), forSetting(info))
+        try:
+            await session.agent.SubnSet(wanted, path, port)
+        except MADTimeoutError:
+            if not isOwnWay:
+                raise  # else the answer had no way back any more
+        info = await session.agent.call("SubnGet", PortInfo, path, port, keys=keys)
+    if isReset:
+        again = assigned(PortInfo, STATES["enable"].items(), forSetting(info))
+        await session.agent.call("SubnSet", again, path, port, keys=keys)
+        info = await session.agent.call("SubnGet", PortInfo, path, port, keys=keys)
+    return info
+
+
+async def _setFDR10(session: Session, path: IBPath, port: int, isOn: bool) -> None:
+    """By its vendor's attribute; who has none says so by a status."""
+    told = await session.agent.SubnGet(ExtendedPortInfo, path, port)
+    if isOn and not told.linkSpeedSupported & 1:
+        raise InvalidRequest(f"fdr10 on: port {port} of {where(path)} cannot do that")
+    fields = {"stateChangeEnable": "3", "linkSpeedEnabled": str(int(isOn))}
+    await session.agent.SubnSet(assigned(ExtendedPortInfo, fields.items(), told), path, port)
+
+
+# Everywhere.
+
+
+async def _everywhere(session: Session) -> list[dict[str, Any]]:
+    """All ports of all links; what goes down goes from the farthest link to the nearest."""
+    from txrdma.mad.discovery import Sweep
+
+    options = session.options
+    changes: list[Change] = options["changes"]
+    fabric = await Sweep(session.agent).run()
+    ports = [port for port in linkedPorts(fabric) if _isFor(port, changes)]
+    if _cuts(changes):
+        ports = farthestFirst(ports, isWhole=options["force"])
+    said = f"{', '.join(map(str, changes))} {len(ports)} ports of {len(fabric.nodes)} nodes"
+    confirmed(said, options["yes"])
+    told = [await _oneOfMany(session, port, changes) for port in ports]
+    if not options["json"]:
+        print(f"{said}: {sum(not each['error'] for each in told)} done")
+    for each in told:
+        if each["error"]:
+            print(f"{each['name']} port {each['port']}: {each['error']}", file=sys.stderr)
     return told
 
 
+async def _oneOfMany(session: Session, port: Port, changes: Sequence[Change]) -> dict[str, Any]:
+    node = port.node
+    assert node.route is not None  # the sweep was by directed routes
+    isOwnWay = port.number == _entry(node)
+    error = ""
+    try:
+        info = await session.agent.SubnGet(PortInfo, node.route, port.number)
+        await _changed(session, node.route, port.number, info, changes, isOwnWay)
+    except (MADFailure, InvalidRequest) as failure:
+        error = str(failure)
+    return {
+        "path": where(node.route),
+        "port": port.number,
+        "name": session.names.name(node.guid, node.description),
+        "error": error or None,
+    }
+
+
+def linkedPorts(fabric: Fabric) -> list[Port]:
+    """Both ends of all links."""
+    return [port for node in fabric.nodes.values() for port in node.ports.values() if port.peer is not None]
+
+
+def farthestFirst(ports: Sequence[Port], isWhole: bool = False) -> list[Port]:
+    """
+    One end of each link, in an order in which each can still be reached when it is its turn.
+
+    An end is reached without its own link, so it is not that by which our way comes to its node.
+
+    @param isWhole: our own link, too, as the last one.
+    """
+    chosen: list[Port] = []
+    seen: set[frozenset[tuple[bytes, int]]] = set()
+    for port in sorted(ports, key=lambda port: -_depth(port.node)):
+        peer = port.peer
+        assert peer is not None
+        link = frozenset(((port.node.guid.raw, port.number), (peer.node.guid.raw, peer.number)))
+        if link in seen or not port.node.isSwitch or port.number == _entry(port.node):
+            continue
+        seen.add(link)
+        chosen.append(port)
+    if isWhole:
+        chosen += [port for port in ports if not _depth(port.node) and port.number == _entry(port.node)]
+    return chosen
+
+
+def _isFor(port: Port, changes: Sequence[Change]) -> bool:
+    """Ports are armed that are INIT, and ACTIVE after that; others are where they should be."""
+    wanted = {"arm": PortState.INIT, "active": PortState.ARMED}
+    return all(port.state is wanted.get(change.operation, port.state) for change in changes)
+
+
+def _depth(node: Node) -> int:
+    return 0 if node.route is None else len(node.route.drPath)
+
+
+def _entry(node: Node) -> int:
+    """The port that our way comes in by; at the beginning our own."""
+    return node.info.localPortNum
+
+
+# What is shown.
+
+
 async def _peer(session: Session, path: IBPath, port: int, node: NodeInfo, info: PortInfo) -> PortInfo | None:
-    """What is at the other end of a switch's link; None when nobody answers there."""
-    if (
-        node.nodeType is not NodeType.SWITCH
-        or not port
-        or info.portPhysicalState is not PhysicalState.LINK_UP
-    ):
+    """What is at the other end of a link of a switch's, or of our own; None when nobody answers there."""
+    isReachable = path == IBDRPath() if node.nodeType is not NodeType.SWITCH else bool(port)
+    if not isReachable or info.portPhysicalState is not PhysicalState.LINK_UP:
         return None
-    way = _beyond(session, path, port)
+    way = _beyond(session, path, port or node.localPortNum)
     try:
         there = await session.agent.SubnGet(NodeInfo, way)
         told: PortInfo = await session.agent.SubnGet(PortInfo, way, there.localPortNum)

@@ -10,8 +10,11 @@ from txrdma.commands.attributefields import (
     assigned,
     attributeDict,
     attributeNamed,
+    dumpLines,
     forSetting,
+    isRaw,
     queried,
+    rawAttribute,
     rpcNamed,
 )
 from txrdma.commands.fabrics import (
@@ -27,6 +30,7 @@ from txrdma.commands.fabrics import (
 )
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
+from txrdma.mad._frames import Keys
 from txrdma.mad.attributes import Attribute, ManagementClass, Method, RPC
 from txrdma.mad.sa import Record
 
@@ -40,14 +44,21 @@ class CommandOptions(FabricOptions):
     longdesc = (
         "Make any call by its name in the specification, as SubnGet PortInfo 3 --modifier 1, and show the "
         "answer. Fields are named as --json shows them; inner ones with a dot. Of records of the "
-        "administration they are the components that are asked for. " + TARGETS + " Calls of the "
-        "administration go to it."
+        "administration they are the components that are asked for; of several values in one, name[3] is one "
+        "of them. ATTRIBUTE may be a number, as 0xff90: then the answer is shown in hexadecimal. "
+        + TARGETS
+        + " Calls of the administration go to it."
     )
     optFlags = [
         ["change", None, "Of a Set: get the attribute first, and change only the fields that are given."],
         ["yes", "y", "Don't ask before something is changed."],
     ]
-    optParameters = [["modifier", "m", 0, "Attribute modifier.", count]]
+    optParameters = [
+        ["modifier", "m", 0, "Attribute modifier.", count],
+        ["smkey", None, 0, "SM_Key, of calls of the administration.", count],
+        ["bkey", None, 0, "B_Key, of BM calls.", count],
+        ["cckey", None, 0, "CC_Key, of CongMgt calls.", count],
+    ]
 
     def parseArgs(self, rpc: str = "", attribute: str = "", *rest: str) -> None:
         if not attribute:
@@ -63,14 +74,30 @@ class CommandOptions(FabricOptions):
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
     """C{txrdma query}."""
     rpc = rpcNamed(options["rpc"])
-    kind = attributeNamed(options["attribute"], rpc)
+    kind = _kind(options["attribute"], rpc)
+    keys = Keys(*(options[name] for name in ("mkey", "smkey", "bkey", "cckey")))
     with opened(reactor, options) as session:
         path = await _path(session, rpc, options["target"])
         payload = await _payload(session, rpc, kind, path)
         if rpc.method not in _HARMLESS:
             confirmed(f"{rpc.name} {kind.__name__} to {where(path)}", options["yes"])
-        answer = await session.rpcs.call(rpc.name, payload, path, options["modifier"])
+        answer = await session.rpcs.call(rpc.name, payload, path, options["modifier"], keys=keys)
     tell(answer, options["json"])
+
+
+def _kind(text: str, rpc: RPC) -> type[Attribute]:
+    """
+    What a call carries, by its name or its number.
+
+    @raise InvalidRequest: it carries no such.
+    """
+    try:
+        number = int(text, 0)
+    except ValueError:
+        return attributeNamed(text, rpc)
+    if not 0 <= number <= 0xFFFF:
+        raise InvalidRequest(f"attribute {text}: numbers are from 0 to 0xffff")
+    return rawAttribute(rpc, number)
 
 
 async def _path(session: Session, rpc: RPC, target: str) -> IBPath:
@@ -106,6 +133,6 @@ def tell(answer: Any, asJSON: bool) -> None:
         if number:
             print()
         print(f"# {type(each).__name__}")
-        print(each)
+        print("\n".join(dumpLines(each.encode())) if isRaw(each) else each)
     if answer is None:
         print("sent")

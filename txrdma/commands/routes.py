@@ -4,7 +4,7 @@ C{txrdma routes}: the forwarding tables of one or all switches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,7 +12,8 @@ from twisted.python import usage
 
 from txrdma.commands.fabrics import count, opened, Progress, Session, TARGETS, tellJSON
 from txrdma.commands.nodenames import NodeNames
-from txrdma.commands.rows import hexGUID
+from txrdma.commands.routeuse import BALANCE_COLUMNS, balances, usesOf
+from txrdma.commands.rows import hexGUID, showRows
 from txrdma.commands.sweeping import SweepOptions, swept, tellProblems
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
@@ -72,15 +73,20 @@ class CommandOptions(SweepOptions):
     synopsis = "[options] [SWITCH]"
     longdesc = (
         "Tell where switches send packets, as ibroute and dump_fts do: for each LID the port, and who has "
-        "the LID. Without SWITCH, which is a TARGET, the tables of all switches are told. " + TARGETS
+        "the LID. Without SWITCH, which is a TARGET, the tables of all switches are told. --over tells which "
+        "hosts are reached over a link of SWITCH's, in both directions; --balance how many LIDs each switch "
+        "sends by its ports to others. " + TARGETS
     )
     optFlags = [
         ["multicast", "M", "The tables for multicast instead: for each multicast LID its ports."],
         ["no-destinations", "n", "Don't find out who has the LIDs."],
+        ["all", "a", "LIDs without a port, too."],
+        ["balance", None, "How evenly the links between switches are used."],
     ]
     optParameters = [
         ["lids", "l", None, "Only these LIDs: 7, or 3-9.", span],
-        ["port", "p", None, "Only what leaves by this port: who is reached over its link.", count],
+        ["port", "p", None, "Only what leaves by this port.", count],
+        ["over", None, None, "Who is reached over the link of this port of SWITCH's.", count],
     ]
 
     def parseArgs(self, switch: str = "", *rest: str) -> None:
@@ -88,35 +94,85 @@ class CommandOptions(SweepOptions):
             raise usage.UsageError("say one SWITCH, or none for all")
         self["switch"] = switch
 
+    def postOptions(self) -> None:
+        super().postOptions()
+        if self["over"] is not None and not self["switch"]:
+            raise usage.UsageError("--over: say SWITCH, too")
+        if self["balance"] and self["switch"]:
+            raise usage.UsageError("--balance is about all switches: say no SWITCH")
+        if (self["balance"] or self["over"] is not None) and self["multicast"]:
+            raise usage.UsageError("--over and --balance are about unicast")
+
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
     """C{txrdma routes}."""
+    isUse = options["balance"] or options["over"] is not None
+    owners: dict[int, str] = {}
     with opened(reactor, options) as session:
         fabric = Fabric()
-        if not options["switch"] or options["load"]:
+        if not options["switch"] or options["load"] or isUse:
             fabric = await swept(session)
-        if options["switch"]:
-            tables = [await _oneOf(session, options["switch"])]
+        if isUse:
+            tell = await _used(session, fabric)
         else:
-            tables = _allOf(session, fabric)
-        await _read(session, tables, fabric)
-        if options["port"] is not None:
-            for each in tables:
-                each.narrow(options["port"])
-        owners: dict[int, str] = {}
-        if not (options["no-destinations"] or options["multicast"]):
-            owners = _owners(fabric, session.names) if fabric.nodes else await _asked(session, tables)
-    chosen = options["lids"]
-    if options["json"]:
-        tellJSON([tablesDict(each, options["multicast"], chosen, owners) for each in tables])
+            switch = options["switch"]
+            tables = [await _oneOf(session, switch)] if switch else _allOf(session, fabric)
+            await _read(session, tables, fabric)
+            if options["port"] is not None:
+                for each in tables:
+                    each.narrow(options["port"])
+            if not (options["no-destinations"] or options["multicast"]):
+                owners = _owners(fabric, session.names) if fabric.nodes else await _asked(session, tables)
+    if isUse:
+        tell()
     else:
-        form = multicastText if options["multicast"] else linearText
-        for each in tables:
-            for line in form(each, chosen, owners):
-                print(line)
+        _tell(options, tables, owners)
     tellProblems(fabric)
     if fabric.problems:
         raise SystemExit(1)
+
+
+def _tell(options: CommandOptions, tables: list[Tables], owners: dict[int, str]) -> None:
+    chosen = options["lids"]
+    if options["json"]:
+        tellJSON([tablesDict(each, options["multicast"], chosen, owners) for each in tables])
+        return
+    for each in tables:
+        if options["multicast"]:
+            lines = multicastText(each, chosen, owners)
+        else:
+            lines = linearText(each, chosen, owners, options["all"])
+        for line in lines:
+            print(line)
+
+
+async def _used(session: Session, fabric: Fabric) -> Callable[[], None]:
+    """
+    Read the tables that tell how links are used.
+
+    @return: tells it.
+    @raise InvalidRequest: there is no such link.
+    """
+    options, names = session.options, session.names
+    tables = _allOf(session, fabric)
+    if options["over"] is None:
+        await _read(session, tables, fabric)
+        even = list(balances(fabric, {each.info.nodeGUID: each.linear for each in tables}))
+        if options["json"]:
+            return lambda: tellJSON([each.toDict(names) for each in even])
+        return lambda: showRows(BALANCE_COLUMNS, [each.row(names) for each in even])
+    chosen = (await _oneOf(session, options["switch"])).info.nodeGUID
+    node = fabric.nodes.get(chosen)
+    port = None if node is None else node.ports.get(options["over"])
+    if port is None or port.peer is None:
+        raise InvalidRequest(f"port {options['over']} of {options['switch']} has no link")
+    ends = {port.node.guid, port.peer.node.guid}
+    tables = [each for each in tables if each.info.nodeGUID in ends]
+    await _read(session, tables, fabric)
+    uses = list(usesOf(fabric, port, {each.info.nodeGUID: each.linear for each in tables}))
+    if options["json"]:
+        return lambda: tellJSON([each.toDict(names) for each in uses])
+    return lambda: print("\n".join(line for each in uses for line in each.text(names)))
 
 
 async def _oneOf(session: Session, target: str) -> Tables:
@@ -211,8 +267,14 @@ def valid(tables: Tables, chosen: range | None = None) -> Iterator[tuple[int, in
             yield lid, port
 
 
-def linearText(tables: Tables, chosen: range | None, owners: dict[int, str]) -> Iterator[str]:
-    """As ibroute has it."""
+def linearText(
+    tables: Tables, chosen: range | None, owners: dict[int, str], isAll: bool = False
+) -> Iterator[str]:
+    """
+    As ibroute has it.
+
+    @param isAll: LIDs without a port, too.
+    """
     top = max(0, len(tables.linear) - 1)
     low, high = (chosen[0], min(chosen[-1], top)) if chosen else (0, top)
     guid = hexGUID(tables.info.nodeGUID)
@@ -220,9 +282,15 @@ def linearText(tables: Tables, chosen: range | None, owners: dict[int, str]) -> 
     yield "  Lid  Out   Destination"
     yield "       Port     Info "
     total = 0
-    for lid, port in valid(tables, chosen):
+    ports = dict(valid(tables, chosen))
+    for lid in range(low, high + 1) if isAll else ports:
+        if lid not in ports:
+            yield f"{lid:#06x} --- "
+            continue
         total += 1
-        yield f"{lid:#06x} {port:03} : {owners[lid]}" if lid in owners else f"{lid:#06x} {port:03} "
+        yield (
+            f"{lid:#06x} {ports[lid]:03} : {owners[lid]}" if lid in owners else f"{lid:#06x} {ports[lid]:03} "
+        )
     yield f"{total} valid lids dumped "
 
 

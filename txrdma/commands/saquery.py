@@ -5,15 +5,26 @@ C{txrdma saquery}: the records of the subnet's administration.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from twisted.python import usage
 
 from txrdma.commands.attributefields import attributeDict, Pair, queried
-from txrdma.commands.fabrics import confirmed, count, FabricOptions, field, opened, Session, tellJSON
-from txrdma.commands.tables import makeTable, show
+from txrdma.commands.fabrics import (
+    confirmed,
+    count,
+    FabricOptions,
+    opened,
+    Session,
+    TARGETS,
+    tellJSON,
+)
+from txrdma.commands.fabrics import field as nameAndValue
+from txrdma.commands.nodenames import NodeNames
+from txrdma.commands.rows import showRows
 from txrdma.error import InvalidRequest
+from txrdma.iba.types import GUID
 from txrdma.mad import sa
 from txrdma.mad._frames import Keys
 from txrdma.mad.attributes import Attribute, lines
@@ -21,6 +32,14 @@ from txrdma.mad.errors import MADError
 from txrdma.mad.messages import ClassPortInfo
 
 _NO_RECORDS: Final = 3
+_EXACTLY: Final = "EXACTLY"
+_SELECTED: Final = ("mtu", "rate", "packetLifeTime")
+"""Components that mean nothing without their selector (IBA 15.2.5.16)."""
+
+_CAPABILITY_BITS: Final = 1 << 31
+"""Attribute modifier: ports that have these capabilities, whatever others (IBA 15.2.5.3)."""
+
+_NAME: Final = "name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +88,11 @@ KINDS: Final = (
         "lid position blockNum",
     ),
     Kind(sa.SMInfoRecord, ("SMInfoRecord", "SMIR"), "lid"),
+    Kind(sa.PortInfoExtendedRecord, ("PortInfoExtendedRecord", "PIER"), "endPortLID portNum options"),
+    Kind(
+        *(sa.LinkSpeedWidthPairsTableRecord, ("LinkSpeedWidthPairsTableRecord", "LSWPR")),
+        "lid portNum",
+    ),
     Kind(sa.LinkRecord, ("LinkRecord", "LR"), "fromLID fromPort toLID toPort"),
     Kind(sa.GUIDInfoRecord, ("GUIDInfoRecord", "GIR"), "lid blockNum"),
     Kind(
@@ -86,6 +110,33 @@ KINDS: Final = (
     Kind(sa.MultiPathRecord, ("MultiPathRecord", "MPR")),
     Kind(sa.ServiceAssociationRecord, ("ServiceAssociationRecord", "SAR"), "serviceKey serviceName"),
     Kind(sa.InformInfoRecord, ("InformInfoRecord", "IIR"), "subscriberGID"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """
+    What infiniband-diags' saquery has an option for.
+
+    @ivar queries: the components of each; what all of them bring is told together.
+    """
+
+    name: str
+    record: str
+    summary: str
+    columns: str
+    queries: tuple[tuple[Pair, ...], ...] = ((),)
+    modifier: int = 0
+
+
+VIEWS: Final = (
+    View("list", "NR", "hosts' names", "name", ((("nodeType", "1"),),)),
+    View(
+        *("sms", "PIR", "ports where a manager is, or could be", "lid portNum capabilityMask name"),
+        *(((("capabilityMask", "0x2"),), (("capabilityMask", "0x400"),)), _CAPABILITY_BITS),
+    ),
+    View("groups", "MCMR", "multicast groups", "mgid mlid pkey mtu rate serviceLevel scope"),
+    View("members", "MCMR", "their members, of who has the --smkey", "mlid portGID joinState name"),
 )
 
 
@@ -107,9 +158,13 @@ class CommandOptions(FabricOptions):
         + ", ".join("/".join(kind.names) for kind in KINDS)
         + "; NodeRecord unless said. Values alone are those of the first components, as in PIR 3/1: "
         + "; ".join(f"{kind.names[-1]} {kind.shorts.replace(' ', '/')}" for kind in KINDS if kind.shorts)
-        + "."
+        + ". Or one of "
+        + ", ".join(f"{view.name} ({view.summary})" for view in VIEWS)
+        + ". A path is asked for from our own port, unless components, or --from and --to, each a TARGET, "
+        "say otherwise. " + TARGETS
     )
     optFlags = [
+        ["as-said", "a", "Of paths: add no source; some administrations tell all paths then."],
         ["get", "g", "Ask for the one record (SubnAdmGet), not for all (SubnAdmGetTable)."],
         ["delete", None, "Delete the record (SubnAdmDelete)."],
         ["set", None, "Make the record (SubnAdmSet), as joining a multicast group does."],
@@ -117,28 +172,38 @@ class CommandOptions(FabricOptions):
         ["table", "T", "A row for each record, with its most important components."],
     ]
     optParameters = [
-        ["columns", "c", "", "Components of --table, with commas between."],
+        ["columns", "c", "", "Components of --table, with commas between; and name, that of the node."],
+        ["from", None, "", "Of paths: from this TARGET."],
+        ["to", None, "", "Of paths: to this TARGET."],
+        ["modifier", "m", None, "Attribute modifier.", count],
         ["smkey", None, 0, "SM_Key: some tell more to who knows it.", count],
     ]
 
     def parseArgs(self, record: str = "NR", *values: str) -> None:
         if "=" in record:
             record, values = "NR", (record, *values)
-        kind = kindNamed(record)
+        self["view"] = next((view for view in VIEWS if view.name == record.lower()), None)
+        kind = kindNamed(self["view"].record if self["view"] is not None else record)
         if kind is None:
-            known = ", ".join(each.names[0] for each in KINDS)
+            known = ", ".join([*(each.names[0] for each in KINDS), *(view.name for view in VIEWS)])
             raise usage.UsageError(f"there is no record {record!r}; there are {known}")
         self["kind"] = kind
         self["components"] = [pair for value in values for pair in _pairs(kind, value)]
 
     def postOptions(self) -> None:
+        view: View | None = self["view"]
+        if view is not None:
+            self["columns"] = self["columns"] or ",".join(view.columns.split())
         self["table"] = self["table"] or bool(self["columns"])
+        isPath = self["kind"].record is sa.PathRecord
+        if (self["from"] or self["to"]) and not isPath:
+            raise usage.UsageError(f"--from and --to are for PathRecord, not for {self['kind'].names[0]}")
 
 
 def _pairs(kind: Kind, text: str) -> Iterable[Pair]:
     """C{NAME=VALUE}, or values alone."""
     if "=" in text:
-        return [field(text)]
+        return [nameAndValue(text)]
     values, names = text.split("/"), kind.shorts.split()
     if len(values) > len(names):
         raise usage.UsageError(f"{text!r}: {kind.names[0]} takes {'/'.join(names) or 'COMPONENT=VALUE only'}")
@@ -147,32 +212,100 @@ def _pairs(kind: Kind, text: str) -> Iterable[Pair]:
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
     """C{txrdma saquery}."""
+    kind: Kind = options["kind"]
+    columns = (options["columns"].split(",") if options["columns"] else kind.columns.split()) or []
     with opened(reactor, options) as session:
         records = await _asked(session)
+        isNamed = options["table"] and _NAME in columns
+        owners = await _owners(session) if isNamed and records else Owners(session.names)
     if options["json"]:
-        tellJSON([{"record": type(record).__name__, "fields": attributeDict(record)} for record in records])
+        tellJSON([_dict(record, owners) for record in records])
     elif options["table"]:
-        _show(options["kind"], options["columns"], records)
+        _show(kind, columns, records, owners)
     else:
-        print("\n".join(f"# {type(record).__name__}\n{record}" for record in records) or "no records")
+        print("\n".join(_text(record, owners) for record in records) or "no records")
+
+
+def _dict(record: Any, owners: Owners) -> dict[str, Any]:
+    name = owners.mapped(record)
+    known = {"name": name} if name else {}
+    return {"record": type(record).__name__, **known, "fields": attributeDict(record)}
+
+
+def _text(record: Any, owners: Owners) -> str:
+    name = owners.mapped(record)
+    return f"# {type(record).__name__}{f' ({name})' if name else ''}\n{record}"
+
+
+@dataclass(slots=True)
+class Owners:
+    """
+    Whose a record is.
+
+    @ivar byLID: nodes' names; C{byGUID} by ports' GUIDs.
+    """
+
+    names: NodeNames
+    byLID: dict[int, str] = field(default_factory=dict)
+    byGUID: dict[GUID, str] = field(default_factory=dict)
+
+    def mapped(self, record: Any) -> str:
+        """What the node-name map says, of records that say which node they are of."""
+        guid = record.nodeInfo.nodeGUID if isinstance(record, sa.NodeRecord) else None
+        return "" if guid is None else self.names.names.get(guid, "")
+
+    def name(self, record: Any) -> str:
+        """The name of the node; C{""} where it is not known."""
+        if isinstance(record, sa.NodeRecord):
+            return self.names.name(record.nodeInfo.nodeGUID, record.nodeDescription.text)
+        if isinstance(record, sa.MCMemberRecord):
+            return self.byGUID.get(record.portGID.guid, "")
+        for place in ("lid", "endPortLID", "fromLID", "dlid"):
+            if hasattr(record, place):
+                return self.byLID.get(getattr(record, place), "")
+        return ""
+
+
+async def _owners(session: Session) -> Owners:
+    """All nodes' names, as the administration knows them."""
+    owners = Owners(session.names)
+    for record in await session.agent.SubnAdmGetTable(sa.NodeRecord, session.administration):
+        name = owners.name(record)
+        owners.byLID[record.lid] = owners.byGUID[record.nodeInfo.portGUID] = name
+    return owners
 
 
 async def _asked(session: Session) -> list[Any]:
     options = session.options
     kind: Kind = options["kind"]
-    keys = Keys(mkey=options["mkey"], smKey=options["smkey"])
-    call = session.agent.call
+    view: View | None = options["view"]
     if not issubclass(kind.record, sa.Record):
-        return [await call("SubnAdmGet", kind.record, session.administration, keys=keys)]
-    query = queried(kind.record, _completed(session, kind, options["components"]))
+        keys = _keys(options)
+        return [await session.agent.call("SubnAdmGet", kind.record, session.administration, keys=keys)]
     rpc = _rpc(kind, options)
+    records: list[Any] = []
+    for pairs in view.queries if view is not None else ((),):
+        query = queried(kind.record, await _completed(session, kind, [*pairs, *options["components"]]))
+        records += await _answered(session, rpc, query, 0 if view is None else view.modifier)
+    return records
+
+
+async def _answered(session: Session, rpc: str, query: sa.Query[Any], modifier: int) -> list[Any]:
+    options = session.options
+    if options["modifier"] is not None:
+        modifier = options["modifier"]
+    keys = _keys(options)
     try:
-        answer = await call(rpc, query, session.administration, keys=keys)
+        answer = await session.agent.call(rpc, query, session.administration, modifier, keys=keys)
     except MADError as error:
         if error.status >> 8 & 0x7F == _NO_RECORDS:
             return []
         raise
     return answer if isinstance(answer, list) else [answer]
+
+
+def _keys(options: FabricOptions) -> Keys:
+    return Keys(mkey=options["mkey"], smKey=options["smkey"])
 
 
 def _rpc(kind: Kind, options: FabricOptions) -> str:
@@ -197,29 +330,43 @@ def _rpc(kind: Kind, options: FabricOptions) -> str:
     return rpc
 
 
-def _completed(session: Session, kind: Kind, pairs: list[Pair]) -> list[Pair]:
-    """Paths are asked for from somewhere (IBA 15.2.5.16): from here, unless said."""
+async def _completed(session: Session, kind: Kind, pairs: list[Pair]) -> list[Pair]:
+    """
+    Paths are asked for from somewhere (IBA 15.2.5.16): from here, unless said.
+
+    What has a selector, and none is said, is meant exactly.
+    """
+    options = session.options
     names = {name.lower() for name, _ in pairs}
-    if kind.record is not sa.PathRecord or names & {"sgid", "slid"} or not session.endPort.gids:
+    masks, _owned = sa.componentsOf(kind.record)  # type: ignore[arg-type]  # only records come here
+    pairs = pairs + [
+        (f"{name}Selector", _EXACTLY)
+        for name in _SELECTED
+        if name.lower() in names and f"{name}Selector".lower() not in names and f"{name}Selector" in masks
+    ]
+    if kind.record is not sa.PathRecord:
+        return pairs
+    for option, component in (("from", "slid"), ("to", "dlid")):
+        if options[option]:
+            pairs.append((component, str((await session.toServices(options[option])).dlid)))
+    isFrom = options["from"] or names & {"sgid", "slid"} or options["as-said"]
+    if isFrom or not session.endPort.gids:
         return pairs
     return [*pairs, ("sgid", str(session.endPort.gids[0]))]
 
 
-def _show(kind: Kind, columns: str, records: list[Any]) -> None:
+def _show(kind: Kind, columns: list[str], records: list[Any], owners: Owners) -> None:
     """
     As a table.
 
     @raise InvalidRequest: there is no such column.
     """
-    from rich.text import Text
-
     rows = [dict(lines(record)) for record in records]
     short = [{name.rpartition(".")[2]: text for name, text in row.items()} | row for row in rows]
-    wanted = columns.split(",") if columns else kind.columns.split() or list(rows[0] if rows else ())
-    table = makeTable(*wanted)
-    for row in short:
+    wanted = columns or list(rows[0] if rows else ())
+    for record, row in zip(records, short, strict=True):
+        row.setdefault(_NAME, owners.name(record))
         missing = [name for name in wanted if name not in row]
         if missing:
             raise InvalidRequest(f"{kind.names[0]} has no component {missing[0]}; there are {', '.join(row)}")
-        table.add_row(*(Text(row[name]) for name in wanted))
-    show(table)
+    showRows(wanted, [[row[name] for name in wanted] for row in short])

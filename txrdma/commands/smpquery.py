@@ -13,17 +13,21 @@ from twisted.python import usage
 from txrdma.commands.attributefields import attributeDict
 from txrdma.commands.fabrics import count, FabricOptions, opened, Session, TARGETS, tellJSON, where
 from txrdma.iba.path import IBPath
+from txrdma.iba.types import GID
+from txrdma.iba.verbs import NodeType
 from txrdma.mad.attributes import Attribute
 from txrdma.mad.smp import (
     ExtendedPortInfo,
     GUIDInfo,
     LedInfo,
     LinearForwardingTable,
+    LinkSpeedWidthPairsTable,
     MulticastForwardingTable,
     NodeDescription,
     NodeInfo,
     PKeyTable,
     PortInfo,
+    PortInfoExtended,
     RandomForwardingTable,
     SLtoVLMappingTable,
     SMInfo,
@@ -35,6 +39,7 @@ from txrdma.mad.smp import (
 Answers = list[tuple[int, Any]]
 """Modifiers, and what was answered."""
 
+_ADDRESS: Final = ("address", "addr")
 _EXTENDED_SPEEDS: Final = 1 << 31
 _FIRST_MULTICAST: Final = 0xC000
 _NO_PORT: Final = 255
@@ -111,8 +116,8 @@ async def _port(session: Session, path: IBPath, port: int) -> list[int]:
     return [port]
 
 
-async def _extendedPort(session: Session, path: IBPath, port: int) -> list[int]:
-    return [port | _EXTENDED_SPEEDS]
+async def _infoPort(session: Session, path: IBPath, port: int) -> list[int]:
+    return [port | _EXTENDED_SPEEDS if session.options["extended"] else port]
 
 
 # Tables for people.
@@ -180,8 +185,8 @@ def _multicastLines(answers: Answers) -> Iterator[str]:
 KINDS: Final = (
     Kind(NodeInfo, ("NodeInfo", "NI")),
     Kind(NodeDescription, ("NodeDescription", "NodeDesc", "ND")),
-    Kind(PortInfo, ("PortInfo", "PI"), _port),
-    Kind(PortInfo, ("PortInfoExtended", "PIE"), _extendedPort),
+    Kind(PortInfo, ("PortInfo", "PI"), _infoPort),
+    Kind(PortInfoExtended, ("PortInfoExtended", "PIE"), _port),
     Kind(SwitchInfo, ("SwitchInfo", "SI")),
     Kind(PKeyTable, ("PKeyTable", "PKeys", "PK"), _pkeyBlocks, _pkeyLines),
     Kind(SLtoVLMappingTable, ("SLtoVLMappingTable", "SLtoVL", "SL2VLTable", "SL2VL"), _lanePorts, _laneLines),
@@ -193,6 +198,7 @@ KINDS: Final = (
     Kind(LinearForwardingTable, ("LinearForwardingTable", "LFT"), _linearBlocks, _linearLines),
     Kind(RandomForwardingTable, ("RandomForwardingTable", "RFT"), _randomBlocks, _randomLines),
     Kind(MulticastForwardingTable, ("MulticastForwardingTable", "MFT"), _multicastBlocks, _multicastLines),
+    Kind(LinkSpeedWidthPairsTable, ("LinkSpeedWidthPairsTable", "LSWP"), _port),
     Kind(SMInfo, ("SMInfo", "SMI")),
     Kind(VendorDiag, ("VendorDiag", "VD")),
     Kind(LedInfo, ("LedInfo", "LED")),
@@ -215,17 +221,18 @@ class CommandOptions(FabricOptions):
     longdesc = (
         "Show what a node or a port tells. ATTRIBUTE is one of "
         + ", ".join("/".join(kind.names) for kind in KINDS)
-        + ". Of tables all blocks are asked for, unless --modifier chooses one. "
-        + TARGETS
+        + ", or Address: the GID and the LIDs of the port, and the node's name. Of tables all blocks are "
+        "asked for, unless --modifier chooses one. " + TARGETS
     )
+    optFlags = [["extended", "x", "Of PortInfo: with bit 31 of the modifier, for extended speeds."]]
     optParameters = [
         ["modifier", "m", None, "Attribute modifier, instead of what the attribute needs.", count]
     ]
 
     def parseArgs(self, attribute: str = "", target: str = "", port: str = "0") -> None:
-        kind = kindNamed(attribute)
-        if kind is None:
-            known = ", ".join(kind.names[0] for kind in KINDS)
+        kind = None if attribute.lower() in _ADDRESS else kindNamed(attribute)
+        if kind is None and attribute.lower() not in _ADDRESS:
+            known = ", ".join([kind.names[0] for kind in KINDS] + ["Address"])
             raise usage.UsageError(f"there is no attribute {attribute!r}; there are {known}")
         self["kind"], self["target"] = kind, target
         try:
@@ -238,9 +245,13 @@ class CommandOptions(FabricOptions):
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
     """C{txrdma smpquery}."""
-    kind: Kind = options["kind"]
+    kind: Kind | None = options["kind"]
+    if kind is None:
+        await _address(reactor, options)
+        return
     with opened(reactor, options) as session:
         path = await session.toManagement(options["target"])
+        name = await session.nameAt(path)
         answers = [
             (modifier, await session.rpcs.SubnGet(kind.attribute, path, modifier))
             for modifier in await _modifiers(session, kind, path)
@@ -250,6 +261,7 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
             {
                 "attribute": kind.attribute.__name__,
                 "path": where(path),
+                **({"name": name} if name else {}),
                 "answers": [
                     {"modifier": modifier, "fields": attributeDict(told)} for modifier, told in answers
                 ],
@@ -257,11 +269,29 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
         )
         return
     port = f" port {options['port']}" if kind.modifiers is not None else ""
-    print(f"# {kind.names[0]}: {where(path)}{port}")
+    print(f"# {kind.names[0]}: {where(path)}{port}{f' ({name})' if name else ''}")
     if kind.table is not None and options["modifier"] is None:
         print("\n".join(kind.table(answers)))
     else:
         print("\n".join(str(told) for _, told in answers))
+
+
+async def _address(reactor: Any, options: CommandOptions) -> None:
+    """A port's GID and LIDs, and whose it is."""
+    with opened(reactor, options) as session:
+        path = await session.toManagement(options["target"])
+        node = await session.rpcs.SubnGet(NodeInfo, path)
+        description = (await session.rpcs.SubnGet(NodeDescription, path)).text
+        number = 0 if node.nodeType is NodeType.SWITCH else node.localPortNum
+        info = await session.rpcs.SubnGet(PortInfo, path, number)
+        name = session.names.name(node.nodeGUID, description)
+    gid = GID.fromParts(info.gidPrefix, node.portGUID)
+    last = info.lid + (1 << info.lmc) - 1
+    if options["json"]:
+        guid = {"nodeGUID": str(node.nodeGUID), "portGUID": str(node.portGUID)}
+        tellJSON({"gid": str(gid), "lid": info.lid, "lastLID": last, **guid, "name": name})
+        return
+    print(f"GID {gid} LID start {info.lid:#x} end {last:#x} {name!r}")
 
 
 async def _modifiers(session: Session, kind: Kind, path: IBPath) -> list[int]:

@@ -5,6 +5,7 @@ C{txrdma trace}: the way of packets from one port to another.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 from twisted.python import usage
@@ -12,6 +13,7 @@ from twisted.python import usage
 from txrdma.commands.fabrics import count, FabricOptions, opened, Session, TARGETS, tellJSON
 from txrdma.commands.nodenames import NodeNames
 from txrdma.commands.rows import hexGUID
+from txrdma.commands.tracerecords import tracedBySA
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.routing import AdministeredView, DirectView, Hop, IView, NoRoute, Stop, trace, traceMulticast
 from txrdma.mad.sa import PathRecord
@@ -26,42 +28,34 @@ class CommandOptions(FabricOptions):
     longdesc = (
         "Follow a packet through the forwarding tables of the switches, hop by hop, as ibtracert does: the "
         "port that it leaves by, then what it comes to and the port there. With --sa the tables and links "
-        "are those that the administration knows, and its path record is told, too. FROM and TO are each a "
-        "TARGET; FROM is our own port unless said. " + TARGETS + " The exit status is 1 when it does not "
-        "get there."
+        "are those that the administration knows, and its path record is told, too; an administration that "
+        "has trace records is asked for these. FROM and TO are each a TARGET; FROM is our own port unless "
+        "said. Of a multicast LID all ways are followed, or with FROM and TO the one between these. "
+        + TARGETS
+        + " The exit status is 1 when it does not get there."
     )
-    optParameters = [
-        ["multicast", "m", None, "Follow a packet for this multicast LID, as 0xc000: all its ways.", count]
-    ]
+    optFlags = [["no-info", "n", "Numbers only, as ibtracert -n."]]
+    optParameters = [["multicast", "m", None, "Follow a packet for this multicast LID, as 0xc000.", count]]
 
     def parseArgs(self, *targets: str) -> None:
         self["targets"] = targets
 
     def postOptions(self) -> None:
-        most = 1 if self["multicast"] is not None else 2
-        if len(self["targets"]) > most or not self["targets"] and most == 2:
-            raise usage.UsageError("say [FROM] TO" if most == 2 else "say at most FROM: TO is the group")
+        isMulticast = self["multicast"] is not None
+        if len(self["targets"]) > 2 or not self["targets"] and not isMulticast:
+            raise usage.UsageError("say [FROM [TO]]" if isMulticast else "say [FROM] TO")
 
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
     """C{txrdma trace}."""
+    isMulticast = options["multicast"] is not None
     with opened(reactor, options) as session:
-        sources, target = options["targets"], ""
-        if options["multicast"] is None:
-            *sources, target = sources
-        source = await lidOf(session, sources[0]) if sources else None
-        view: IView = (
-            AdministeredView(session.agent, session.endPort) if options["sa"] else DirectView(session.agent)
-        )
         record, why = None, ""
         try:
-            if options["multicast"] is not None:
-                hops = await traceMulticast(view, options["multicast"], source)
+            if isMulticast:
+                hops = await _multicast(session)
             else:
-                lid = await lidOf(session, target)
-                if options["sa"]:
-                    record = await _recordOf(session, source, lid)
-                hops = await trace(view, lid, source)
+                record, hops = await _unicast(session)
         except NoRoute as error:
             hops, why = error.hops, str(error)
         if options["json"]:
@@ -69,12 +63,56 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
             told = [hopDict(hop, session.names) for hop in hops]
             tellJSON({"reached": not why, "reason": why, "pathRecord": path, "hops": told})
         else:
-            for line in described(
-                *(hops, session.names, record), isTree=options["multicast"] is not None, isWhole=not why
-            ):
+            isTree = isMulticast and len(options["targets"]) < 2
+            form = numbered if options["no-info"] else described
+            for line in form(hops, session.names, record, isTree=isTree, isWhole=not why):
                 print(line)
     if why:
         raise NoRoute(why, hops)
+
+
+def _view(session: Session) -> IView:
+    if session.options["sa"]:
+        return AdministeredView(session.agent, session.endPort)
+    return DirectView(session.agent)
+
+
+async def _unicast(session: Session) -> tuple[PathRecord | None, list[Hop]]:
+    """What the administration says of the path, when it is asked; and the way."""
+    *sources, target = session.options["targets"]
+    source = await lidOf(session, sources[0]) if sources else None
+    lid = await lidOf(session, target)
+    view = _view(session)
+    if not session.options["sa"]:
+        return None, await trace(view, lid, source)
+    record = await _recordOf(session, source, lid)
+    hops = await tracedBySA(session.agent, session.administration, view, source or session.endPort.lid, lid)
+    return record, await trace(view, lid, source) if hops is None else hops
+
+
+async def _multicast(session: Session) -> list[Hop]:
+    """All ways, or the one to a target."""
+    lids = [await lidOf(session, target) for target in session.options["targets"]]
+    mlid = session.options["multicast"]
+    hops = await traceMulticast(_view(session), mlid, lids[0] if lids else None)
+    return hops if len(lids) < 2 else wayTo(hops, lids[1], mlid)
+
+
+def wayTo(hops: list[Hop], lid: int, mlid: int) -> list[Hop]:
+    """
+    Of ways that fork the one to a LID.
+
+    @raise NoRoute: none leads there.
+    """
+    at = next((index for index, hop in enumerate(hops) if hop.stop.owns(lid)), -1)
+    if at < 0:
+        raise NoRoute(f"a packet for {mlid:#06x} does not come to LID {lid}", [])
+    way = [replace(hops[at], exit=0)]
+    while hops[at].parent >= 0:
+        at = hops[at].parent
+        way.append(hops[at])
+    way.reverse()
+    return [replace(hop, parent=number - 1) for number, hop in enumerate(way)]
 
 
 async def lidOf(session: Session, target: str) -> int:
@@ -112,6 +150,30 @@ def described(
         yield f'{indent}[{hops[hop.parent].exit}] -> {text} lid {_lids(stop)} "{name}"'
     if isWhole and not isTree:
         yield f"To {_end(hops[-1].stop, names)}"
+
+
+def numbered(
+    hops: list[Hop],
+    names: NodeNames,
+    record: PathRecord | None = None,
+    isTree: bool = False,
+    isWhole: bool = True,
+) -> Iterator[str]:
+    """As ibtracert -n has it: ports and LIDs."""
+    if not hops:
+        return
+    yield f"From {_shortEnd(hops[0].stop)}"
+    for before, hop in zip(hops, hops[1:], strict=False):
+        if hop.stop is before.stop:
+            continue
+        indent = "  " * (hop.depth - 1) if isTree else ""
+        yield f"{indent}[{hops[hop.parent].exit}] -> {{{hexGUID(hop.stop.portGUID)}}}[{hop.stop.entry}]"
+    if isWhole and not isTree:
+        yield f"To {_shortEnd(hops[-1].stop)}"
+
+
+def _shortEnd(stop: Stop) -> str:
+    return f"{{{hexGUID(stop.info.nodeGUID)}}}[{0 if stop.isSwitch else stop.entry}]"
 
 
 def _end(stop: Stop, names: NodeNames) -> str:

@@ -1,5 +1,5 @@
 """
-C{txrdma perfquery}, C{decode}, and arithmetic with counters.
+C{txrdma perfquery}, and arithmetic with counters.
 """
 
 from __future__ import annotations
@@ -7,30 +7,19 @@ from __future__ import annotations
 import io
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.command import Options
-from txrdma.commands.counters import added, changed, counterNames, Rates
-from txrdma.commands.decode import inPacket, stripped
-from txrdma.commands.perfquery import KINDS, portNumbers
-from txrdma.error import InvalidRequest
-from txrdma.iba.headers import BTH, DETH, Opcode
-from txrdma.iba.pcap import LinkType, PcapWriter, Place, RoCECapture
-from txrdma.iba.types import LID, MACAddress, QPN
-from txrdma.mad._frames import managementPacket
-from txrdma.mad.attributes import Method
+from txrdma.commands.counters import added, changed, counterNames, Difference, Rates
+from txrdma.commands.fabrics import portNumbers
+from txrdma.commands.perfquery import KINDS, THEIRS
 from txrdma.mad.pma import PortCounters, PortCountersExtended, PortXmitDataSL
 from txrdma.mad.ports import openMADPort
 from txrdma.sim.strings import _held
 from txrdma.test.mad.commanding import CommandTestCase
-from txrdma.test.mad.simulated import gmp
-
-QUESTION = managementPacket(Method.GET, 0x1234, 0x0011, 0, b"", gmp(7), 0)
-"""What is the node at LID 7?"""
 
 
 class PerfQueryTests(CommandTestCase):
@@ -58,6 +47,10 @@ class PerfQueryTests(CommandTestCase):
             (("9",), [255]),
             (("9", "--all-ports"), [255]),
             (("2", "--all-ports"), [255]),
+            (("9", "all"), [255]),
+            (("9", "255"), [255]),
+            (("9", "all", "--loop-ports"), list(range(37))),
+            (("9", "1-3", "--all-ports"), [255]),
         ):
             told = self.said("perfquery", *arguments, "--json").json["ports"]
             self.assertEqual([each["portSelect"] for each in told], ports, arguments)
@@ -70,6 +63,9 @@ class PerfQueryTests(CommandTestCase):
                 self.assertEqual(said.json["attribute"], kind.__name__)
             else:
                 self.assertIn("not supported", str(said.status), name)
+        for theirs, ours in THEIRS.items():
+            said = self.said("perfquery", "9", "1", "--kind", theirs)
+            self.assertEqual(said.out, self.said("perfquery", "9", "1", "--kind", ours).out)
         told = self.said("perfquery", "9", "1", "-x", "--json").json
         self.assertEqual(told["attribute"], "PortCountersExtended")
 
@@ -102,9 +98,80 @@ class PerfQueryTests(CommandTestCase):
         self.assertEqual(len(told), 3)
         for [port] in told:
             self.assertAlmostEqual(port["seconds"], 2, places=3)
-            self.assertAlmostEqual(port["xmitBytesPerSecond"], 1e6, delta=1e4)
-            self.assertAlmostEqual(port["rcvPktsPerSecond"], 1e3, delta=10)
+            self.assertApproximates(port["xmitBytesPerSecond"], 1e6, 1e4)
+            self.assertApproximates(port["rcvPktsPerSecond"], 1e3, 10)
         self.assertIn("1.000", self.said("perfquery", "2", "-w", "2", "-c", "1").out)
+
+    def test_watchFull(self) -> None:
+        """A counter that is full is told; with C{--reset} it is cleared after each look, and rates go on."""
+        self.fabric.setCounters("h00001", 1, portXmitData=(1 << 32) - 100)
+        self.fabric.port("h00001").count().grow(self.clock.seconds(), portXmitData=1000.0)
+        arguments = ("perfquery", "2", "--kind", "counters", "--watch", "1", "--count", "2")
+        told = [json.loads(line) for line in self.said(*arguments, "--json").out.splitlines()]
+        self.assertEqual([each["saturated"] for [each] in told], [["portXmitData"], ["portXmitData"]])
+        self.assertIn("portXmitData is full: clear it", self.said(*arguments).out)
+        self.patch(sys, "stdin", io.StringIO())
+        self.assertIn("--yes", str(self.said(*arguments, "--reset").status))
+        said = self.said(*arguments, "--reset", "--yes", "--json")
+        rates = [json.loads(line)[0] for line in said.out.splitlines()]
+        self.assertEqual([each["saturated"] for each in rates], [[], []])
+        for each in rates:
+            self.assertApproximates(each["xmitBytesPerSecond"], 4000, 100)
+
+    def test_watchLost(self) -> None:
+        """A look that gets no answer is told, and the next one goes on."""
+        counters = self.fabric.port("h00001").count()
+        counters.grow(self.clock.seconds(), portRcvPkts=1000.0)
+        self.clock.callLater(1.5, self.fabric.silence, "h00001")
+        self.clock.callLater(2.5, self.fabric.revive, "h00001")
+        said = self.said("perfquery", "2", "-w", "1", "-c", "3", "--json", "-t", "0.1", "--retries", "0")
+        self.assertEqual(said.errors.count("lid 2: "), 1)
+        seconds = [json.loads(line)[0]["seconds"] for line in said.out.splitlines()]
+        self.assertApproximates(seconds[0], 1, 0.1)
+        self.assertApproximates(seconds[1], 2, 0.2)
+
+    def test_watchLanes(self) -> None:
+        """What is counted by lane is told by lane."""
+        self.fabric.setCounters("h00001", 1, portVLXmitWait3=0)
+        self.fabric.port("h00001").count().grow(self.clock.seconds(), portVLXmitWait3=10.0)
+        said = self.said("perfquery", "2", "--kind", "vlwait", "-w", "1", "-c", "1", "--json")
+        counted = json.loads(said.out)[0]["counted"]
+        self.assertEqual((counted["portVLXmitWait[3]"], counted["portVLXmitWait[2]"]), (10, 0))
+
+    def test_parallel(self) -> None:
+        """Many ports are asked for at a time, and told in their order."""
+        begun = self.clock.seconds()
+        device = "sim:fattree:8:latency=0.01"
+        told = self.said("perfquery", "9", "1-36", "--loop-ports", "--json", device=device).json["ports"]
+        self.assertEqual([each["portSelect"] for each in told], list(range(1, 37)))
+        self.assertLess(self.clock.seconds() - begun, 36 * 0.01)
+
+    def test_samples(self) -> None:
+        """A port is let sample, and what it has then is told."""
+        self.fabric.port("leaf0000", 2).count().grow(self.clock.seconds(), portXmitPkts=1e6)
+        said = self.said("perfquery", "9", "2", "--sample", "3", "--interval", "100000", "--json")
+        [told] = said.json["ports"]
+        self.assertEqual((told["sampleStatus"], told["tag"]), (0, 1))
+        self.assertGreater(told["counters"][0], 0)
+        again = self.said("perfquery", "9", "2", "--kind", "result", "--json").json["ports"][0]
+        self.assertEqual(again["counters"], told["counters"])
+        control = self.said("perfquery", "9", "2", "--kind", "samples", "--json").json["ports"][0]
+        self.assertEqual(control["counterSelects"][0], 3)
+
+    def test_extendedSpeeds(self) -> None:
+        """All bits of a wide selector are set when counters are cleared."""
+        said = self.said("perfquery", "2", "-R", "--yes", "--kind", "speeds", "--debug", "--debug")
+        self.assertIn("counterSelect 0xffffffffffffffff", said.errors)
+
+    def test_named(self) -> None:
+        """The node-name map's name stands beside the path."""
+        names = self.mktemp()
+        with open(names, "w") as file:
+            file.write('0x200000 "leaf of all"\n')
+        said = self.said("perfquery", "9", "2", "--node-names", names)
+        self.assertIn("# PortCounters: lid 9 port 2 (leaf of all)\n", said.out)
+        told = self.said("perfquery", "9", "2", "--node-names", names, "--json").json
+        self.assertEqual(told["name"], "leaf of all")
 
     def test_mistakes(self) -> None:
         """What makes no sense is refused."""
@@ -113,7 +180,11 @@ class PerfQueryTests(CommandTestCase):
             (["1", "9-3"], "from 0 to 255"),
             (["1", "300"], "from 0 to 255"),
             (["--kind", "foo"], "vlwait"),
-            (["--watch", "1", "--reset"], "don't go together"),
+            (["--watch", "1", "--reset-only"], "don't go together"),
+            (["--kind", "samples", "--reset"], "neither watched nor cleared"),
+            (["1", "1", "0xfff"], "--mask"),
+            (["--sample", "1,x"], "as 1,2,5"),
+            (["--sample", "0"], "as 1,2,5"),
         ):
             error = self.assertRaises(UsageError, Options().parseOptions, ["perfquery", *arguments])
             self.assertIn(words, str(error))
@@ -136,111 +207,45 @@ class CountersTests(SynchronousTestCase):
         before = PortCounters(portXmitPkts=10, portRcvPkts=10)
         after = PortCounters(portXmitPkts=15, portRcvPkts=4)
         told = changed(before, after, ["portXmitPkts", "portRcvPkts"])
-        self.assertEqual(told, {"portXmitPkts": 5, "portRcvPkts": 4})
+        self.assertEqual(told.counted, {"portXmitPkts": 5, "portRcvPkts": 4})
+        self.assertEqual(told.cleared, ("portRcvPkts",))
+        lanes = [PortXmitDataSL(portXmitDataSL=(base, *range(15))) for base in (5, 7)]
+        told = changed(lanes[0], lanes[1], ["portXmitDataSL"])
+        self.assertEqual(
+            {name: value for name, value in told.counted.items() if value}, {"portXmitDataSL[0]": 2}
+        )
+
+    def test_full(self) -> None:
+        """A counter at its highest value may have missed some; from there on nothing is known of it."""
+        top = (1 << 32) - 1
+        before = PortCounters(portXmitData=top - 10, portRcvData=top, symbolErrorCounter=65535)
+        after = PortCounters(portXmitData=top, portRcvData=3, symbolErrorCounter=65535)
+        told = changed(before, after, ["portXmitData", "portRcvData", "symbolErrorCounter"])
+        self.assertEqual(told.counted, {"portXmitData": 10, "portRcvData": 3, "symbolErrorCounter": 0})
+        self.assertEqual(told.saturated, ("symbolErrorCounter", "portXmitData"))
+        self.assertEqual((told.cleared, told.wrapped), (("portRcvData",), ()))
+
+    def test_wrapped(self) -> None:
+        """A wide counter that was nearly full, and is nearly empty, has wrapped; a small one was cleared."""
+        top = (1 << 32) - 1
+        before = PortCounters(portXmitData=top - 99, linkDownedCounter=254, portRcvData=top // 2)
+        after = PortCounters(portXmitData=100, linkDownedCounter=1, portRcvData=100)
+        told = changed(before, after, ["portXmitData", "linkDownedCounter", "portRcvData"])
+        self.assertEqual(told.counted, {"portXmitData": 200, "linkDownedCounter": 1, "portRcvData": 100})
+        self.assertEqual(
+            (told.wrapped, told.cleared), (("portXmitData",), ("linkDownedCounter", "portRcvData"))
+        )
 
     def test_rates(self) -> None:
         """Data is counted in words of four bytes; in no time nothing happens."""
-        rates = Rates(1, 2.0, {"portXmitData": 100, "portXmitPkts": 8})
+        rates = Rates(1, 2.0, Difference({"portXmitData": 100, "portXmitPkts": 8}))
         told = rates.toDict()
         self.assertEqual((told["xmitBytesPerSecond"], told["xmitPktsPerSecond"]), (200.0, 4.0))
         self.assertEqual(told["rcvBytesPerSecond"], 0.0)
-        self.assertEqual(Rates(1, 0.0, {"portXmitData": 1}).perSecond("portXmitData"), 0.0)
+        self.assertEqual(Rates(1, 0.0, Difference({"portXmitData": 1})).perSecond("portXmitData"), 0.0)
 
     def test_names(self) -> None:
         """What selects is no counter."""
         names = counterNames(PortCountersExtended)
         self.assertEqual(names[0], "portXmitData")
         self.assertFalse({"portSelect", "counterSelect", "counterSelect2"} & set(names))
-
-
-class DecodeTests(CommandTestCase):
-    """Datagrams explained."""
-
-    def test_hexadecimal(self) -> None:
-        """Blanks, colons, C{0x} and offsets of dumps don't matter."""
-        digits = QUESTION.hex()
-        dump = "\n".join(f"0x{at:04x}  {QUESTION[at : at + 16].hex(' ', 4)}" for at in range(0, 256, 16))
-        for text in (digits, "0x" + digits, QUESTION.hex(":"), QUESTION.hex(" "), dump, digits[:48]):
-            said = self.said("decode", text)
-            self.assertIn("SUBN_LID GET NodeInfo modifier 0x0 TID 0x1234", said.out)
-
-    def test_input(self) -> None:
-        """Standard input, or a file with hexadecimal."""
-        self.patch(sys, "stdin", io.StringIO(QUESTION.hex()))
-        self.assertIn("GET NodeInfo", self.said("decode").out)
-        path = self.mktemp()
-        Path(path).write_text(QUESTION.hex())
-        self.assertIn("GET NodeInfo", self.said("decode", path).out)
-
-    def test_levels(self) -> None:
-        """One line, fields, bytes."""
-        said = [self.said("decode", QUESTION.hex(), "--level", level).out for level in "123"]
-        sizes = [len(text.splitlines()) for text in said]
-        self.assertEqual(sizes[0], 1)
-        self.assertTrue(sizes[0] < sizes[1] < sizes[2])
-
-    def test_json(self) -> None:
-        """For programs: frame, attribute, fields."""
-        [told] = self.said("decode", QUESTION.hex(), "--json").json
-        self.assertEqual(list(told), ["where", "frame", "attribute", "fields"])
-        self.assertEqual((told["attribute"], told["fields"]["numPorts"]), ("NodeInfo", 0))
-        self.assertEqual(told["frame"]["header"]["transactionID"], 0x1234)
-
-    def test_headers(self) -> None:
-        """Headers in front are found and skipped."""
-        transport = BTH(opcode=Opcode.UD_SEND_ONLY, destination=QPN(1)).encode()
-        transport += DETH(qkey=0x80010000, source=QPN(1)).encode()
-        local = bytes.fromhex("0002000700000001")
-        for front in (b"", bytes(64), bytes(56), transport, local + transport):
-            self.assertEqual(stripped(front + QUESTION), QUESTION, len(front))
-        withGRH = bytes.fromhex("0003000700000001") + bytes(40) + transport
-        self.assertEqual(stripped(withGRH + QUESTION), QUESTION)
-
-    def test_capture(self) -> None:
-        """All datagrams of a capture, whatever else is in it."""
-        path = self.mktemp()
-        transport = BTH(opcode=Opcode.UD_SEND_ONLY, destination=QPN(1)).encode()
-        transport += DETH(qkey=0x80010000, source=QPN(1)).encode()
-        here = Place("192.0.2.1", 50000, MACAddress.fromString("02:00:00:00:00:01"))
-        there = Place("192.0.2.2", 4791, MACAddress.fromString("02:00:00:00:00:02"))
-        with open(path, "wb") as file:
-            capture = RoCECapture(file)
-            capture.packet(here, there, transport + QUESTION, 1.0)
-            other = BTH(opcode=Opcode.RC_ACKNOWLEDGE, destination=QPN(17)).encode()
-            capture.packet(here, there, other + bytes(4), 2.0)
-            capture.packet(there, here, transport + QUESTION, 3.5)
-        said = self.said("decode", path)
-        self.assertEqual(
-            [line for line in said.out.splitlines() if line.startswith("#")],
-            [
-                "# packet 1 at 1.000000",
-                "# packet 3 at 3.500000",
-            ],
-        )
-        self.assertEqual(said.out.count("GET NodeInfo"), 2)
-
-    def test_links(self) -> None:
-        """Captures of InfiniBand, and those in the extensible record format, begin with other headers."""
-        transport = BTH(opcode=Opcode.UD_SEND_ONLY).encode() + DETH().encode()
-        packet = bytes.fromhex("f002ffff0048ffff") + transport + QUESTION + bytes(6)
-        self.assertEqual(inPacket(packet, 247), QUESTION)
-        for head in (bytes(8) + bytes([21]) + bytes(7), bytes(8) + bytes([0x95]) + bytes(7) + bytes(8)):
-            self.assertEqual(inPacket(head + packet, 197), QUESTION)
-        path = self.mktemp()
-        with open(path, "wb") as file:
-            PcapWriter(file, LinkType(247)).write(packet, 9.0)
-        self.assertIn("GET NodeInfo", self.said("decode", path).out)
-
-    def test_nonsense(self) -> None:
-        """What is no datagram is refused in one line."""
-        for text in ("hello", "00" * 256, "01", "ff" * 300):
-            self.assertIn("txrdma decode: ", str(self.said("decode", text).status))
-        self.assertRaises(InvalidRequest, stripped, b"")
-        for length in range(0, 300, 7):  # whatever it is, it does not end in a traceback
-            try:
-                stripped(bytes(range(256))[:length] * 2)
-            except InvalidRequest:
-                pass
-        self.assertIsNone(inPacket(b"\0" * 30, 247))
-        self.assertIsNone(inPacket(b"\0" * 30, 197))
-        self.assertEqual(LID(7), gmp(7).dlid)

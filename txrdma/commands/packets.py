@@ -1,0 +1,159 @@
+"""
+Management datagrams in packets: what stands in front of them, and the datagram.
+
+Follows InfiniBand Architecture vol. 1, 7.7 (LRH), chapters 8 and 9, annexes A16 and A17 (RoCE), and the
+kernel's C{ib_user_mad.h}.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Final, NamedTuple
+
+from txrdma.error import InvalidRequest, WireError
+from txrdma.iba.headers import BTH, DETH, GRH, Opcode
+from txrdma.iba.internet import ETHERTYPE_IPV4, ETHERTYPE_IPV6
+from txrdma.iba.linkheaders import LinkNextHeader, LRH
+from txrdma.iba.path import GMP_QKEY
+from txrdma.iba.pcap import Datagram, LinkType
+from txrdma.iba.roce import ROCE_PORT
+from txrdma.iba.types import GID
+
+LENGTH: Final = 256
+
+ETHERNET: Final = 1
+RAW_IP: Final = (12, 14, 101, 228, 229)
+COOKED: Final = 113
+ERF: Final = 197
+INFINIBAND: Final = 247
+COOKED2: Final = 276
+"""Link types of captures that can hold management datagrams."""
+
+_ETHERTYPE_ROCE: Final = 0x8915
+_TAGS: Final = (0x8100, 0x88A8, 0x9100)
+_ERF_INFINIBAND: Final = 21
+_UMAD: Final = (64, 56)
+
+
+class Inside(NamedTuple):
+    """A datagram, and what stood in front of it: a line for each header."""
+
+    datagram: bytes
+    front: tuple[str, ...] = ()
+
+    def behind(self, *front: str) -> Inside:
+        """The same, with more in front."""
+        return Inside(self.datagram, (*front, *self.front))
+
+
+def inBytes(data: bytes) -> Inside:
+    """
+    The datagram in bytes that may begin with it, or with what stands in front of it.
+
+    @raise InvalidRequest: there is none.
+    """
+    for length in _UMAD:
+        if len(data) == length + LENGTH and _looksLike(data[length:]):
+            return Inside(data[length:], (_umadSaid(data[:length]),))
+    if _looksLike(data):
+        return Inside(data[:LENGTH])
+    for read in (_inInfiniBand, _inTransport, _inGlobal):
+        try:
+            found = read(data)
+        except WireError:
+            continue
+        if found is not None:
+            return found
+    for length in _UMAD:  # what the kernel reads may be longer, or the head of what got no answer
+        if _looksLike(data[length:]):
+            return Inside(data[length:], (_umadSaid(data[:length]),))
+    raise InvalidRequest(f"these {len(data)} bytes are no management datagram")
+
+
+def inPacket(data: bytes, linkType: int) -> Inside | None:
+    """
+    The datagram in a packet of a capture; None when it is something else.
+
+    @raise WireError: the packet contradicts itself.
+    """
+    if linkType == INFINIBAND:
+        return _inInfiniBand(data)
+    if linkType == ERF:
+        return _inERF(data)
+    if linkType in RAW_IP:
+        return _inIP(data)
+    places = {ETHERNET: (12, 14), COOKED: (14, 16), COOKED2: (0, 20)}
+    if linkType not in places:
+        return None
+    at, offset = places[linkType]
+    kind = int.from_bytes(data[at : at + 2], "big")
+    while kind in _TAGS and linkType == ETHERNET and len(data) > offset + 4:
+        kind = int.from_bytes(data[offset + 2 : offset + 4], "big")
+        offset += 4
+    if kind == _ETHERTYPE_ROCE:
+        return _inGlobal(data[offset:])
+    return _inIP(data[offset:]) if kind in (ETHERTYPE_IPV4, ETHERTYPE_IPV6) else None
+
+
+def _looksLike(data: bytes) -> bool:
+    """A base version that there is, and a class version that the class has."""
+    return len(data) >= 24 and data[0] == 1 and data[2] in (1, 2) and data[1] != 0
+
+
+def _inIP(data: bytes) -> Inside | None:
+    datagram = Datagram.decode(data, LinkType.RAW_IP)
+    if datagram is None or datagram.udp.destinationPort != ROCE_PORT:
+        return None
+    found = _inTransport(datagram.payload)
+    source, destination = (ipaddress.ip_address(raw) for raw in (datagram.ip.source, datagram.ip.destination))
+    return None if found is None else found.behind(f"IP {source} to {destination}")
+
+
+def _inERF(data: bytes) -> Inside | None:
+    """Extensible record format: 16 bytes, extensions of 8 as long as the type's highest bit is set."""
+    if len(data) < 16 or data[8] & 0x7F != _ERF_INFINIBAND:
+        return None
+    offset, more = 16, data[8] & 0x80
+    while more and offset + 8 <= len(data):
+        more = data[offset] & 0x80
+        offset += 8
+    return _inInfiniBand(data[offset:])
+
+
+def _inInfiniBand(data: bytes) -> Inside | None:
+    """From LRH on (IBA 7.7)."""
+    header = LRH.decode(data)
+    readers = {LinkNextHeader.BTH: _inTransport, LinkNextHeader.GRH: _inGlobal}
+    read = readers.get(header.linkNextHeader)
+    found = None if read is None else read(data[LRH.size :])
+    said = f"LRH LID {header.slid} to {header.dlid}, SL {header.serviceLevel}, VL {header.virtualLane}"
+    return None if found is None else found.behind(said)
+
+
+def _inGlobal(data: bytes) -> Inside | None:
+    """From GRH on."""
+    header = GRH.decode(data)
+    found = _inTransport(data[GRH.size :])
+    return None if found is None else found.behind(f"GRH {header.sgid} to {header.dgid}")
+
+
+def _inTransport(data: bytes) -> Inside | None:
+    """From BTH on: a datagram to queue pair 0 or 1, or with the key of queue pair 1."""
+    bth = BTH.decode(data)
+    if bth.opcode is not Opcode.UD_SEND_ONLY:
+        return None
+    deth = DETH.decode(data, BTH.size)
+    datagram = data[BTH.size + DETH.size :][:LENGTH]
+    if bth.destination > 1 and deth.qkey != GMP_QKEY or not _looksLike(datagram):
+        return None
+    said = f"UD QP {deth.source} to {bth.destination}, P_Key {bth.pkey:#06x}, Q_Key {deth.qkey:#010x}"
+    return Inside(datagram, (said,))
+
+
+def _umadSaid(header: bytes) -> str:
+    """As the kernel has it: numbers of the host in the host's order, those of the network in theirs."""
+    status, milliseconds = (int.from_bytes(header[at : at + 4], "little") for at in (4, 8))
+    qpn, qkey = (int.from_bytes(header[at : at + 4], "big") for at in (20, 24))
+    lid, level, hasGRH = int.from_bytes(header[28:30], "big"), header[30], header[32]
+    said = f"umad LID {lid}, SL {level}, QP {qpn}, Q_Key {qkey:#010x}, {milliseconds} ms, status {status}"
+    return said + (f", GID {GID(header[36:52])}" if hasGRH else "")

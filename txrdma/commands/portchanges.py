@@ -1,0 +1,211 @@
+"""
+What can be changed of a port, and which fields that means.
+
+Follows InfiniBand Architecture vol. 1, 14.2.5.6 (PortInfo), and 7.2.7 (the states of a link).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from getpass import getpass
+from typing import Final, NamedTuple
+
+from twisted.python import usage
+
+from txrdma.error import InvalidRequest
+from txrdma.iba.verbs import PhysicalState
+from txrdma.mad.smp import PortInfo
+from txrdma.mad.values import LinkSpeed, LinkSpeedExtended, LinkWidth, PathMTU
+
+STATES: Final[dict[str, dict[str, str]]] = {
+    "enable": {"portPhysicalState": "POLLING"},
+    "on": {"portPhysicalState": "POLLING"},
+    "disable": {"portPhysicalState": "DISABLED"},
+    "off": {"portPhysicalState": "DISABLED"},
+    "reset": {"portPhysicalState": "DISABLED"},
+    "down": {"portState": "DOWN"},
+    "arm": {"portState": "ARMED"},
+    "active": {"portState": "ACTIVE"},
+}
+"""Operations without a value, and what they set first."""
+
+CUTTING: Final = ("disable", "off", "reset", "down")
+"""Operations after which a link is down, if only for a moment."""
+
+
+class _Mask(NamedTuple):
+    """A field that says what a port may use: what it is called, what it can, and the names of its bits."""
+
+    enabled: str
+    supported: str
+    names: dict[str, int]
+    everything: int
+
+
+_MASKS: Final = {
+    "speed": _Mask(
+        *("linkSpeedEnabled", "linkSpeedSupported"),
+        *({flag.name.lower(): flag.value for flag in LinkSpeed if flag.name}, 15),
+    ),
+    "espeed": _Mask(
+        *("linkSpeedExtEnabled", "linkSpeedExtSupported"),
+        *({flag.name.lower(): flag.value for flag in LinkSpeedExtended if flag.name} | {"none": 30}, 31),
+    ),
+    "width": _Mask(
+        *("linkWidthEnabled", "linkWidthSupported"),
+        *({f"{flag.name[1:]}x": flag.value for flag in LinkWidth if flag.name}, 255),
+    ),
+}
+
+_LANES: Final = {"vl0": 1, "vl0-1": 2, "vl0-3": 3, "vl0-7": 4, "vl0-14": 5}
+_MTUS: Final = {str(1 << 7 + int(mtu)): int(mtu) for mtu in PathMTU if int(mtu)}
+_SWITCHED: Final = {"on": True, "1": True, "off": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """
+    A field that takes a number.
+
+    @ivar isOfEnd: only ports with a LID have it: those of hosts and routers, and port 0 of switches.
+    """
+
+    field: str
+    lowest: int
+    highest: int
+    names: dict[str, int]
+    isOfEnd: bool = False
+
+    def read(self, operation: str, text: str) -> int:
+        """@raise usage.UsageError: it is none."""
+        try:
+            number = self.names[text.lower()] if text.lower() in self.names else int(text, 0)
+        except ValueError:
+            number = -1
+        if not self.lowest <= number <= self.highest:
+            named = f", or {', '.join(self.names)}" if self.names else ""
+            raise usage.UsageError(f"{operation} {text}: from {self.lowest} to {self.highest}{named}")
+        return number
+
+
+_NUMBERS: Final = {
+    "vls": _Number("operationalVLs", 1, 5, _LANES),
+    "mtu": _Number("neighborMTU", 1, 5, _MTUS),
+    "lid": _Number("lid", 1, 0xBFFF, {}, True),
+    "smlid": _Number("masterSMLID", 1, 0xBFFF, {}, True),
+    "lmc": _Number("lmc", 0, 7, {}, True),
+    "mkey": _Number("mkey", 0, (1 << 64) - 1, {}, True),
+    "mkeylease": _Number("mkeyLeasePeriod", 0, 0xFFFF, {}, True),
+    "mkeyprot": _Number("mkeyProtectBits", 0, 3, {}, True),
+}
+
+FDR10: Final = "fdr10"
+VALUED: Final = (*_MASKS, FDR10, *_NUMBERS)
+OPERATIONS: Final = ("query", *STATES, *VALUED)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One operation, as it was typed."""
+
+    operation: str
+    value: str = ""
+
+    def __str__(self) -> str:
+        secret = self.operation == "mkey"
+        return f"{self.operation} {'...' if secret else self.value}".rstrip()
+
+    @property
+    def isCutting(self) -> bool:
+        """Whether the link goes down by it."""
+        return self.operation in CUTTING
+
+    @property
+    def isOfEnd(self) -> bool:
+        """Whether only ports with a LID have it."""
+        return self.operation in _NUMBERS and _NUMBERS[self.operation].isOfEnd
+
+    def fields(self, info: PortInfo) -> dict[str, str]:
+        """
+        What to set.
+
+        @raise InvalidRequest: the port cannot do that.
+        """
+        operation, value = self.operation, self.value
+        if operation == "on" and info.portPhysicalState is not PhysicalState.DISABLED:
+            return {}
+        if operation in STATES:
+            return STATES[operation]
+        if operation in _NUMBERS:
+            return {_NUMBERS[operation].field: str(self._number(info))}
+        mask = _MASKS[operation]
+        wanted = _wanted(mask, value)
+        can = getattr(info, mask.supported)
+        if wanted != mask.everything and wanted & ~can and not (operation == "espeed" and wanted == 30):
+            raise InvalidRequest(f"{operation} {value}: the port can {mask.supported} {can} only")
+        return {mask.enabled: str(wanted)}
+
+    def _number(self, info: PortInfo) -> int:
+        number = _NUMBERS[self.operation].read(self.operation, self.value)
+        most = {"vls": info.vlCap, "mtu": int(info.mtuCap)}.get(self.operation, number)
+        if number > most:
+            raise InvalidRequest(f"{self.operation} {self.value}: the port can {most} at most")
+        return number
+
+
+def parsed(words: Sequence[str], ask: Callable[[str], str] = getpass) -> list[Change]:
+    """
+    Operations, each with its value where it takes one.
+
+    @param ask: for a key that is not said: C{mkey x} asks for it, so that it stands in no history.
+    @raise usage.UsageError: they are none.
+    """
+    return list(_parsed(iter(words), ask))
+
+
+def _parsed(words: Iterator[str], ask: Callable[[str], str]) -> Iterator[Change]:
+    for word in words:
+        operation = word.lower()
+        if operation not in OPERATIONS:
+            raise usage.UsageError(f"there is no operation {operation!r}; there are {', '.join(OPERATIONS)}")
+        if operation not in VALUED:
+            yield Change(operation)
+            continue
+        value = next(words, "")
+        if not value:
+            raise usage.UsageError(f"{operation} takes a value")
+        if operation == "mkey" and not value[0].isdigit():
+            value = ask("M_Key: ")
+        if operation in _NUMBERS:
+            _NUMBERS[operation].read(operation, value)
+        elif operation == FDR10:
+            if value.lower() not in _SWITCHED:
+                raise usage.UsageError(f"{operation} {value}: say on or off")
+        else:
+            _wanted(_MASKS[operation], value)
+        yield Change(operation, value)
+
+
+def isSwitchedOn(value: str) -> bool:
+    """What stands behind C{fdr10}."""
+    return _SWITCHED[value.lower()]
+
+
+def newKey(changes: Iterable[Change]) -> int | None:
+    """The M_Key that the port will have; None when that stays."""
+    return next((int(change.value, 0) for change in changes if change.operation == "mkey"), None)
+
+
+def _wanted(mask: _Mask, value: str) -> int:
+    if value.lower() == "all":
+        return mask.everything
+    wanted = 0
+    for part in value.lower().split(","):
+        if part in mask.names:
+            wanted |= mask.names[part]
+        elif part.isdecimal() and 0 < int(part) <= mask.everything:
+            wanted |= int(part)
+        else:
+            raise usage.UsageError(f"{value}: there are {', '.join(mask.names)}, and all")
+    return wanted

@@ -1,0 +1,66 @@
+"""
+Ways that the subnet's administration traces itself, where it has trace records.
+
+Follows InfiniBand Architecture vol. 1, 15.2.5.19: the call carries a path record, and its answer the hops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import GUID
+from txrdma.mad.errors import MADError
+from txrdma.mad.messages import ClassPortInfo
+from txrdma.mad.routing import Hop, IView
+from txrdma.mad.rpcs import RPCs
+from txrdma.mad.sa import NodeRecord, PathRecord, TraceRecord
+
+_HAS_OPTIONAL_RECORDS: Final = 1 << 8
+"""Of ClassPortInfo's CapabilityMask (IBA 15.2.5.1)."""
+
+
+class _TraceOf(TraceRecord):
+    """Asks for the trace of a path: numbered as a trace, and filled with the path."""
+
+    __slots__ = ("wanted",)
+
+    wanted: PathRecord
+
+    def encode(self) -> bytes:
+        return self.wanted.encode()
+
+
+async def tracedBySA(
+    agent: RPCs, administration: IBPath, view: IView, source: int, target: int
+) -> list[Hop] | None:
+    """
+    The way of packets between two LIDs.
+
+    @return: None where the administration has no trace records, or such as we can't read: its IDs of nodes
+        may be anything.
+    """
+    can = await agent.call("SubnAdmGet", ClassPortInfo, administration)
+    if not can.capabilityMask & _HAS_OPTIONAL_RECORDS:
+        return None
+    query = PathRecord.query(slid=source, dlid=target, reversible=True, numbPath=1)
+    asked = _TraceOf()
+    asked.wanted = query.record
+    try:
+        records = await agent.call("SubnAdmGetTraceTable", asked, administration, componentMask=query.mask)
+    except MADError:
+        return None
+    hops: list[Hop] = []
+    for depth, record in enumerate(records):
+        nodes = NodeRecord.query(nodeGUID=GUID.fromInt(record.nodeID))
+        known = await agent.SubnAdmGetTable(nodes, administration)
+        lids = [each.lid for each in known]
+        if not lids:
+            return None
+        lid = next((end for end in (source, target) if end in lids), lids[0])
+        stop = await view.begin(lid)
+        if record.entryPort:
+            stop = replace(stop, entry=record.entryPort)
+        hops.append(Hop(stop, record.exitPort, depth, depth - 1))
+    return hops or None
