@@ -1,140 +1,35 @@
 """
 Management datagrams between the kernel's ports: umad, and queue pairs of our own, with the kernel as judge.
-
-Ways here are by IPv6 GIDs: over IPv4 ones the kernel matches no answer to its request.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from twisted.internet.defer import Deferred
-from twisted.internet.epollreactor import EPollReactor
-from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.path import IBDRPath, IBPath
-from txrdma.iba.types import GID, LID, QPN
-from txrdma.interfaces import IMADHandler, IMADPort
-from txrdma.mad.agent import MADAgent
+from txrdma.iba.types import GID, PKey
+from txrdma.interfaces import IMADPort
 from txrdma.mad.attributes import ManagementClass, Method
-from txrdma.mad.errors import MADError, MADRefusal, MADTimeoutError
-from txrdma.mad.messages import ClassPortInfo, MADRequest
+from txrdma.mad.errors import MADError, MADTimeoutError
+from txrdma.mad.messages import ClassPortInfo
 from txrdma.mad.pma import PortCounters
 from txrdma.mad.ports import availableMADPorts, openMADPort
 from txrdma.mad.registration import Registry
-from txrdma.mad.sa import NodeRecord
-from txrdma.mad.serving import MADServer
-from txrdma.mad.smp import NodeDescription, NodeInfo
+from txrdma.mad.sa import MultiPathRecord, NodeRecord
+from txrdma.mad.smp import NodeInfo
 from txrdma.test.kernel import Box, OUTSIDE, record, Witness
+from txrdma.test.kernel.mads import ADMINISTRATION, linkLocal, MADCase, PATIENCE, PERFORMANCE, run, unknown
 
 BOXES = (Box(mtu=4200, timeout=500),)
-
-PERFORMANCE = ManagementClass.PERFORMANCE
-ADMINISTRATION = ManagementClass.SUBN_ADM
-PATIENCE = 60.0
-"""Seconds; the guest is slow."""
-
-RECORDS = 1200
-
-
-def run(*words: str) -> None:
-    """A program of the system, which succeeds."""
-    subprocess.run(words, check=True, capture_output=True, text=True)
-
-
-def linkLocal(device: str) -> GID:
-    """The GID that it has by its MAC address; the kernel makes it in its own time."""
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        try:
-            gid = GID.fromString(Path(f"/sys/class/infiniband/{device}/ports/1/gids/0").read_text().strip())
-        except OSError:
-            gid = GID(bytes(16))
-        if gid.isLinkLocal and not _isTentative(device):
-            return gid
-        time.sleep(0.1)
-    raise AssertionError(f"{device} gets no link-local GID")
-
-
-def _isTentative(device: str) -> bool:
-    netdev = f"v{device[-1]}"
-    lines = Path("/proc/net/if_inet6").read_text().splitlines()
-    return any(line.split()[5] == netdev and int(line.split()[4], 16) & 0x40 for line in lines)
-
-
-def _unknown(*args: object) -> int:
-    raise OSError(errno.ENOTTY, "Inappropriate ioctl for device")
-
-
-@implementer(IMADHandler)
-class Answers:
-    """Answers by what the test says."""
-
-    def __init__(self, how: Callable[[MADRequest], object]) -> None:
-        self.how = how
-        self.asked: list[MADRequest] = []
-
-    def handle(self, request: MADRequest) -> object:
-        self.asked.append(request)
-        return self.how(request)
-
-
-class MADCase(SynchronousTestCase):
-    """Ports of the kernel's two devices."""
-
-    def setUp(self) -> None:
-        self.reactor: Any = EPollReactor()
-        self.gids = [linkLocal("rxe0"), linkLocal("rxe1")]
-
-    def open(self, description: str, **more: Any) -> MADAgent:
-        """An agent on a port of its own."""
-        agent = MADAgent(self.reactor, openMADPort(self.reactor, description), **more)
-        self.addCleanup(agent.close)
-        return agent
-
-    def pathTo(self, number: int, qpn: int = 1) -> IBPath:
-        """To the queue pair of that device."""
-        return IBPath(sgid=self.gids[1 - number], dgid=self.gids[number], dqpn=QPN(qpn))
-
-    def serve(
-        self,
-        agent: MADAgent,
-        managementClass: ManagementClass,
-        how: Callable[[MADRequest], object],
-        *methods: Method,
-    ) -> Answers:
-        """Answer requests that come to that agent's port."""
-        answers = Answers(how)
-        MADServer(agent).handle(managementClass, answers, methods or (Method.GET, Method.SET))
-        return answers
-
-    def runUntil(self, condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
-        """Turn the reactor until then."""
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline:
-                self.fail(f"{condition} does not hold after {seconds} seconds")
-            self.reactor.iterate(0.001)
-
-    def result(self, answer: Deferred[Any], seconds: float = PATIENCE) -> Any:
-        """What comes of it."""
-        self.runUntil(lambda: answer.called, seconds)
-        return self.successResultOf(answer)
-
-    def failure(self, answer: Deferred[Any], kind: type[Exception]) -> Any:
-        """Why it fails."""
-        self.runUntil(lambda: answer.called)
-        return self.failureResultOf(answer, kind).value
 
 
 class UmadTests(MADCase):
@@ -170,7 +65,7 @@ class UmadTests(MADCase):
 
     def test_oldCall(self) -> None:
         """The same by the call of older kernels."""
-        self.patch(Registry, "_register2", _unknown)
+        self.patch(Registry, "_register2", unknown)
         self.test_call()
         port = self.open("umad:rxe1").port
         port.serve(ADMINISTRATION, [Method.GET_TABLE, Method.GET])
@@ -247,131 +142,6 @@ class UmadTests(MADCase):
         )
 
 
-class RMPPCase(MADCase):
-    """Tables from one end to the other, by the end's port strings."""
-
-    client = server = ""
-
-    def records(self, count: int) -> list[NodeRecord]:
-        """Each of them different."""
-        return [
-            NodeRecord(
-                lid=LID(number % 0xBFFF + 1),
-                nodeDescription=NodeDescription(nodeString=f"host {number}".encode().ljust(64, b"\0")),
-            )
-            for number in range(count)
-        ]
-
-    def fetch(self, count: int, **more: Any) -> None:
-        """They come as they are."""
-        client, server = self.open(self.client), self.open(self.server)
-        records = self.records(count)
-        self.serve(server, ADMINISTRATION, lambda request: records, Method.GET_TABLE)
-        qpn = getattr(server.port, "qpn", 1)
-        began = time.monotonic()
-        found: Sequence[NodeRecord] = self.result(
-            client.SubnAdmGetTable(NodeRecord, self.pathTo(1, qpn), timeoutSeconds=PATIENCE, **more)
-        )
-        record(f"seconds for {count} records", round(time.monotonic() - began, 2))
-        self.assertEqual([r.encode() for r in found], [r.encode() for r in records])
-
-
-class KernelToKernelTests(RMPPCase):
-    """Both by the kernel."""
-
-    skip = OUTSIDE
-    witness = Witness("umad port", "kernel MAD layer on rxe", "RMPP by the kernel, both ends")
-    client, server = "umad:rxe0", "umad:rxe1"
-
-    def test_empty(self) -> None:
-        """An empty table."""
-        self.fetch(0)
-
-    def test_one(self) -> None:
-        """A table of one record."""
-        self.fetch(1)
-
-    def test_long(self) -> None:
-        """One that is longer than the first buffer."""
-        self.fetch(RECORDS)
-
-    def test_refused(self) -> None:
-        """An error instead of a table."""
-        client = self.open(self.client)
-
-        def refuse(request: MADRequest) -> object:
-            raise MADRefusal(0x0300)
-
-        self.serve(self.open(self.server), ADMINISTRATION, refuse, Method.GET_TABLE)
-        path = self.pathTo(1)
-        error = self.failure(client.SubnAdmGetTable(NodeRecord, path, timeoutSeconds=PATIENCE), MADError)
-        self.assertEqual(error.status, 0x0300)
-
-
-class WeFetchTests(KernelToKernelTests):
-    """The kernel sends, we join, by a queue pair of ours."""
-
-    witness = Witness("own RMPP, vmad", "kernel MAD layer on rxe", "RMPP: the kernel sends, we receive")
-    client, server = "vmad:pyverbs:rxe0", "umad:rxe1"
-
-
-class WeFetchByUmadTests(KernelToKernelTests):
-    """The kernel sends, we join what umad brings."""
-
-    witness = Witness("own RMPP, umad", "kernel MAD layer on rxe", "RMPP: the kernel sends, we receive")
-    client, server = "umad:rxe0:rmpp=own", "umad:rxe1"
-
-
-class WeServeTests(RMPPCase):
-    """We cut, by a queue pair of ours; the kernel joins."""
-
-    skip = OUTSIDE
-    witness = Witness("own RMPP, vmad", "kernel MAD layer on rxe", "RMPP: we send, the kernel receives")
-    client, server = "umad:rxe0", "vmad:pyverbs:rxe1"
-
-    def test_empty(self) -> None:
-        """An empty table."""
-        self.fetch(0)
-
-    def test_one(self) -> None:
-        """A table of one record."""
-        self.fetch(1)
-
-    def test_long(self) -> None:
-        """One that is longer than the first buffer."""
-        self.fetch(RECORDS)
-
-
-class WeServeByUmadTests(WeServeTests):
-    """We cut what umad takes; the kernel joins."""
-
-    witness = Witness("own RMPP, umad", "kernel MAD layer on rxe", "RMPP: we send, the kernel receives")
-    client, server = "umad:rxe0", "umad:rxe1:rmpp=own"
-
-
-class LossTests(RMPPCase):
-    """The same on a wire that loses."""
-
-    skip = OUTSIDE
-    witness = Witness("own RMPP, vmad", "kernel MAD layer on rxe", "RMPP both ways, 3 % loss")
-
-    def setUp(self) -> None:
-        super().setUp()
-        for netdev in ("v0", "v1"):
-            run("tc", "qdisc", "add", "dev", netdev, "root", "netem", "loss", "3%")
-            self.addCleanup(run, "tc", "qdisc", "del", "dev", netdev, "root")
-
-    def test_weFetch(self) -> None:
-        """The kernel sends."""
-        self.client, self.server = "vmad:pyverbs:rxe0", "umad:rxe1"
-        self.fetch(200)
-
-    def test_weServe(self) -> None:
-        """We send."""
-        self.client, self.server = "umad:rxe0", "vmad:pyverbs:rxe1"
-        self.fetch(200)
-
-
 class VerbsPortTests(MADCase):
     """Queue pairs of our own, and queue pair 1 of the kernel."""
 
@@ -404,6 +174,37 @@ class VerbsPortTests(MADCase):
         path = IBPath(dgid=GID.fromIP("10.77.0.2"), dqpn=qpn)
         self.assertEqual(self.result(client.PerformanceGet(PortCounters, path)).portRcvData, 9)
 
+    def test_two(self) -> None:
+        """Two queue pairs of one port are two ends: each gets its own answers, and its own requests."""
+        agents = [self.open("vmad:pyverbs:rxe0"), self.open("vmad:pyverbs:rxe0")]
+        server = self.open("umad:rxe1")
+        self.serve(server, PERFORMANCE, lambda r: PortCounters(portXmitData=r.header.attributeModifier))
+        count = 20
+        calls = [agents[n % 2].PerformanceGet(PortCounters, self.pathTo(1), n) for n in range(count)]
+        self.assertEqual([self.result(call).portXmitData for call in calls], list(range(count)))
+        qpns = [agent.port.qpn for agent in agents]  # type: ignore[attr-defined]  # of this kind of port
+        self.assertEqual(len(set(qpns)), 2)
+        for number, agent in enumerate(agents):
+            self.serve(agent, PERFORMANCE, lambda r, n=number: PortCounters(portRcvData=n))  # type: ignore[misc]  # of this turn
+        asker = self.open("umad:rxe1")
+        answers = [self.result(asker.PerformanceGet(PortCounters, self.pathTo(0, qpn))) for qpn in qpns]
+        self.assertEqual([answer.portRcvData for answer in answers], [0, 1])
+
+    def test_otherPartition(self) -> None:
+        """There is one partition here: what is for another one is not sent, by either kind of port."""
+        path = replace(self.pathTo(1), pkey=PKey(0x8001))
+        for description in ("umad:rxe0", "vmad:pyverbs:rxe0"):
+            self.failure(self.open(description).PerformanceGet(PortCounters, path), InvalidRequest)
+
+    def test_wrongQKey(self) -> None:
+        """The kernel's queue pair 1 drops what has another Q_Key than that of all queue pairs 1."""
+        client, server = self.open("vmad:pyverbs:rxe0", timeoutSeconds=2.0, retries=0), self.open("umad:rxe1")
+        self.serve(server, PERFORMANCE, lambda request: PortCounters())
+        path = self.pathTo(1)
+        self.assertEqual(self.result(client.PerformanceGet(PortCounters, path)), PortCounters())
+        wrong = replace(path, qkey=0x11111111)
+        self.failure(client.PerformanceGet(PortCounters, wrong), MADTimeoutError)
+
 
 class RemovalTests(MADCase):
     """The device is deleted while it is used."""
@@ -412,9 +213,16 @@ class RemovalTests(MADCase):
     witness = Witness("umad and vmad ports", "rxe", "device deleted under them")
 
     def vanish(self, description: str) -> None:
-        self.serve(self.open("umad:rxe0"), PERFORMANCE, lambda request: None)
-        agent = self.open(description)
-        waiting = agent.PerformanceGet(PortCounters, self.pathTo(0), timeoutSeconds=PATIENCE, retries=0)
+        silent = self.open("umad:rxe0")
+        self.serve(silent, PERFORMANCE, lambda request: None)
+        self.serve(silent, ADMINISTRATION, lambda request: None, Method.GET_TABLE, Method.GET_MULTI)
+        agent, path = self.open(description, timeoutSeconds=PATIENCE, retries=0), self.pathTo(0)
+        question = MultiPathRecord.between([GID(bytes(16))] * 50, [GID(bytes(16))] * 50)
+        waiting: list[Deferred[Any]] = [
+            *(agent.PerformanceGet(PortCounters, path, number) for number in range(100)),
+            agent.SubnAdmGetTable(NodeRecord, path),
+            agent.SubnAdmGetMulti(question, path),
+        ]
         deleting = subprocess.Popen(["rdma", "link", "del", "rxe1"])
 
         def restore() -> None:
@@ -424,7 +232,8 @@ class RemovalTests(MADCase):
             linkLocal("rxe1")
 
         self.addCleanup(restore)
-        self.failure(waiting, DeviceUnavailable)
+        for call in waiting:
+            self.assertIn("gone", str(self.failure(call, DeviceUnavailable)))
         self.failure(agent.PerformanceGet(PortCounters, self.pathTo(0)), DeviceUnavailable)
 
     def test_umad(self) -> None:
