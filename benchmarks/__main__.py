@@ -11,13 +11,14 @@ from pathlib import Path
 
 from twisted.python import usage
 
-from benchmarks import box
+from benchmarks import box, mads
 from benchmarks.ends import Orders
 from benchmarks.measuring import Case, Outcome, run
 from benchmarks.peers import peers
-from benchmarks.report import machine, markdown, show
+from benchmarks.report import areCoresCompiled, machine, madsMarkdown, markdown, show
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+MADS_PAGE = PAGE.with_name("benchmarks-management.md")
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -208,11 +209,14 @@ class Options(usage.Options):
         ["list", "l", "Tell the names."],
         ["no-peers", None, "Leave out what is not Twisted."],
         ["no-box", None, "Boot no guest to compare with the kernel's rxe."],
+        ["no-mads", None, "Leave out management datagrams."],
+        ["mads", "m", "Management datagrams alone, and their page."],
     ]
     optParameters = [
         ["rounds", "r", None, "How often each is measured, in turns. Default: 7, with --quick 3.", int],
         ["json", "j", None, "Write all single results there as well."],
         ["page", "p", str(PAGE), "Where the page is written."],
+        ["mads-page", None, str(MADS_PAGE), "Where that of management datagrams is written."],
     ]
 
     def __init__(self) -> None:
@@ -228,10 +232,20 @@ class Options(usage.Options):
     def postOptions(self) -> None:
         """Defaults that depend, and names that are none."""
         self["rounds"] = self["rounds"] or (3 if self["quick"] else 7)
-        names = {case.name for case in cases(False)}
+        names = {case.name for case in cases(False)} | mads.PARTS.keys()
         for name in self["only"]:
             if name not in names:
                 raise usage.UsageError(f"--only {name} is none of {', '.join(sorted(names))}")
+
+
+def chosen(options: Options) -> tuple[list[Case], list[str]]:
+    """What is to be measured: of all but management datagrams, and the names of their parts."""
+    if options["mads"]:
+        return [], list(mads.PARTS)
+    only, found = options["only"], cases(options["quick"])
+    if only:
+        return [case for case in found if case.name in only], [name for name in mads.PARTS if name in only]
+    return found, [] if options["no-mads"] or areCoresCompiled() else list(mads.PARTS)
 
 
 def main(arguments: list[str]) -> int:
@@ -242,37 +256,48 @@ def main(arguments: list[str]) -> int:
     except usage.UsageError as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         return 2
-    chosen = [case for case in cases(options["quick"]) if not options["only"] or case.name in options["only"]]
+    measured, parts = chosen(options)
     if options["list"]:
-        print("\n".join(case.name for case in chosen))
+        print("\n".join([*(case.name for case in measured), *parts]))
         return 0
     if len(os.sched_getaffinity(0)) < 2:
         print("benchmarks: two processes need two cores", file=sys.stderr)
         return 1
+    rounds, quick = options["rounds"], options["quick"]
+    isWhole = not options["only"] and not options["mads"]
     outcomes: list[Outcome] = []
-    for case in chosen:
-        outcomes.append(run(case, options["rounds"]))
+    for case in measured:
+        outcomes.append(run(case, rounds))
         show(outcomes[-1])
-    others = [] if options["no-peers"] or options["only"] else peers(options["rounds"], options["quick"])
+    others = [] if options["no-peers"] or not isWhole else peers(rounds, quick)
     inBox, why = None, "it was left out"
-    if not options["no-box"] and not options["only"]:
-        inBox, why = box.measure(1, 0.2) if options["quick"] else box.measure(3, 1.0)
+    if not options["no-box"] and isWhole:
+        inBox, why = box.measure(1, 0.2) if quick else box.measure(3, 1.0)
     about = box.section(inBox, why)
-    if not options["only"]:
+    if isWhole:
         print("\n".join(about), flush=True)
+    found = mads.run(parts, min(rounds, mads.MOST_ROUNDS), quick)
     if options["json"]:
         results = {
             "machine": machine(),
             "cases": [outcome.asDict() for outcome in outcomes],
             "peers": [peer.asDict() for peer in others],
             "box": inBox,
+            "mads": [part.asDict() for part in found],
         }
         Path(options["json"]).write_text(json.dumps(results, indent=2) + "\n")
-    if not options["quick"] and not options["only"]:
-        page = Path(options["page"])
-        page.write_text(markdown(outcomes, others, options["rounds"], about))
-        print(f"written: {page}")
-    return 1 if any(outcome.failure for outcome in outcomes) else 0
+    if not quick and isWhole:
+        _write(options["page"], markdown(outcomes, others, rounds, about))
+    if not quick and not options["only"] and parts:
+        sections = [part.section() for part in found]
+        _write(options["mads-page"], madsMarkdown(sections, min(rounds, mads.MOST_ROUNDS)))
+    isFailed = any(outcome.failure for outcome in outcomes) or any(part.isFailed for part in found)
+    return 1 if isFailed else 0
+
+
+def _write(page: str, text: str) -> None:
+    Path(page).write_text(text)
+    print(f"written: {page}")
 
 
 if __name__ == "__main__":

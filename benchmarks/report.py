@@ -8,6 +8,7 @@ import os
 import platform
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 from statistics import median
 
@@ -61,15 +62,20 @@ def verdict(outcome: Outcome) -> str:
     return {True: "reached", False: "missed", None: "-"}[outcome.reached]
 
 
-def show(outcome: Outcome) -> None:
-    """One line on standard output, as soon as it is known."""
+def show(outcome: Outcome, against: str = "Twisted") -> None:
+    """
+    One line on standard output, as soon as it is known.
+
+    @param against: what it is compared with.
+    """
     case = outcome.case
     if outcome.failure:
         print(f"{case.name}: FAILED: {outcome.failure}", flush=True)
         return
-    against = "" if outcome.ratio is None else f", Twisted {spread(outcome.theirs)}: {outcome.ratio:.3g}x"
+    compared = "" if outcome.ratio is None else f", {against} {spread(outcome.theirs)}: {outcome.ratio:.3g}x"
+    by = f" by {outcome.mode}" if outcome.mode else ""
     print(
-        f"{case.name}: {spread(outcome.ours)} {case.unit} by {outcome.mode}{against}; "
+        f"{case.name}: {spread(outcome.ours)} {case.unit}{by}{compared}; "
         f"reach {outcome.reach}: {verdict(outcome)}",
         flush=True,
     )
@@ -90,6 +96,21 @@ def table(theirs: str, ours: str, outcomes: Sequence[Outcome]) -> list[str]:
                 f"| {ratio} | {outcome.reach} | {verdict(outcome)} |"
             )
     return lines
+
+
+def madsMarkdown(sections: Sequence[Sequence[str]], rounds: int) -> str:
+    """The page C{docs/benchmarks-management.md}, of L{benchmarks.mads}."""
+    head = (
+        "Written by `make bench`, and by `make bench BENCH=--mads` alone; run it to have the figures of your "
+        "machine here."
+    )
+    how = (
+        f"Medians of {rounds} runs unless said otherwise, with the least and the most in parentheses. Who is "
+        "measured has a core of its own."
+    )
+    lines = ["# Benchmarks of management datagrams", "", head, ""]
+    lines += [*(f"- {key}: {value}" for key, value in machine().items()), "", how]
+    return "\n".join(chain(lines, *sections)) + "\n"
 
 
 def markdown(

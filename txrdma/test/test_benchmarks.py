@@ -1,5 +1,5 @@
 """
-The benchmarks of verbs run, and say what they have measured.
+The benchmarks of verbs and of management datagrams run, and say what they have measured.
 """
 
 from __future__ import annotations
@@ -9,8 +9,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
+
+from txrdma.mad.attributes import allAttributes
 
 CHECKOUT = Path(__file__).parent.parent.parent
 
@@ -66,3 +69,56 @@ class VerbsTests(SynchronousTestCase):
             done = self.run_(*arguments)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
             self.assertIn("two --device", done.stderr)
+
+
+class ManagementTests(SynchronousTestCase):
+    """What C{make bench} measures of management datagrams, where ibsim is not needed."""
+
+    def setUp(self) -> None:
+        if not (CHECKOUT / "benchmarks").is_dir():
+            raise SkipTest("the benchmarks are in a checkout only")
+
+    def measured(self, scenario: str, **orders: object) -> dict[str, Any]:
+        """One process."""
+        said = json.dumps({"core": min(os.sched_getaffinity(0)), **orders})
+        command = [sys.executable, "-m", "benchmarks.madends", scenario, said]
+        done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=110)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        told: dict[str, Any] = json.loads(done.stdout)
+        return told
+
+    def test_rate(self) -> None:
+        """Calls a second, and what each costs, by a port that has the answers ready."""
+        told = self.measured("rate", outstanding=16, seconds=0.2)
+        self.assertGreater(told["value"], 100)
+        self.assertGreater(told["cpu"], 1e-7)
+
+    def test_table(self) -> None:
+        """A table comes in segments of 200 bytes."""
+        told = self.measured("table", records=1_000)
+        self.assertEqual(told["segments"], 1_000 * 64 // 200)
+        self.assertGreater(told["value"], 0)
+
+    def test_sweep(self) -> None:
+        """In simulated time the limit is near, and is not passed."""
+        told = self.measured("sweep", hosts=36, latency=0.001, outstanding=16, real=False)
+        self.assertAlmostEqual(told["limit"], told["mads"] / 16_000)
+        self.assertGreaterEqual(told["value"], told["limit"])
+        self.assertLess(told["value"], told["limit"] * 2)
+
+    def test_codecs(self) -> None:
+        """Every structure that is registered has its times."""
+        found = self.measured("codecs", seconds=1e-5)["value"]
+        self.assertEqual({kind.__name__ for kind in allAttributes().values()} - found.keys(), set())
+        self.assertIn("SMPFormatDirected", found)
+        for times in found.values():
+            self.assertGreater(times["decode"], 0)
+            self.assertGreater(times["encode"], 0)
+
+    def test_names(self) -> None:
+        """Parts can be chosen by their names; a part that is none is told."""
+        command = [sys.executable, "-m", "benchmarks", "--list", "--only"]
+        for name, status in (("mad-rate", 0), ("mad-nothing", 2)):
+            done = subprocess.run([*command, name], cwd=CHECKOUT, capture_output=True, text=True, timeout=110)
+            self.assertEqual(done.returncode, status, done.stderr)
+            self.assertIn("mad-rate", done.stdout or done.stderr)

@@ -1,0 +1,131 @@
+"""
+A running ibsim on a core of its own, Debian's tools beside it, and how many datagrams they send.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.measuring import MeasurementFailed, TIMEOUT_SECONDS
+from txrdma.sim.fattree import fatTree
+from txrdma.test.ibsim import PROGRAMS
+from txrdma.test.ibsim.fabric import Ibsim
+
+_SENT = re.compile(r"PortXmitPkts:\.*(\d+)")
+
+
+def missing() -> str:
+    """Why there is no ibsim here; an empty text where there is."""
+    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    without = [name for name in (*PROGRAMS, "perfquery") if shutil.which(name, path=path) is None]
+    return f"there is no {without[0]}: see tools/have-ibsim" if without else ""
+
+
+def cores() -> tuple[int, int]:
+    """The simulator's, and that of who is measured."""
+    first, second = sorted(os.sched_getaffinity(0))[:2]
+    return first, second
+
+
+@contextmanager
+def pinned(core: int) -> Iterator[None]:
+    """What is started here runs on that core alone."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command took, wall time and CPU time in seconds, and what it said."""
+
+    seconds: float
+    cpu: float
+    output: str
+
+
+class BenchFabric:
+    """
+    A fat tree in ibsim, on the first core; nobody manages it.
+
+    @ivar hosts: the nodes to attach to.
+    """
+
+    def __init__(self, hosts: int) -> None:
+        with pinned(cores()[0]):
+            self._ibsim = Ibsim(fatTree(hosts).text())
+        self.hosts = [f"h{number:05}" for number in range(hosts)]
+
+    def __enter__(self) -> BenchFabric:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ibsim.stop()
+
+    def environment(self, host: str) -> dict[str, str]:
+        """For a program attached there."""
+        return {**self._ibsim.environment, "SIM_HOST": host}
+
+    def run(self, command: list[str], host: str) -> Ran:
+        """
+        Run something on the second core.
+
+        @raise MeasurementFailed: it fails.
+        """
+        program = shutil.which(command[0], path=self._ibsim.environment["PATH"])
+        environment = self.environment(host)
+        with pinned(cores()[1]), open(self._ibsim.folder / "said", "w+b") as said:
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            begun = time.perf_counter()
+            done = subprocess.run(
+                [program or command[0], *command[1:]],
+                cwd=self._ibsim.folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.PIPE,
+                timeout=TIMEOUT_SECONDS,
+            )
+            seconds = time.perf_counter() - begun
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            said.seek(0)
+            output = said.read().decode(errors="replace")
+        if done.returncode:
+            complaint = done.stderr.decode(errors="replace").strip()[-200:]
+            raise MeasurementFailed(f"{command[0]} ended with {done.returncode}: {complaint}")
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        return Ran(seconds, cpu, output)
+
+    def theirs(self, settings: list[str], host: str) -> Ran:
+        """C{ibnetdiscover}."""
+        return self.run(["ibsim-run", "ibnetdiscover", *settings], host)
+
+    def ours(self, host: str, *command: str) -> Ran:
+        """C{txrdma discover}, or another command."""
+        script = Path(sys.executable).with_name("txrdma")
+        program = [str(script)] if script.exists() else [sys.executable, "-m", "txrdma.command"]
+        return self.run([*program, *(command or ("discover",)), "--device", "ibsim"], host)
+
+    def name(self, host: str) -> None:
+        """Give this host's port a LID, as its counters are asked for by one, and nobody else gives any."""
+        self.ours(host, *"query SubnSet PortInfo --change --yes --modifier 1 lid=1".split())
+
+    def sent(self, host: str) -> int:
+        """How many datagrams have left this host's port, as ibsim counts them and Debian's tool reads it."""
+        found = _SENT.search(self._ibsim.run("perfquery", "-x", host=host))
+        if found is None:
+            raise MeasurementFailed("perfquery does not tell of PortXmitPkts")
+        return int(found[1])

@@ -1,0 +1,316 @@
+"""
+Management datagrams: sweeps beside C{ibnetdiscover}, calls a second, tables, structures, memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Final
+
+from benchmarks.ends import Orders
+from benchmarks.madfabric import BenchFabric, cores, missing, Ran
+from benchmarks.measuring import Case, MeasurementFailed, Outcome, TIMEOUT_SECONDS
+from benchmarks.report import number, show, spread, table
+
+SWEPT: Final = 10_368
+"""Hosts of the fat tree that is swept."""
+
+SETTINGS: Final = ("default", "-o 8", "-o 32", "-o 128")
+"""Of C{ibnetdiscover}; by default it is C{-o 2}."""
+
+HOSTS_OF_A_LEAF: Final = 18
+MOST_ROUNDS: Final = 5
+LATENCY_SECONDS: Final = 0.001
+MILLION: Final = 1_000_000
+
+
+@dataclass
+class Part:
+    """
+    One measurement.
+
+    @ivar about: paragraphs of the page, before its rows; C{lines} are another table behind them.
+    @ivar why: it was not made; C{isFailed} is when that is nobody's wish.
+    """
+
+    title: str
+    ours: str
+    theirs: str
+    outcomes: list[Outcome] = field(default_factory=list)
+    about: str = ""
+    lines: list[str] = field(default_factory=list)
+    told: dict[str, Any] = field(default_factory=dict)
+    why: str = ""
+    isFailed: bool = False
+
+    def section(self) -> list[str]:
+        """Of the page."""
+        head = ["", f"## {self.title}", ""]
+        if self.why:
+            return [*head, f"Not measured: {self.why}."]
+        rows = table(self.theirs, self.ours, self.outcomes) if self.outcomes else []
+        return [*head, self.about, "", *rows, *self.lines]
+
+    def asDict(self) -> dict[str, Any]:
+        """For JSON."""
+        cases = [outcome.asDict() for outcome in self.outcomes]
+        return {"title": self.title, "cases": cases, **self.told, "why": self.why}
+
+
+def _case(name: str, title: str, unit: str, **reaches: float | None) -> Case:
+    return Case(name, title, "", unit, ours={}, theirs=None, orders={}, mode="", **reaches)  # type: ignore[arg-type]  # all of reaches are numbers
+
+
+def measured(scenario: str, environment: Mapping[str, str] | None = None, **orders: Any) -> dict[str, Any]:
+    """
+    What one process tells, on the second core.
+
+    @raise MeasurementFailed: it ends otherwise.
+    """
+    said: Orders = {"core": cores()[1], **orders}
+    command = [sys.executable, "-m", "benchmarks.madends", scenario, json.dumps(said)]
+    done = subprocess.run(
+        command,
+        env=dict(environment or os.environ),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+    )
+    if done.returncode:
+        raise MeasurementFailed(f"{scenario}: {done.stderr.strip()[-300:]}")
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+# Sweeps.
+
+
+def sweeps(rounds: int, quick: bool) -> Part:
+    """C{txrdma discover} and C{ibnetdiscover} in turns, each round from another host."""
+    hosts = 1_024 if quick else SWEPT
+    part = Part(f"A sweep of {hosts:,} hosts", "txrdma discover", "ibnetdiscover")
+    part.why = missing()
+    if part.why:
+        return part
+    ours: list[Ran] = []
+    theirs: dict[str, list[Ran]] = {setting: [] for setting in SETTINGS}
+    with BenchFabric(hosts) as fabric:
+        sent = _counted(fabric)
+        for turn in range(rounds):
+            host = fabric.hosts[(turn + 1) * len(fabric.hosts) // (rounds + 1)]
+            for setting in SETTINGS:
+                theirs[setting].append(fabric.theirs(_words(setting), host))
+            ours.append(fabric.ours(host))
+            _sameFound(ours[-1].output, theirs[SETTINGS[0]][-1].output)
+    best = min(SETTINGS, key=lambda setting: median(ran.seconds for ran in theirs[setting]))
+    ourSeconds = [ran.seconds for ran in ours]
+    for name, setting, reach in (("best", best, 0.6), ("default", SETTINGS[0], None)):
+        said = f"wall time, start-up included; ibnetdiscover {setting}" + (", its best" * (name == "best"))
+        case = _case(f"mad-sweep-{name}", said, "s", atMost=reach)
+        part.outcomes.append(Outcome(case, ourSeconds, [ran.seconds for ran in theirs[setting]]))
+    case = _case("mad-sweep-cpu", f"CPU time; ibnetdiscover {best}", "s")
+    part.outcomes.append(Outcome(case, [ran.cpu for ran in ours], [ran.cpu for ran in theirs[best]]))
+    case = _case("mad-sweep-sent", "datagrams sent", "MADs", atMost=1.0)
+    part.outcomes.append(Outcome(case, [float(sent.pop("ours"))], [float(min(sent.values()))]))
+    seconds = {setting: [ran.seconds for ran in runs] for setting, runs in theirs.items()}
+    said = ", ".join(f"{setting} {spread(values)} s" for setting, values in seconds.items())
+    part.about = (
+        f"ibsim runs on one core, the command on the other; {rounds} rounds, in turns, each from another "
+        "host. Both write the same listing of the fabric, whose nodes and links are compared. Datagrams are "
+        "those that left the host's port, counted by ibsim.\n\n"
+        f"`ibnetdiscover` by its settings: {said}."
+    )
+    part.told = {"settings": seconds}
+    return part
+
+
+def _words(setting: str) -> list[str]:
+    return [] if setting == SETTINGS[0] else setting.split()
+
+
+def _counted(fabric: BenchFabric) -> dict[str, int]:
+    """How many datagrams each sends; what asking for the counter costs is taken off."""
+    host = fabric.hosts[0]
+    fabric.name(host)
+    before = fabric.sent(host)
+    asking = fabric.sent(host) - before
+    found = {}
+    for setting in (*SETTINGS, "ours"):
+        before = fabric.sent(host)
+        _ = fabric.ours(host) if setting == "ours" else fabric.theirs(_words(setting), host)
+        found[setting] = fabric.sent(host) - before - asking
+    return found
+
+
+def _sameFound(ours: str, theirs: str) -> None:
+    """Nodes and links of two listings are as many, and the same but for their order."""
+    one, other = (
+        sorted(line.split("#")[0].strip() for line in text.splitlines() if line[:1] in ("S", "C", "R", "["))
+        for text in (ours, theirs)
+    )
+    if one != other:
+        raise MeasurementFailed(f"what was found differs: {len(one)} nodes and links, {len(other)} of theirs")
+
+
+# Calls.
+
+
+def rates(rounds: int, quick: bool) -> Part:
+    """Calls a second, over ibsim and without it."""
+    part = Part("Calls a second", "agent", "")
+    part.about = (
+        "`SubnGet(NodeInfo)` by `MADAgent`, each a Deferred that fires with the decoded answer, 128 on their "
+        "way, on directed routes in turn to 37 nodes. With ibsim, that has one core and the agent the other, "
+        "and ibsim's own limit counts; without, a port in the agent's process has each answer ready when the "
+        "reactor turns, which shows what the agent can do."
+    )
+    orders: dict[str, Any] = {"outstanding": 128, "seconds": 0.5 if quick else 2.0, "reactor": "epoll"}
+    inside = Outcome(_case("mad-rate-ready", "answers that are ready", "/s", leastOfOurs=150_000))
+    if missing():
+        part.about += f"\n\nNot measured with ibsim: {missing()}."
+        inside.ours = [measured("rate", **orders)["value"] for _ in range(rounds)]
+        part.outcomes = [inside]
+        return part
+    outside = Outcome(_case("mad-rate-ibsim", "over ibsim", "/s", leastOfOurs=150_000))
+    part.outcomes = [outside, inside]
+    costs = []
+    with BenchFabric(1_024) as fabric:
+        for turn in range(rounds):
+            host = fabric.hosts[HOSTS_OF_A_LEAF * turn]  # the first there: its leaf's port 1
+            costs.append(measured("rate", fabric.environment(host), device="ibsim", **orders))
+            outside.ours.append(costs[-1]["value"])
+            inside.ours.append(measured("rate", **orders)["value"])
+    cpu, busy = (median(told[key] for told in costs) for key in ("cpu", "busy"))
+    part.about += (
+        f"\n\nOver ibsim a call costs the agent's process {cpu * 1e6:.2f} us of CPU time; it is busy for "
+        f"{busy:.0%} of the time."
+    )
+    part.told = {"ibsim": costs}
+    return part
+
+
+# Tables.
+
+
+def tables(rounds: int, quick: bool) -> Part:
+    """Path records in bulk."""
+    records = 10_000
+    part = Part("A table of subnet administration", "agent", "")
+    case = _case("mad-table", f"{records:,} path records", "s", mostOfOurs=0.5)
+    found = [measured("table", records=records) for _ in range(rounds)]
+    part.outcomes = [Outcome(case, [told["value"] for told in found])]
+    part.about = (
+        "`SubnAdmGetTable(PathRecord)` by `MADAgent`, from the call to the list of instances: "
+        f"{found[0]['segments']:,} segments by RMPP, acknowledged window by window, from a port in the same "
+        "process that has them ready."
+    )
+    return part
+
+
+# Latency.
+
+
+def latencies(rounds: int, quick: bool) -> Part:
+    """Sweeps of a simulated fabric whose answers take a millisecond."""
+    part = Part("Bounded by latency", "sweep", "limit")
+    hosts, fewer = (128, 128) if quick else (SWEPT, 1_024)
+    for outstanding in (16, 64, 256):
+        orders: dict[str, Any] = {"latency": LATENCY_SECONDS, "outstanding": outstanding}
+        told = measured("sweep", hosts=hosts, real=False, **orders)
+        title = f"{outstanding} outstanding, {hosts:,} hosts, simulated time"
+        case = _case(f"mad-latency-{outstanding}", title, "s", atMost=1.15)
+        part.outcomes.append(Outcome(case, [told["value"]], [told["limit"]]))
+        runs = [measured("sweep", hosts=fewer, real=True, **orders) for _ in range(min(rounds, 3))]
+        busy = median(run["busy"] for run in runs)
+        title = f"{outstanding} outstanding, {fewer:,} hosts, real time ({busy:.0%} CPU)"
+        case = _case(f"mad-latency-{outstanding}-real", title, "s", atMost=1.15)
+        outcome = Outcome(case, [run["value"] for run in runs], [run["limit"] for run in runs])
+        part.outcomes.append(outcome)
+    part.about = (
+        "A sweep of the simulated fabric with 1 ms from each question to its answer. The limit is the number "
+        "of datagrams that were sent, times 1 ms, divided by how many may be outstanding. In simulated time "
+        "computing takes none. In real time sweep and fabric share one process and one core, and where that "
+        "has no idle time it is the limit."
+    )
+    return part
+
+
+# Structures.
+
+
+def codecs(rounds: int, quick: bool) -> Part:
+    """Each structure."""
+    found: dict[str, dict[str, float]] = measured("codecs", seconds=0.001 if quick else 0.004)["value"]
+    part = Part("Structures", "", "")
+    part.told = {"structures": found}
+    part.about = (
+        "Microseconds to decode and to encode one, all its fields, from bytes made by chance; frames are "
+        "whole datagrams. One run."
+    )
+    part.lines = [
+        "| | bytes | fields | decode, us | encode, us |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {name} | {each['bytes']} | {each['fields']} | {each['decode']:.2f} | {each['encode']:.2f} |"
+            for name, each in found.items()
+        ),
+    ]
+    return part
+
+
+# Memory.
+
+
+def memory(rounds: int, quick: bool) -> Part:
+    """What the model of a fabric takes."""
+    hosts = 1_024 if quick else SWEPT
+    part = Part("Memory", "model", "")
+    part.why = missing()
+    if part.why:
+        return part
+    with BenchFabric(hosts) as fabric:
+        told = measured("memory", fabric.environment(fabric.hosts[0]), device="ibsim")
+    title = f"a port of {told['ports']:,}, with its share of {told['nodes']:,} nodes"
+    part.outcomes = [Outcome(_case("mad-memory", title, "bytes"), [told["value"]])]
+    part.told = told
+    whole = told["value"] * MILLION / 2**20
+    part.about = (
+        f"Growth of a process by a sweep of {hosts:,} hosts, divided by the ports that its `Fabric` knows: "
+        "those of hosts, and those of switches with their own port 0. A million of such ports would take "
+        f"{number(whole)} MiB. One run."
+    )
+    return part
+
+
+PARTS: Final[Mapping[str, Callable[[int, bool], Part]]] = {
+    "mad-sweep": sweeps,
+    "mad-rate": rates,
+    "mad-table": tables,
+    "mad-latency": latencies,
+    "mad-codecs": codecs,
+    "mad-memory": memory,
+}
+
+
+def run(names: Sequence[str], rounds: int, quick: bool) -> list[Part]:
+    """Measure these; each tells on standard output what it found."""
+    parts = []
+    for name in names:
+        try:
+            part = PARTS[name](rounds, quick)
+        except (MeasurementFailed, subprocess.TimeoutExpired, OSError, RuntimeError) as error:
+            part = Part(name, "", "", why=f"it failed: {error}", isFailed=True)
+        parts.append(part)
+        if part.why:
+            print(f"{name}: {part.why}", flush=True)
+        for outcome in part.outcomes:
+            show(outcome, part.theirs)
+        if not part.outcomes and not part.why:
+            print("\n".join(part.lines), flush=True)
+    return parts
