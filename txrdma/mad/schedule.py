@@ -328,7 +328,7 @@ class Task:
     @ivar isDone: it has ended, with C{value} or with C{error}.
     """
 
-    __slots__ = ("_heard", "_needs", "_schedule", "_waiters", "error", "isDone", "value")
+    __slots__ = ("_answers", "_listeners", "_needs", "_schedule", "error", "isDone", "value")
 
     def __init__(self, schedule: MADSchedule, needs: Callable[[], Iterable[_Running | Task]]) -> None:
         """@param needs: tells what has to end before this can."""
@@ -337,30 +337,22 @@ class Task:
         self.error: BaseException | None = None
         self._schedule = schedule
         self._needs = needs
-        self._waiters: list[Callable[[Task], None]] = []
-        self._heard = False
+        self._listeners: list[Callable[[Task], None]] = []
+        self._answers: dict[Deferred[Any], None] = {}
 
     def then(self, listener: Callable[[Task], None]) -> None:
         """Call this at its end; that alone is no waiting for it."""
         if self.isDone:
             listener(self)
         else:
-            self._waiters.append(listener)
+            self._listeners.append(listener)
 
     def wait(self) -> Deferred[Any]:
         """Fires at its end, with what it has returned. Cancelling that ends the waiting, not the work."""
-        self._heard = True
         if self.isDone:
             return succeed(self.value) if self.error is None else fail(self.error)
-        answer = _End(self)
-
-        def tell(task: Task) -> None:
-            if task.error is None:
-                answer.callback(task.value)
-            else:
-                answer.errback(Failure(task.error))
-
-        self._waiters.append(tell)
+        answer = _End(self, self._unwait)
+        self._answers[answer] = None
         return answer
 
     def __await__(self) -> Generator[Deferred[Any], Any, Any]:
@@ -368,8 +360,9 @@ class Task:
 
     def end(self, value: Any, error: BaseException | None) -> None:
         """It has ended."""
+        isHeard = bool(self._answers)
         self._tell(value, error)
-        if error is not None and not self._heard:
+        if error is not None and not isHeard:
             self._schedule._unheard(error)
 
     def drop(self) -> None:
@@ -394,19 +387,30 @@ class Task:
                     tasks.append(awaited)
         return False
 
+    def _unwait(self, answer: Deferred[Any]) -> None:
+        self._answers.pop(answer, None)
+
     def _tell(self, value: Any, error: BaseException | None) -> None:
         self.isDone = True
         self.value, self.error = value, error
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            waiter(self)
+        listeners, self._listeners = self._listeners, []
+        answers, self._answers = self._answers, {}
+        for listener in listeners:
+            listener(self)
+        for answer in answers:
+            if answer.called:
+                pass  # cancelled by who was told before
+            elif error is None:
+                answer.callback(value)
+            else:
+                answer.errback(Failure(error))
 
 
 class _End(Deferred[Any]):
     """The end of a task."""
 
-    def __init__(self, task: Task) -> None:
-        super().__init__()
+    def __init__(self, task: Task, unwait: Callable[[Deferred[Any]], None]) -> None:
+        super().__init__(unwait)
         self.task = task
 
 

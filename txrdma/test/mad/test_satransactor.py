@@ -153,7 +153,7 @@ class RecodingTests(SynchronousTestCase):
                 {"outputPortNum": 7, "blockNum": 3},
             ),
         ):
-            found, _ = self.ask(kind, modifier, record, field)  # type: ignore[type-abstract]  # they are not
+            found, _ = self.ask(kind, modifier, record, field)
             self.assertEqual(found, {"lid": 5, **said}, kind.__name__)
         found, _ = self.ask(PortInfo, 0x80000003, PortInfoRecord, "portInfo")
         self.assertEqual(found, {"endPortLID": 5, "portNum": 3}, "the upper bits say what we understand")
@@ -167,7 +167,7 @@ class RecodingTests(SynchronousTestCase):
             (SLtoVLMappingTable, sa.SLtoVLMappingTableRecord, 0x0704, {}),
             (VLArbitrationTable, sa.VLArbitrationTableRecord, 0x00030007, {"blockNum": 3}),
         ):
-            found, _ = self.ask(kind, modifier, record, "table", HOST)  # type: ignore[type-abstract]  # they are not
+            found, _ = self.ask(kind, modifier, record, "table", HOST)
             self.assertEqual(found, {"lid": 5, **said}, kind.__name__)
 
     def test_ownPort(self) -> None:
