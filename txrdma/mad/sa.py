@@ -323,12 +323,17 @@ class PKeyTableRecord(Record):
 @attribute(0x0035, "SubnAdmGet", "SubnAdmGetTable")
 @wire(64)
 class PathRecord(Record):
-    """A path between two ports (IBA 15.2.5.16). C{packetLifeTime} is a time's code."""
+    """
+    A path between two ports (IBA 15.2.5.16).
+
+    @ivar packetLifeTime: a time's code.
+    @ivar reversePathPKeyMember: what the membership bit of the P_Key is on the way back.
+    """
 
     components = (
         "serviceID*2 dgid sgid dlid slid rawTraffic - flowLabel hopLimit trafficClass reversible numbPath "
         "pkey qosClass serviceLevel mtuSelector mtu rateSelector rate packetLifeTimeSelector packetLifeTime "
-        "preference"
+        "preference reversePathPKeyMember"
     )
     serviceID: int = key(64)
     dgid: GID = data(16)
@@ -352,7 +357,8 @@ class PathRecord(Record):
     packetLifeTimeSelector: Selector = bits(2)
     packetLifeTime: int = bits(6)
     preference: int = bits(8)
-    reserved2: int = bits(48)
+    reversePathPKeyMember: int = bits(2)
+    reserved2: int = bits(46)
 
 
 @attribute(0x0036, "SubnAdmGet", "SubnAdmGetTable")

@@ -47,6 +47,21 @@ class GIDDetails(Layout):
 
 
 @wire(54)
+class PathDetails(Layout):
+    """
+    Traps 68 and 69: paths are not, or again, to be used.
+
+    @ivar compMask: which components of a PathRecord say what paths.
+    @ivar waitForRepath: whether trap 69 will tell when they are back.
+    """
+
+    compMask: int = key(64)
+    waitForRepath: bool = bits(1)
+    reserved: int = bits(7)
+    reserved2: bytes = data(45)
+
+
+@wire(54)
 class LinkDetails(Layout):
     """Trap 128: the switch whose links have changed."""
 
@@ -190,6 +205,8 @@ _DETAILS: Final[dict[int, type[Layout]]] = {
     Trap.GID_OUT_OF_SERVICE: GIDDetails,
     Trap.MULTICAST_GROUP_CREATED: GIDDetails,
     Trap.MULTICAST_GROUP_DELETED: GIDDetails,
+    Trap.UNPATH: PathDetails,
+    Trap.REPATH: PathDetails,
     Trap.LINK_STATE_CHANGE: LinkDetails,
     Trap.LINK_INTEGRITY: PortDetails,
     Trap.BUFFER_OVERRUN: PortDetails,

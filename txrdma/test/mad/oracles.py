@@ -1,5 +1,8 @@
 """
-Where others have the fields of management datagrams: libibmad, probed from outside, and tshark's dissector.
+Where others have the fields of management datagrams: libibmad, probed from outside, tshark's dissector, the
+declarations of python-rdma, and what else is published.
+
+C{txrdma/test/vectors/README.md} says where the lists come from.
 """
 
 from __future__ import annotations
@@ -46,9 +49,80 @@ def placesOf(layout: type[Layout], base: int = 0) -> Iterator[tuple[Place, bool]
 @cache
 def libibmad() -> dict[int, Place]:
     """All that libibmad knows, by its own numbers."""
-    text = files("txrdma.test").joinpath("vectors/libibmad-fields.txt").read_text()
-    rows = [line.split() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    rows = [line.split() for line in _lines("libibmad-fields.txt")]
     return {int(number): Place(int(offset), int(width), name) for number, offset, width, name in rows}
+
+
+@cache
+def pythonRDMA() -> dict[str, tuple[int, list[Place]]]:
+    """The structures of python-rdma by their names there: bytes, and fields, those of inner ones, too."""
+    plain: dict[str, tuple[int, list[tuple[Place, int, str]]]] = {}
+    for line in _lines("python-rdma-fields.txt"):
+        words = line.split()
+        if not line.startswith(" "):
+            name = words[0]
+            plain[name] = (int(words[1]), [])
+        else:
+            place = Place(int(words[0]), int(words[1]), words[4])
+            plain[name][1].append((place, int(words[2]), words[3]))
+
+    def places(name: str, base: int = 0) -> Iterator[Place]:
+        for place, count, inner in plain[name][1]:
+            if count > 1 and place.width == 8:  # we have bytes there, not numbers
+                yield Place(base + place.offset, count * 8, place.name)
+                continue
+            for index in range(count):
+                offset = base + place.offset + index * place.width
+                if inner != "-":
+                    yield from places(inner, offset)
+                else:
+                    yield Place(offset, place.width, place.name)
+
+    return {name: (size, list(places(name))) for name, (size, _) in plain.items()}
+
+
+@cache
+def published() -> dict[str, list[Place]]:
+    """Fields of single structures, by our names of these."""
+    found: dict[str, list[Place]] = {}
+    for line in _lines("published-fields.txt"):
+        words = line.split()
+        if not line.startswith(" "):
+            places = found.setdefault(words[0], [])
+        else:
+            places.append(Place(int(words[0]), int(words[1]), words[2]))
+    return found
+
+
+@cache
+def componentBits() -> dict[str, list[tuple[int, str]]]:
+    """The components of records, by our names of these: their bits, and what OpenSM calls them."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for line in _lines("component-masks.txt"):
+        words = line.split()
+        if not line.startswith(" "):
+            bits = found.setdefault(words[0], [])
+        else:
+            bits.append((int(words[0]), words[1]))
+    return found
+
+
+def tiled(place: Place, tiles: set[tuple[int, int]]) -> bool:
+    """Whether some of C{tiles} fill the place, each beginning where another ends."""
+    widths: dict[int, list[int]] = {}
+    for offset, width in tiles:
+        widths.setdefault(offset, []).append(width)
+    ends = {place.offset}
+    reached = set(ends)
+    while ends:
+        ends = {end + width for end in ends for width in widths.get(end, ())} - reached
+        reached |= ends
+    return place.offset + place.width in reached
+
+
+def _lines(name: str) -> Iterator[str]:
+    text = files("txrdma.test").joinpath("vectors", name).read_text()
+    return (line for line in text.splitlines() if line.strip() and not line.startswith("#"))
 
 
 def tshark(datagrams: Sequence[bytes]) -> list[list[Place]]:
