@@ -134,7 +134,7 @@ class AdministeredSweep:
             text = f"there is a port {record.portNum} of {node.numPorts}"
             self._problem("contradiction", f"lid {record.endPortLID}", text)
             return
-        node.port(record.portNum).raw = record.portInfo.encode()
+        node.port(record.portNum).tell(record.portInfo.encode())
 
     def _switch(self, record: SwitchInfoRecord) -> None:
         node = self._ends.get(record.lid)
@@ -210,7 +210,7 @@ class LIDSweep:
             port = node.port(each)
             told = await self._told(lid, "PortInfo", self._schedule.SubnGet(PortInfo, path, each))
             if told is not None:
-                port.raw = told.encode()
+                port.tell(told.encode())
                 if each and wantsAsking(port.raw, port.end) and mayHaveFDR10(node.info):
                     asked = self._schedule.SubnGet(ExtendedPortInfo, path, each)
                     vendors = await self._told(lid, "", asked)

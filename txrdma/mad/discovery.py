@@ -276,7 +276,8 @@ class Sweep:
         node.switchInfo = told
 
     def _ported(self, told: _PortInfo, route: IBDRPath, port: Port) -> None:
-        content = port.raw = told.content
+        content = told.content
+        port.tell(content)
         if port.number == 0:
             return
         if content[33] >> 4 != _LINK_UP:

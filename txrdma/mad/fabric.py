@@ -52,6 +52,15 @@ class Port:
         """For people: C{"leaf 3 (0002:c903:0001:0002) port 7"}."""
         return f"{self.node} port {self.number}"
 
+    def tell(self, raw: bytes) -> None:
+        """
+        It has told its PortInfo.
+
+        Ports of a switch often say the same as the one before: then they have the same bytes.
+        """
+        before = self.node.known(self.number - 1) if self.number else None
+        self.raw = before.raw if before is not None and before.raw == raw else raw
+
     @property
     def info(self) -> PortInfo:
         """What it told; all zeros when that is nothing."""

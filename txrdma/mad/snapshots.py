@@ -127,7 +127,7 @@ def _readNode(fabric: Fabric, told: dict[str, Any]) -> None:
         node.switchInfo = SwitchInfo.decode(bytes.fromhex(told["switchInfo"]))
     for one in told["ports"]:
         port = node.port(_number(one["number"]))
-        port.raw = _bytes(one["portInfo"], 64)
+        port.tell(_bytes(one["portInfo"], 64))
         port.vendors = _bytes(one.get("extendedPortInfo", ""), 64)
         if one["guid"] is not None:
             node.hear(port.number, GUID.fromString(one["guid"]))

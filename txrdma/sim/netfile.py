@@ -112,6 +112,8 @@ class Net:
 def _nodeLines(node: NetNode) -> Iterator[str]:
     if node.guid is not None:
         yield f"{_GUIDS[node.kind]}=0x{int(node.guid):x}"
+    if node.systemImageGUID not in (None, node.guid):
+        yield f"sysimgguid=0x{int(node.systemImageGUID):x}"
     for name, value in (("vendid", node.vendorID), ("devid", node.deviceID)):
         if value:
             yield f"{name}={value:#x}"
