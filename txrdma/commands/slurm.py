@@ -150,7 +150,7 @@ def hostList(names: Iterable[str]) -> str:
     groups: dict[tuple[str, int], list[int]] = {}
     others = []
     for name in sorted(set(names)):
-        match = re.fullmatch(r"(.*?)([0-9]{1,18})", name)
+        match = re.fullmatch(r"(.+?)([0-9]{1,18})", name)
         if match is None:
             others.append(name)
         else:

@@ -206,7 +206,7 @@ def dotText(fabric: Fabric, names: NodeNames) -> Iterator[str]:
         shape = "box" if node.isSwitch else "ellipse" if node.type is NodeType.CHANNEL_ADAPTER else "diamond"
         label = f"{_quoted(names.name(node.guid, node.description))}\\nlid {node.lid}"
         yield f'  "{node.guid}" [label="{label}", shape={shape}];'
-    for one, other in fabric.links():
+    for one, other in sorted(fabric.links(), key=lambda link: (link[0].node.guid.raw, link[0].number)):
         low, high = (other, one) if one.node.isSwitch and not other.node.isSwitch else (one, other)
         style = "" if one.state is PortState.ACTIVE else ", style=dashed"
         yield (

@@ -117,7 +117,8 @@ def _linkFindings(fabric: Fabric) -> Iterator[Finding]:
             )
             yield _about("state", one, f"{there} is {states}")
             continue
-        active, best = activeMode(one), bestMode(one, asEnabled=True)
+        best = bestMode(one, asEnabled=True)
+        active = LinkMode(min(one.width, other.width), min(one.laneGigabits, other.laneGigabits))
         if active.lanes < best.lanes:
             yield _about("width", one, f"{there} runs with {active.lanes} of {best.lanes} lanes")
         if active.gigabits < best.gigabits:

@@ -20,7 +20,6 @@ from txrdma.command import Options
 from txrdma.commands import nodenames
 from txrdma.commands.fabrics import Progress
 from txrdma.commands.nodenames import NodeNames, parseNodeNames, readNodeNames
-from txrdma.commands.slurm import hostList
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import GUID
 from txrdma.mad.fabric import Fabric
@@ -341,16 +340,6 @@ class NodeNamesTests(SynchronousTestCase):
     def test_missing(self) -> None:
         """A file that is not there is told."""
         self.assertRaises(InvalidRequest, readNodeNames, "/no/such/map")
-
-
-class HostListTests(SynchronousTestCase):
-    """Names as Slurm writes them."""
-
-    def test_hostList(self) -> None:
-        """Runs of numbers are joined; widths and other names stay."""
-        self.assertEqual(hostList(["h3", "h1", "h2", "h5"]), "h[1-3,5]")
-        self.assertEqual(hostList(["h01", "h1"]), "h01,h1")
-        self.assertEqual(hostList(["login", "n09", "n10", "a-1"]), "a-1,n[09-10],login")
 
 
 class ProgressTests(SynchronousTestCase):
