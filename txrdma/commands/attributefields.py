@@ -58,6 +58,7 @@ def attributeNamed(name: str, rpc: RPC | None = None) -> type[Attribute]:
 def attributesOf(rpc: RPC | None) -> Iterator[type[Attribute]]:
     """All that a call carries; all that there are without one."""
     import txrdma.cm.messages
+    import txrdma.mad.baseboard
     import txrdma.mad.congestion
     import txrdma.mad.devices
     import txrdma.mad.pma

@@ -1,7 +1,7 @@
 """
-Attributes of device management, baseboard management and SNMP tunnelling.
+Attributes of device management and SNMP tunnelling.
 
-Follows InfiniBand Architecture vol. 1, 16.2.3, 16.3.3 and 16.4.3.
+Follows InfiniBand Architecture vol. 1, 16.3.3 and 16.4.3.
 """
 
 from __future__ import annotations
@@ -105,18 +105,6 @@ class DiagCode(Attribute):
 
     diagCode: int = key(16)
     reserved: int = bits(16)
-
-
-@attribute(0x0010, "BMGet", "BMSet")
-@wire(14)
-class BKeyInfo(Attribute):
-    """The key that guards a baseboard (IBA 16.2.3.2)."""
-
-    bkey: int = key(64)
-    bkeyProtectBit: bool = bits(1)
-    reserved: int = bits(15)
-    bkeyLeasePeriod: int = bits(16)
-    bkeyViolations: int = bits(16)
 
 
 @attribute(0x0010, "SNMPGet", "SNMPSet", "SNMPSend")

@@ -249,6 +249,22 @@ class LinkSpeedWidthPairsTable(Attribute):
     speedTen: int = bits(8, shown=widthText)
 
 
+@attribute(0x001D, "SubnGet", "SubnSet")
+@wire(64)
+class VendorMADsTable(Attribute):
+    """Which attributes of vendors a port knows (IBA 14.2.5.17): bytes, as no public source takes it apart."""
+
+    content: bytes = data(64)
+
+
+@attribute(0x001E, "SubnGet")
+@wire(64)
+class HierarchyInfo(Attribute):
+    """Where a port is in its chassis and room (IBA 14.2.5.18): bytes, as no public source takes it apart."""
+
+    content: bytes = data(64)
+
+
 @attribute(0x0020, "SubnGet", "SubnSet")
 @wire(21)
 class SMInfo(Attribute):
@@ -277,6 +293,14 @@ class LedInfo(Attribute):
 
     ledMask: bool = bits(1)
     reserved: int = bits(31)
+
+
+@attribute(0x0032, "SubnGet", "SubnSet")
+@wire(64)
+class CableInfo(Attribute):
+    """What a cable's own memory says (IBA 14.2.5.20): bytes, as no public source takes it apart."""
+
+    content: bytes = data(64)
 
 
 @attribute(0x0033, "SubnGet", "SubnSet")

@@ -18,7 +18,7 @@ import txrdma.cm.messages
 import txrdma.iba.headers
 import txrdma.iba.linkheaders
 from txrdma.iba.path import IBPath
-from txrdma.mad import congestion, devices, messages, pma, rmppformats, sa, smp, traps, vendor
+from txrdma.mad import baseboard, congestion, devices, messages, pma, rmppformats, sa, smp, traps, vendor
 from txrdma.mad._frames import frame, Keys, managementPacket
 from txrdma.mad.attributes import allAttributes, Attribute, ManagementClass, Method
 from txrdma.mad.messages import formatOf
@@ -36,6 +36,7 @@ MODULES: Final[tuple[ModuleType, ...]] = (
     sa,
     pma,
     congestion,
+    baseboard,
     devices,
     vendor,
     txrdma.cm.messages,
@@ -195,6 +196,17 @@ UNSEEN: Final[dict[str, tuple[str, str]]] = {
     "DevMgtFormat": ("rmpp", "who manages devices uses no long messages; it is where SAFormat has it"),
     "PathDetails": ("compMask waitForRepath", "tshark shows them in a trap; see NoticeTests"),
     "BKeyInfo": ("*", "no other program has it; 16.2.3.2"),
+    **dict.fromkeys(
+        ("VendorMADsTable", "HierarchyInfo", "CableInfo"), ("*", "bytes: no public source has more")
+    ),
+    **dict.fromkeys(
+        (
+            *("WriteVPD", "ReadVPD", "ResetIBML", "SetModulePMControl", "GetModulePMControl"),
+            *("SetUnitPMControl", "GetUnitPMControl", "SetIOCPMControl", "GetIOCPMControl", "SetModuleState"),
+            *("SetModuleAttention", "GetModuleStatus", "IB2IBML", "IB2CME", "IB2MME", "OEM"),
+        ),
+        ("*", "bytes: what is in them is in volume 2, which no other program reads"),
+    ),
     "LinkSpeedWidthPairsTable": ("speedTwoPtFive speedFive speedTen", "tshark shows only a bit of each"),
     "LinkSpeedWidthPairsTableRecord": ("*", "tshark takes it for the table alone; 15.2.5"),
     "PortInfoExtendedRecord": ("portInfoExtended", "OpenSM has it as one; it fills the record"),

@@ -1,0 +1,150 @@
+"""
+Attributes of baseboard management: the key that guards it, and the messages that go to a module.
+
+Follows InfiniBand Architecture vol. 1, 16.2.3. What the messages say is in volume 2: here they are bytes.
+"""
+
+from __future__ import annotations
+
+from txrdma.mad.attributes import Attribute, attribute, key
+from txrdma.wire import bits, data, wire
+
+
+@attribute(0x0010, "BMGet", "BMSet")
+@wire(14)
+class BKeyInfo(Attribute):
+    """The key that guards a baseboard (IBA 16.2.3.2)."""
+
+    bkey: int = key(64)
+    bkeyProtectBit: bool = bits(1)
+    reserved: int = bits(15)
+    bkeyLeasePeriod: int = bits(16)
+    bkeyViolations: int = bits(16)
+
+
+@attribute(0x0020, "BMSend")
+@wire(192)
+class WriteVPD(Attribute):
+    """Write vital product data (IBA 16.2.3)."""
+
+    content: bytes = data(192)
+
+
+@attribute(0x0021, "BMSend")
+@wire(192)
+class ReadVPD(Attribute):
+    """Read vital product data (IBA 16.2.3)."""
+
+    content: bytes = data(192)
+
+
+@attribute(0x0022, "BMSend")
+@wire(192)
+class ResetIBML(Attribute):
+    """Reset the IB-ML of a module (IBA 16.2.3)."""
+
+    content: bytes = data(192)
+
+
+@attribute(0x0023, "BMSend")
+@wire(192)
+class SetModulePMControl(Attribute):
+    """Set the power management of a module (IBA 16.2.3)."""
+
+    content: bytes = data(192)
+
+
+@attribute(0x0024, "BMSend")
+@wire(192)
+class GetModulePMControl(Attribute):
+    """Ask for the power management of a module (IBA 16.2.3)."""
+
+    content: bytes = data(192)
+
+
+@attribute(0x0025, "BMSend")
+@wire(192)
+class SetUnitPMControl(Attribute):
+    """Set the power management of a unit (IBA 16.2.3)."""
+
+    content: bytes = data(192)
+
+
+@attribute(0x0026, "BMSend")
+@wire(192)
+class GetUnitPMControl(Attribute):
+    """Ask for the power management of a unit (IBA 16.2.3)."""
+
+    content: bytes = data(192)
+
+
+@attribute(0x0027, "BMSend")
+@wire(192)
+class SetIOCPMControl(Attribute):
+    """Set the power management of an I/O controller (IBA 16.2.3)."""
+
+    content: bytes = data(192)
+
+
+@attribute(0x0028, "BMSend")
+@wire(192)
+class GetIOCPMControl(Attribute):
+    """Ask for the power management of an I/O controller (IBA 16.2.3)."""
+
+    content: bytes = data(192)
+
+
+@attribute(0x0029, "BMSend")
+@wire(192)
+class SetModuleState(Attribute):
+    """Set the state of a module (IBA 16.2.3)."""
+
+    content: bytes = data(192)
+
+
+@attribute(0x002A, "BMSend")
+@wire(192)
+class SetModuleAttention(Attribute):
+    """Set the attention indicator of a module (IBA 16.2.3)."""
+
+    content: bytes = data(192)
+
+
+@attribute(0x002B, "BMSend")
+@wire(192)
+class GetModuleStatus(Attribute):
+    """Ask for the status of a module (IBA 16.2.3)."""
+
+    content: bytes = data(192)
+
+
+@attribute(0x002C, "BMSend")
+@wire(192)
+class IB2IBML(Attribute):
+    """A message for IB-ML (IBA 16.2.3)."""
+
+    content: bytes = data(192)
+
+
+@attribute(0x002D, "BMSend")
+@wire(192)
+class IB2CME(Attribute):
+    """A message for the chassis management entity (IBA 16.2.3)."""
+
+    content: bytes = data(192)
+
+
+@attribute(0x002E, "BMSend")
+@wire(192)
+class IB2MME(Attribute):
+    """A message for the module management entity (IBA 16.2.3)."""
+
+    content: bytes = data(192)
+
+
+@attribute(0x002F, "BMSend")
+@wire(192)
+class OEM(Attribute):
+    """A manufacturer's own (IBA 16.2.3)."""
+
+    content: bytes = data(192)
