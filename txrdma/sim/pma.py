@@ -27,6 +27,9 @@ RESPONSE_TIME: Final = 18
 _CLASS_PORT_INFO: Final = 0x0001
 _HEAD: Final = Struct(">2xBB12xH")
 _DATA: Final = 64
+_ASKED_BYTES: Final = 4
+"""PortSelect and CounterSelect stand in an answer as they were asked."""
+
 _ASKED: Final = ("portSelect", "counterSelect", "counterSelect2", "opCode")
 _LAST_SELECTED: Final[dict[type[Attribute], tuple[str, ...]]] = {
     pma.PortCounters: ("portXmitWait", "qp1Dropped")
@@ -153,9 +156,9 @@ class PerformanceManagementAgents:
         if method == SET:
             self._set(ports, group, reply, now)
         counted = [one.counters for one in ports if one.counters is not None]
-        head = bytes(reply[_DATA : _DATA + 2])
+        head = bytes(reply[_DATA : _DATA + _ASKED_BYTES])
         reply[_DATA : _DATA + len(group.nothing)] = _told(group, counted, now) if counted else group.nothing
-        reply[_DATA : _DATA + 2] = head
+        reply[_DATA : _DATA + _ASKED_BYTES] = head
         return 0
 
     def _samples(self, port: SimulatedPort, attribute: int, method: int, reply: bytearray) -> int:
