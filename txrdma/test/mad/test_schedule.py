@@ -19,8 +19,9 @@ from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType, PortState
 from txrdma.mad.discovery import Sweep
 from txrdma.mad.rpcs import RPCs
-from txrdma.mad.schedule import MADSchedule, Progress, Task
+from txrdma.mad.schedule import MADSchedule, Progress
 from txrdma.mad.smp import NodeInfo, PortInfo
+from txrdma.mad.tasks import Task
 from txrdma.test.mad.simulated import FabricTestCase, route
 
 HERE = IBDRPath()
