@@ -226,7 +226,7 @@ async def _setFDR10(session: Session, path: IBPath, port: int, isOn: bool) -> No
     told = await session.agent.SubnGet(ExtendedPortInfo, path, port)
     if isOn and not told.linkSpeedSupported & 1:
         raise InvalidRequest(f"fdr10 on: port {port} of {where(path)} cannot do that")
-    fields = {"stateChangeEnable": "3", "linkSpeedEnabled": str(int(isOn))}
+    fields = {"stateChangeEnable": "1", "linkSpeedEnabled": str(int(isOn))}
     await session.agent.SubnSet(assigned(ExtendedPortInfo, fields.items(), told), path, port)
 
 

@@ -22,9 +22,12 @@ from txrdma.mad.errors import MADFailure
 from txrdma.mad.fabric import Fabric, Problem
 from txrdma.mad.health import endPorts
 from txrdma.mad.paths import toLID
-from txrdma.mad.routing import linearTable, multicastTable, NO_PORT
+from txrdma.mad.routing import FIRST_MULTICAST, linearTable, multicastTable, NO_PORT
 from txrdma.mad.schedule import MADSchedule
 from txrdma.mad.smp import NodeDescription, NodeInfo, PortInfo, SwitchInfo
+
+_FIRST_PORT: Final = 12
+"""The column of port 0 in what is told of multicast."""
 
 _WORDS: Final = {
     NodeType.CHANNEL_ADAPTER: "Channel Adapter",
@@ -39,6 +42,7 @@ class Tables:
     A switch, and what its tables hold.
 
     @ivar linear: the port for each LID; C{multicast} the ports for each multicast LID.
+    @ivar groups: how many multicast LIDs there is room for.
     """
 
     path: IBPath
@@ -47,6 +51,7 @@ class Tables:
     lid: int
     linear: bytes = b""
     multicast: dict[int, list[int]] = field(default_factory=dict)
+    groups: int = 1
 
     def narrow(self, port: int) -> None:
         """Forget what does not leave by this port."""
@@ -207,6 +212,7 @@ async def _read(session: Session, tables: list[Tables], fabric: Fabric) -> None:
             try:
                 info = await schedule.SubnGet(SwitchInfo, each.path)
                 if isMulticast:
+                    each.groups = info.multicastFDBCap or 1
                     each.multicast = await multicastTable(schedule, each.path, each.info.numPorts, info)
                 else:
                     each.linear = await linearTable(schedule, each.path, info)
@@ -295,14 +301,22 @@ def linearText(
 
 
 def multicastText(tables: Tables, chosen: range | None, owners: dict[int, str]) -> Iterator[str]:
-    """A line for each group, with the numbers of its ports."""
+    """As ibroute -M has it: a row for each group, with a cross at each of its ports."""
     guid = hexGUID(tables.info.nodeGUID)
-    yield f"Multicast mlids of switch Lid {tables.lid} guid {guid} ({tables.name}):"
+    every = chosen or range(FIRST_MULTICAST, FIRST_MULTICAST + tables.groups)
+    low, high = every[0], every[-1]
+    yield f"Multicast mlids [{low:#x}-{high:#x}] of switch Lid {tables.lid} guid {guid} ({tables.name}):"
+    ports = range(tables.info.numPorts + 1)
+    if len(ports) > 10:
+        yield " " * _FIRST_PORT + "".join(f"{port // 10 % 10} " if port % 10 == 0 else "  " for port in ports)
+    yield "Ports: ".rjust(_FIRST_PORT) + "".join(f"{port % 10} " for port in ports)
+    yield " MLid"
     total = 0
     for mlid, exits in tables.multicast.items():
-        if chosen is None or mlid in chosen:
+        if mlid in every:
             total += 1
-            yield f"{mlid:#06x} : {' '.join(map(str, exits))}"
+            crosses = "".join("x " if port in exits else "  " for port in ports)
+            yield f"{mlid:#06x}".ljust(_FIRST_PORT) + crosses
     yield f"{total} valid mlids dumped "
 
 

@@ -130,7 +130,7 @@ class View:
 
 
 VIEWS: Final = (
-    View("list", "NR", "hosts' names", "name", ((("nodeType", "1"),),)),
+    View("list", "NR", "hosts' LIDs and names", "lid name", ((("nodeType", "1"),),)),
     View(
         *("sms", "PIR", "ports where a manager is, or could be", "lid portNum capabilityMask name"),
         *(((("capabilityMask", "0x2"),), (("capabilityMask", "0x400"),)), _CAPABILITY_BITS),
@@ -216,7 +216,8 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
     columns = (options["columns"].split(",") if options["columns"] else kind.columns.split()) or []
     with opened(reactor, options) as session:
         records = await _asked(session)
-        isNamed = options["table"] and _NAME in columns
+        isTable = options["table"] and not options["json"]
+        isNamed = isTable and _NAME in columns and kind.record is not sa.NodeRecord
         owners = await _owners(session) if isNamed and records else Owners(session.names)
     if options["json"]:
         tellJSON([_dict(record, owners) for record in records])
