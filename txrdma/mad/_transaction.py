@@ -11,6 +11,7 @@ from typing import Final, Generic, TypeVar
 
 from typing_extensions import NamedTuple
 
+from txrdma.error import ResourceExhausted
 from txrdma.iba.path import IBPath
 from txrdma.mad._wheel import Notch, Wheel
 
@@ -62,14 +63,23 @@ class Transactions(Generic[T]):
         self._next = first & self._mask
         self._open: dict[int, T] = {}
         self._wheel: Wheel[T] = Wheel(NOTCH_SECONDS)
+        self._pausing: dict[int, T] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
     def newIdentifier(self) -> int:
-        """One that no open transaction has, and that is not 0."""
+        """
+        One that no open transaction has, and that is not 0.
+
+        @raise ResourceExhausted: there is none.
+        """
         following = self._next
         while following in self._open or following == 0:
+            if len(self._open) >= self._mask:
+                raise ResourceExhausted(
+                    f"{len(self._open)} calls are on their way: there are no more numbers"
+                )
             following = (following + 1) & self._mask
         self._next = (following + 1) & self._mask
         return following
@@ -91,11 +101,16 @@ class Transactions(Generic[T]):
         if self._open.get(identifier) is transaction:
             del self._open[identifier]
             transaction.notch.pop(identifier, None)
+            if self._pausing:
+                self._pausing.pop(identifier, None)
 
     def busy(self, transaction: T, now: float) -> bool:
         """Its peer has no time: ask again a little later. False when it has been asked often enough."""
+        if transaction.identifier in self._pausing:
+            return True  # it said so already
         if transaction.retriesLeft == 0:
             return False
+        self._pausing[transaction.identifier] = transaction
         self.extend(transaction, now + BUSY_PAUSE_SECONDS)
         return True
 
@@ -127,10 +142,12 @@ class Transactions(Generic[T]):
         """Give up all of them."""
         left = list(self._open.values())
         self._open.clear()
+        self._pausing.clear()
         self._wheel.clear()
         return left
 
     def _late(self, transaction: T, now: float, due: Due[T]) -> None:
+        self._pausing.pop(transaction.identifier, None)
         if transaction.retriesLeft > 0:
             transaction.retriesLeft -= 1
             self.extend(transaction, now + transaction.timeoutSeconds)

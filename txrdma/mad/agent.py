@@ -19,17 +19,18 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
-from txrdma.iba.path import GMP_QKEY, IBDRPath, IBPath
-from txrdma.iba.types import LID, PKey, QPN
+from txrdma.iba.path import IBDRPath, IBPath
+from txrdma.iba.types import GID, LID
 from txrdma.interfaces import IMADAgent, IMADPort, IMADReceiver
+from txrdma.mad._answers import answerOf, check, HEADER, OFFSETS, redirected, TABLES, whole
 from txrdma.mad._frames import frame, Keys, managementPacket, NO_KEYS
 from txrdma.mad._long import Failed, isLong, LongMessages, Received, RMPP_CLASSES
 from txrdma.mad._transaction import Transaction, Transactions
 from txrdma.mad.attributes import Attribute, ManagementClass, Method, RPC, RPCS
-from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError, MADTransferError
-from txrdma.mad.messages import ClassPortInfo, formatOf, MADStatus, SAFormat
-from txrdma.mad.rpcs import RPCs
-from txrdma.mad.sa import PathRecord, Query
+from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError, MADTransferError, silence
+from txrdma.mad.messages import ClassPortInfo, MAD_LENGTH, MADStatus, RMPPHeader, RMPPType
+from txrdma.mad.rpcs import checkedKind, RPCs
+from txrdma.mad.sa import Query
 from txrdma.mad.values import lifetimeSeconds
 
 _log = Logger()
@@ -40,17 +41,18 @@ RESPONSE_TIME: Final = 16
 
 MOST_REDIRECTIONS: Final = 4
 
-_HEAD: Final = Struct(">xBxBH2xQ")
-_ATTRIBUTE: Final = Struct(">16xH")
+LONG_PATIENCE_SECONDS: Final = 10.0
+"""How long the next piece of a long message is awaited, at least: Linux sends one again after 2 seconds."""
+
+_LONG: Final = RMPPHeader(version=1, type=RMPPType.DATA, responseTime=0x1F, active=True)
+_unpack: Final = HEADER.unpack_from
+_IDENTIFIER: Final = Struct(">8xQ")
 _RESPONSE: Final = 0x80
 _TRAP_REPRESS: Final = 0x07
 _DIRECTED: Final = ManagementClass.SUBN_DIRECTED
 _SUBN: Final = ManagementClass.SUBN_LID
 _ADM: Final = ManagementClass.SUBN_ADM
 _NO_DIRECTION: Final = 0x7FFF
-_TABLES: Final = (Method.GET_TABLE_RESP, Method.GET_MULTI_RESP)
-
-_OFFSETS: Final = {number: formatOf(number).dataOffset for number in range(256)}  # type: ignore[attr-defined]  # every frame has it
 
 
 class Call(Transaction):
@@ -113,6 +115,7 @@ class MADAgent(RPCs):
     @ivar timeoutSeconds: how long answers are awaited; None is as long as the port's subnet may take (IBA
         13.4.6.2), which a call can say otherwise.
     @ivar retries: how often a request is sent again.
+    @ivar reactor: whose time it goes by.
     """
 
     def __init__(
@@ -132,7 +135,7 @@ class MADAgent(RPCs):
         self.timeoutSeconds = timeoutSeconds
         self.retries = retries
         self.keys = keys
-        self._reactor = reactor
+        self.reactor = reactor
         self._seconds = reactor.seconds
         self._send = port.send
         self._transactions: Transactions[Call] = Transactions(
@@ -144,9 +147,12 @@ class MADAgent(RPCs):
         self._timerAt = 0.0
         self._closed = ""
         self._patience: dict[int | None, float] = {}
+        self._slow: dict[tuple[int, GID | LID], float] = {}
         self._long = LongMessages(port.transactionIDBits)
         self._longTimer: IDelayedCall | None = None
+        self._longTimerAt = 0.0
         self._server: Callable[[bytes, bytes, IBPath], None] | None = None
+        self._serverEnd: Callable[[], None] = lambda: None
         port.start(self)
 
     def __repr__(self) -> str:
@@ -169,9 +175,15 @@ class MADAgent(RPCs):
         """Make a call: see L{RPCs.call}."""
         try:
             call = self._made(rpc, payload, attributeModifier, keys or self.keys, componentMask)
-            call.timeoutSeconds = self._patienceFor(path) if timeoutSeconds is None else timeoutSeconds
+            call.timeoutSeconds = (
+                self._patienceFor(path, call.rpc.managementClass)
+                if timeoutSeconds is None
+                else timeoutSeconds
+            )
             call.retriesLeft = self.retries if retries is None else retries
             self._issue(call, path)
+        except WireError as error:  # a value of the caller's
+            return fail(InvalidRequest(str(error)))
         except RDMAError as error:
             return fail(error)
         if self._closed:  # the port was lost by sending
@@ -186,7 +198,7 @@ class MADAgent(RPCs):
         """
         call.keys = self.keys
         call.forget = self._forget
-        call.timeoutSeconds = self._patienceFor(path)
+        call.timeoutSeconds = self._patienceFor(path, call.rpc.managementClass)
         call.retriesLeft = self.retries
         self._issue(call, path)
 
@@ -196,18 +208,12 @@ class MADAgent(RPCs):
         self.port.close()
 
     def _made(self, name: str, payload: Any, modifier: int, keys: Keys, mask: int) -> Call:
-        rpc = RPCS.get(name)
-        if rpc is None:
-            raise InvalidRequest(f"there is no call {name}")
-        content = b""
-        kind = payload
+        more = b""
         if type(payload) is Query:
-            payload, mask = payload
-        if not isinstance(payload, type):
-            kind = type(payload)
-            content = payload.encode()
-        if name not in kind.rpcs:
-            raise InvalidRequest(f"{kind.__name__} is not for {name}, but for {', '.join(sorted(kind.rpcs))}")
+            payload, mask, more = payload
+        kind = checkedKind(name, payload)
+        rpc = RPCS[name]
+        content = b"" if kind is payload else payload.encode() + more
         if kind.vendorClass is not None:
             rpc = replace(rpc, managementClass=kind.vendorClass)
             keys = keys._replace(oui=kind.oui)
@@ -232,13 +238,17 @@ class MADAgent(RPCs):
             return
         self._begin(call, self._seconds())
         try:
-            if call.rpc.method is Method.GET_MULTI and not self.port.doesRMPP:
-                self._long.send(datagram, call.content, path, self._seconds())
-                self._longTurn()
-            else:
+            if call.rpc.method is not Method.GET_MULTI:
                 self._send(datagram, path, call.timeoutSeconds)
+            elif self.port.doesRMPP:
+                self._send(whole(datagram, call.content), path, call.timeoutSeconds)
+            else:
+                self._long.send(datagram, call.content, path, self._seconds())
+                for packet in self._long.outgoing():
+                    self._send(packet.datagram, packet.path)
+                self._longTurn()
         except RDMAError:
-            self._transactions.end(call)
+            self._forget(call)
             raise
         if self._timer is None or call.deadline < self._timerAt:
             self._reschedule()
@@ -252,12 +262,12 @@ class MADAgent(RPCs):
             )
         if isinstance(path, IBDRPath):
             raise InvalidRequest(f"{rpc.name} cannot go by a directed route")
-        return frame(
-            *(rpc.managementClass, rpc.method, identifier, call.kind.attributeID, call.modifier),
-            *(call.content, keys, call.mask),
-        )
+        head = rpc.managementClass, rpc.method, identifier, call.kind.attributeID, call.modifier
+        if rpc.method is Method.GET_MULTI:  # its content goes in segments
+            return frame(*head, b"", keys, call.mask, _LONG)
+        return frame(*head, call.content, keys, call.mask)
 
-    def _patienceFor(self, path: IBPath) -> float:
+    def _patienceFor(self, path: IBPath, managementClass: int) -> float:
         """Twice the time that a packet may be on its way, and that for the answer (IBA 13.4.6.2)."""
         if self.timeoutSeconds is not None:
             return self.timeoutSeconds
@@ -266,15 +276,25 @@ class MADAgent(RPCs):
         if known is None:
             way = lifetimeSeconds(self.port.endPort.subnetTimeout if code is None else code)
             known = self._patience[code] = 2 * way + lifetimeSeconds(RESPONSE_TIME)
-        return known
+        return known + self._slow.get((managementClass, path.dgid or path.dlid), 0.0) if self._slow else known
+
+    def _learn(self, call: Call, said: ClassPortInfo) -> None:
+        """How long this one takes to answer: remembered when that is longer than most do."""
+        key = call.rpc.managementClass, call.path.dgid or call.path.dlid
+        longer = lifetimeSeconds(said.responseTimeValue) - lifetimeSeconds(RESPONSE_TIME)
+        if longer > 0:
+            self._slow[key] = longer
+        else:
+            self._slow.pop(key, None)
 
     # IMADReceiver
 
     def received(self, datagram: bytes, envelope: object) -> None:
         """A datagram has come."""
-        if len(datagram) < 24:
+        if len(datagram) != MAD_LENGTH and not (self.port.doesRMPP and isLong(datagram)):
+            self._misshapen(datagram)
             return
-        managementClass, method, status, identifier = _HEAD.unpack_from(datagram)
+        base, managementClass, version, method, status, identifier, attributeID, modifier = _unpack(datagram)
         if not method & _RESPONSE and method != _TRAP_REPRESS:
             self._requested(datagram, envelope)
             return
@@ -282,31 +302,57 @@ class MADAgent(RPCs):
         if managementClass in RMPP_CLASSES and isLong(datagram) and not self.port.doesRMPP:
             self._longAnswer(call, datagram, envelope)
             return
-        if call is None:
+        if call is None or managementClass != call.datagram[1]:
             return  # late, or not ours
         if managementClass == _DIRECTED:
             status &= _NO_DIRECTION
-        if managementClass != call.datagram[1] or method != call.rpc.answer:
-            return
         if status:
             self._refused(call, status, datagram)
             return
         self._transactions.end(call)
+        kind = call.kind
         try:
-            answer = self._answer(call, managementClass, datagram)
+            if (
+                method != call.rpc.answer
+                or attributeID != kind.attributeID
+                or modifier != call.modifier
+                or base != 1
+                or version != call.datagram[2]
+            ):
+                check(call.rpc, kind, call.datagram, datagram)
+            offset = kind.dataOffset or OFFSETS[managementClass]
+            if call.rpc.answer in TABLES:  # a port that joins long messages brings them whole
+                if not isLong(datagram):
+                    raise WireError(kind.__name__, 24, "the table is no long message")
+                answer: Any = answerOf(call.rpc, kind, datagram, datagram[offset:])
+            else:
+                answer = kind.decode(datagram, offset)
         except WireError as error:
             call.failed(MADClassError(str(error), call.rpc, call.path, call.datagram, datagram))
             return
+        if kind is ClassPortInfo:
+            self._learn(call, answer)
         call.answered(answer)
 
-    def serve(self, server: Callable[[bytes, bytes, IBPath], None]) -> None:
+    def _misshapen(self, datagram: bytes) -> None:
+        """One that is too short or too long to be one (IBA 13.4.2)."""
+        call = self._transactions.find(_IDENTIFIER.unpack_from(datagram)[0]) if len(datagram) >= 16 else None
+        if call is None or datagram[1] != call.datagram[1] or not datagram[3] & _RESPONSE:
+            _log.debug("something of {length} bytes is no datagram", length=len(datagram))
+            return
+        self._forget(call)
+        said = f"{call.rpc.name}: the answer has {len(datagram)} bytes instead of {MAD_LENGTH}"
+        call.failed(MADClassError(said, call.rpc, call.path, call.datagram, datagram))
+
+    def serve(self, server: Callable[[bytes, bytes, IBPath], None], ended: Callable[[], None]) -> None:
         """
         Hand requests to this.
 
         @param server: gets the datagram, or a long message's first one; what it holds for the attribute; and
             the way that it took.
+        @param ended: is called when no more will come.
         """
-        self._server = server
+        self._server, self._serverEnd = server, ended
 
     def answer(self, datagram: bytes, path: IBPath, message: bytes | None = None) -> None:
         """
@@ -324,40 +370,47 @@ class MADAgent(RPCs):
 
     def _requested(self, datagram: bytes, envelope: object) -> None:
         """Somebody asks us, or goes on with a long message."""
+        if self._server is None:
+            return
         path = self.port.pathOf(envelope)
         if isLong(datagram) and not self.port.doesRMPP:
             self._longReceived(datagram, path)
-        elif self._server is not None:
-            offset = _OFFSETS[datagram[1]]
-            self._server(datagram, datagram[offset:], path)
+        else:
+            self._server(datagram, datagram[OFFSETS[datagram[1]] :], path)
 
     # Long messages.
 
-    def _longReceived(self, datagram: bytes, path: IBPath) -> None:
+    def _longReceived(self, datagram: bytes, path: IBPath, call: Call | None = None) -> None:
         try:
-            self._long.received(datagram, path, self._seconds())
+            if self._long.received(datagram, path, self._seconds()) and call is not None:
+                patience = max(call.timeoutSeconds, LONG_PATIENCE_SECONDS)
+                self._transactions.extend(call, self._seconds() + patience)
         except WireError as error:
             _log.warn("{path} sends nonsense: {error}", path=path, error=error)
         self._longTurn(path)
 
     def _longTurn(self, path: IBPath | None = None) -> None:
         """Send what is to be sent, and tell what has ended."""
-        for packet in self._long.outgoing():
-            self._send(packet.datagram, packet.path)
         for event in self._long.events():
             if isinstance(event, Received):
                 self._longArrived(event, path)
             elif isinstance(event, Failed):
-                call = self._transactions.find(event.transactionID)
-                if call is not None:
-                    self._transactions.end(call)
-                    why = f"{call.rpc.name}: the long message ended by {event.status.name}"
-                    call.failed(MADTransferError(why, event.status, call.rpc, call.path, call.datagram))
-            else:
-                call = self._transactions.find(event.transactionID)
-                if call is not None and call.rpc.method is Method.GET_MULTI:
-                    self._long.turn(call.datagram, call.path)
+                self._longFailed(event)
+        for packet in self._long.outgoing():
+            try:
+                self._send(packet.datagram, packet.path)
+            except RDMAError as error:  # as though it were lost
+                _log.debug("{path}: {error}", path=packet.path, error=error)
         self._rescheduleLong()
+
+    def _longFailed(self, event: Failed) -> None:
+        """A long message has not arrived."""
+        call = self._transactions.find(event.transactionID) if event.isOurs else None
+        if call is None or call.datagram[1] != event.managementClass:
+            _log.debug("a long message has ended: {status.name}", status=event.status)
+            return
+        self._forget(call)
+        call.failed(MADTransferError(event.status, event.byPeer, call.rpc, call.path, call.datagram))
 
     def _longArrived(self, event: Received, path: IBPath | None) -> None:
         first = event.first
@@ -365,28 +418,40 @@ class MADAgent(RPCs):
             if self._server is not None and path is not None:
                 self._server(first, event.message, path)
             return
-        call = self._transactions.find(_HEAD.unpack_from(first)[3])
+        call = self._callOf(first)
         if call is None:
+            return
+        status = _unpack(first)[4]
+        if status:
+            self._refused(call, status, first)
             return
         self._transactions.end(call)
         try:
-            kind = PathRecord if call.rpc.method is Method.GET_MULTI else call.kind
-            records = recordsOf(kind, first, event.message)
+            check(call.rpc, call.kind, call.datagram, first)
+            answer = answerOf(call.rpc, call.kind, first, event.message)
         except WireError as error:
             call.failed(MADClassError(str(error), call.rpc, call.path, call.datagram, first))
             return
-        call.answered(records)
+        call.answered(answer)
+
+    def _callOf(self, answer: bytes) -> Call | None:
+        """Whose answer it is."""
+        call = self._transactions.find(_IDENTIFIER.unpack_from(answer)[0])
+        return call if call is not None and call.datagram[1] == answer[1] else None
 
     def _rescheduleLong(self) -> None:
         if self._closed:
             return  # by who got an answer just now
         deadline = self._long.deadline()
         if self._longTimer is not None:
+            if deadline is not None and self._longTimerAt <= deadline:
+                return  # it finds out then
             self._longTimer.cancel()
             self._longTimer = None
         if deadline is not None:
+            self._longTimerAt = deadline
             delay = max(0.0, deadline - self._seconds())
-            self._longTimer = self._reactor.callLater(delay, self._longExpired)
+            self._longTimer = self.reactor.callLater(delay, self._longExpired)
 
     def _longExpired(self) -> None:
         self._longTimer = None
@@ -396,15 +461,14 @@ class MADAgent(RPCs):
     def _longAnswer(self, call: Call | None, datagram: bytes, envelope: object) -> None:
         """A packet of a long answer, or about a long question."""
         path = self.port.pathOf(envelope)
-        if call is not None:
-            self._transactions.extend(call, self._seconds() + call.timeoutSeconds)
-        elif not self._long.expects(datagram, path):
-            return  # late
-        self._longReceived(datagram, path)
+        if call is not None and call.datagram[1] != datagram[1]:
+            call = None  # another's: it only has the same transaction
+        if call is not None or self._long.expects(datagram, path):
+            self._longReceived(datagram, path, call)
 
     def undeliverable(self, datagram: bytes, reason: str) -> None:
         """The system says that one of ours went nowhere."""
-        call = self._transactions.find(_HEAD.unpack_from(datagram)[3])
+        call = self._transactions.find(_IDENTIFIER.unpack_from(datagram)[0])
         if call is not None:
             again, late = self._transactions.undeliverable(call, self._seconds())
             self._goOn(again, late, reason)
@@ -413,34 +477,25 @@ class MADAgent(RPCs):
         """The port is gone."""
         self._end(reason)
 
-    @staticmethod
-    def _answer(call: Call, managementClass: int, datagram: bytes) -> Attribute | list[Attribute]:
-        kind = call.kind
-        (attributeID,) = _ATTRIBUTE.unpack_from(datagram)
-        if attributeID != kind.attributeID:
-            raise WireError(kind.__name__, 16, f"the answer is of attribute {attributeID:#06x}")
-        offset = _OFFSETS[managementClass]
-        if call.rpc.answer in _TABLES:  # a port that joins long messages brings them whole
-            return recordsOf(kind, datagram, datagram[offset:])
-        if len(datagram) < offset + kind.size:
-            datagram = datagram.ljust(offset + kind.size, b"\0")
-        return kind.decode(datagram, offset)
-
     def _refused(self, call: Call, status: int, datagram: bytes) -> None:
         """BUSY, redirected, or an error."""
         said = MADStatus(status)
         if said.isBusy and self._transactions.busy(call, self._seconds()):
             self._reschedule()
             return
-        self._transactions.end(call)
-        if said.isRedirect and call.redirections < MOST_REDIRECTIONS:
-            call.redirections += 1
-            try:
-                self._issue(call, redirected(call.path, datagram))
-            except RDMAError as error:
-                call.failed(error)
-            return
-        call.failed(MADError(call.rpc, call.path, status, call.datagram, datagram))
+        self._forget(call)
+        why = ""
+        if said.isRedirect and call.rpc.managementClass != _SUBN:
+            way = redirected(call.path, datagram)
+            if way is not None and call.redirections < MOST_REDIRECTIONS:
+                call.redirections += 1
+                try:
+                    self._issue(call, way)
+                except RDMAError as error:
+                    call.failed(error)
+                return
+            why = " to nobody" if way is None else f" for the {call.redirections + 1}th time"
+        call.failed(MADError(call.rpc, call.path, status, call.datagram, datagram, why))
 
     # Time.
 
@@ -453,7 +508,7 @@ class MADAgent(RPCs):
                 return
             self._timer.cancel()
         self._timerAt = deadline
-        self._timer = self._reactor.callLater(max(0.0, deadline - self._seconds()), self._expired)
+        self._timer = self.reactor.callLater(max(0.0, deadline - self._seconds()), self._expired)
 
     def _expired(self) -> None:
         self._timer = None
@@ -463,15 +518,26 @@ class MADAgent(RPCs):
 
     def _goOn(self, again: Sequence[Call], late: Sequence[Call], why: str) -> None:
         for call in again:
+            if self._transactions.find(call.identifier) is not call:
+                continue  # who heard of another one's end has cancelled it
             try:
-                self._send(call.datagram, call.path, call.timeoutSeconds)
+                if call.rpc.managementClass in RMPP_CLASSES and self._hasBegun(call):
+                    self._forget(call)
+                    self._issue(call, call.path)
+                else:
+                    self._send(call.datagram, call.path, call.timeoutSeconds)
             except RDMAError as error:
-                self._transactions.end(call)
+                self._forget(call)
                 call.failed(error)
         for call in late:
             if call.rpc.managementClass in RMPP_CLASSES:
                 self._forget(call)
-            call.failed(MADTimeoutError(f"{call.rpc.name}: {why}", call.rpc, call.path, call.datagram))
+            said = f"{call.rpc.name}: {why}{silence(call.rpc, call.path, call.keys.mkey)}"
+            call.failed(MADTimeoutError(said, call.rpc, call.path, call.datagram))
+
+    def _hasBegun(self, call: Call) -> bool:
+        """Whether a long question or answer is on its way: it cannot be begun again by the same name."""
+        return call.rpc.method is Method.GET_MULTI or self._long.isAnswering(call.datagram)
 
     def _end(self, reason: str) -> None:
         if self._closed:
@@ -485,50 +551,4 @@ class MADAgent(RPCs):
             self._longTimer = None
         for call in self._transactions.clear():
             call.failed(DeviceUnavailable(reason))
-
-
-def redirected(path: IBPath, datagram: bytes) -> IBPath:
-    """
-    The path to whom an answer names instead of the one who was asked (IBA 13.4.8.1).
-
-    @raise WireError: it is too short.
-    """
-    info = ClassPortInfo.decode(datagram, _OFFSETS[datagram[1]])
-    hasGID = any(info.redirectGID.raw)
-    return IBPath(
-        slid=path.slid,
-        dlid=LID(info.redirectLID) or path.dlid,
-        serviceLevel=info.redirectServiceLevel,
-        sgid=path.sgid,
-        dgid=info.redirectGID if hasGID and (path.hasGRH or not info.redirectLID) else None,
-        trafficClass=info.redirectTrafficClass,
-        flowLabel=info.redirectFlowLabel,
-        pkey=PKey(info.redirectPKey) or path.pkey,
-        dqpn=QPN(info.redirectQPN) or QPN(1),
-        qkey=info.redirectQKey or GMP_QKEY,
-        packetLifeTime=path.packetLifeTime,
-    )
-
-
-def recordsOf(kind: type[Attribute], first: bytes, message: bytes) -> list[Attribute]:
-    """
-    The records of a table.
-
-    @param first: its first datagram, whose header says how far they are apart.
-    @raise WireError: they do not fill it.
-    """
-    if first[1] != ManagementClass.SUBN_ADM:
-        return [kind.decode(message.ljust(kind.size, b"\0"))]
-    distance = SAFormat.decode(first[:256].ljust(256, b"\0")).attributeOffset * 8 or -(-kind.size // 8) * 8
-    if distance < kind.size:
-        raise WireError(kind.__name__, 44, f"records of {kind.size} bytes are {distance} apart")
-    if not message:
-        return []
-    count = (len(message) + distance - kind.size) // distance
-    decode = kind.decode
-    return [decode(message, number * distance) for number in range(count)]
-
-
-def whole(first: bytes, message: bytes) -> bytes:
-    """A long message as ports take it that cut it themselves: the headers, then all of it."""
-    return first[: _OFFSETS[first[1]]] + message
+        self._serverEnd()

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from txrdma.error import RDMAError, Refused
 from txrdma.iba.path import IBPath
+from txrdma.iba.types import DEFAULT_PKEY
+from txrdma.mad._rmpp import WORDS
 from txrdma.mad.attributes import Attribute, ManagementClass, RPC
 from txrdma.mad.dump import dumped
 from txrdma.mad.messages import MADStatus, RMPPStatus
@@ -49,6 +51,15 @@ class MADTimeoutError(MADFailure):
     """Nobody answered in time, however often we asked."""
 
 
+def silence(rpc: RPC, path: IBPath, mkey: int) -> str:
+    """What may be behind it when nobody answers, but that nobody is there (IBA 14.2.4, 10.9)."""
+    if rpc.managementClass is ManagementClass.SUBN_LID:
+        return f"; a port whose M_Key is not {mkey:#x} may be silent, too"
+    if path.pkey != DEFAULT_PKEY:
+        return f"; a port outside of partition {path.pkey:#06x} is silent, too"
+    return ""
+
+
 class MADClassError(MADFailure):
     """What came back is no answer to the call: of another class, attribute or length."""
 
@@ -57,12 +68,16 @@ class MADTransferError(MADFailure):
     """
     A long message, of ours or of the answer, did not get through.
 
-    @ivar status: why, as the one said who gave up.
+    @ivar status: why, as the one said who gave up; C{byPeer} says whether that was not we.
     """
 
-    def __init__(self, message: str, status: RMPPStatus, rpc: RPC, path: IBPath, request: bytes) -> None:
-        super().__init__(message, rpc, path, request)
+    def __init__(self, status: RMPPStatus, byPeer: bool, rpc: RPC, path: IBPath, request: bytes) -> None:
+        words = WORDS.get(status, "for a reason of its own")
+        who = "the peer" if byPeer else "we"
+        said = f"{rpc.name}: {who} gave up the long message: {words} ({status.name})"
+        super().__init__(said, rpc, path, request)
         self.status = status
+        self.byPeer = byPeer
 
 
 class MADError(MADFailure, Refused):
@@ -72,8 +87,11 @@ class MADError(MADFailure, Refused):
     @ivar status: as it came; C{words} says it in words.
     """
 
-    def __init__(self, rpc: RPC, path: IBPath, status: int, request: bytes, reply: bytes) -> None:
-        words = MADStatus(status).words(rpc.managementClass) or "no reason"
+    def __init__(
+        self, rpc: RPC, path: IBPath, status: int, request: bytes, reply: bytes, further: str = ""
+    ) -> None:
+        """@param further: what else is to say, behind the words."""
+        words = (MADStatus(status).words(rpc.managementClass) or "no reason") + further
         MADFailure.__init__(self, f"{rpc.name}: status {status:#06x}, {words}", rpc, path, request, reply)
         self.status = status
         self.words = words

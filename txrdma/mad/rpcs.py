@@ -7,17 +7,48 @@ Follows InfiniBand Architecture vol. 1, 13.4.5 (methods), and chapters 14 to 16 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Generic, TypeVar, Union
+from difflib import get_close_matches
+from typing import Any, Final, Generic, TypeVar, Union
 
 from twisted.internet.defer import Deferred
 
+from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
 from txrdma.mad._frames import Keys
-from txrdma.mad.attributes import Attribute
+from txrdma.mad.attributes import Attribute, ManagementClass, Method, RPCS
 from txrdma.mad.sa import MultiPathRecord, PathRecord, Query, Record
 
 A = TypeVar("A", bound=Attribute)
 R = TypeVar("R", bound=Record)
+
+
+_NAMES: Final = {(rpc.managementClass, rpc.method): rpc.name for rpc in RPCS.values()}
+
+
+def nameOf(managementClass: int, method: int) -> str:
+    """What the call of this class and method is called; C{""} when there is none."""
+    if managementClass == ManagementClass.SUBN_DIRECTED:
+        managementClass = ManagementClass.SUBN_LID
+    elif 0x09 <= managementClass <= 0x0F or 0x30 <= managementClass <= 0x4F:
+        managementClass = ManagementClass.VENDOR_09
+    return _NAMES.get((ManagementClass(managementClass), Method(method)), "")
+
+
+def checkedKind(name: str, payload: object) -> type[Attribute]:
+    """
+    The attribute that a call of that name would carry.
+
+    @raise InvalidRequest: there is no such call, or it carries no such thing; says what there is.
+    """
+    kind = payload if isinstance(payload, type) else type(payload)
+    if not issubclass(kind, Attribute):
+        raise InvalidRequest(f"{name} carries attributes, classes or instances, but not {payload!r}")
+    if name in kind.rpcs:
+        return kind
+    if name not in RPCS:
+        near = get_close_matches(name, RPCS, 6, 0.5) or RPCS
+        raise InvalidRequest(f"there is no call {name}; there are {', '.join(near)}")
+    raise InvalidRequest(f"{kind.__name__} is not for {name}, but for {', '.join(sorted(kind.rpcs))}")
 
 
 class _Calling:

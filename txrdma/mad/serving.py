@@ -1,23 +1,26 @@
 """
-The other side of calls: handlers that answer requests, one for each class.
+The other side of calls: handlers that answer requests, one for each class and method.
 
 Follows InfiniBand Architecture vol. 1, 13.4.6 (what must be answered, and how) and 13.4.7 (status). A request
-gets an answer whatever happens: what nobody serves, or what fails, becomes a status.
+gets an answer whatever happens: what nobody serves, or what fails, becomes a status. What is no request, by
+its length, queue pair or method, gets none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.error import WireError
+from txrdma.error import RDMAError, WireError
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.interfaces import IMADHandler
 from txrdma.mad._frames import frame, Keys, managementPacket, NO_KEYS
+from txrdma.mad._recent import Recent
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.attributes import Attribute, attributeOf, ManagementClass, Method
 from txrdma.mad.errors import MADRefusal
@@ -31,8 +34,15 @@ from txrdma.mad.messages import (
     RMPPType,
     VendorOUIFormat,
 )
+from txrdma.mad.rpcs import nameOf
 
 _log = Logger()
+
+ANSWER_SECONDS: Final = 20.0
+"""How long handlers may take: whoever asks has given up long before."""
+
+MOST_PENDING: Final = 1024
+"""Requests whose handlers have not answered yet; to more of them the answer is BUSY."""
 
 _ANSWERS: Final = {
     Method.GET: Method.GET_RESP,
@@ -45,27 +55,47 @@ _ANSWERS: Final = {
     Method.DELETE: Method.DELETE_RESP,
 }
 _TABLES: Final = (Method.GET_TABLE_RESP, Method.GET_MULTI_RESP)
+_RESPONSE: Final = 0x80
 _NO_RESOURCES: Final = 0x0100
+_MANAGEMENT: Final = (ManagementClass.SUBN_LID, ManagementClass.SUBN_DIRECTED)
 
 NoticeListener = Callable[[Notice, IBPath], None]
 """Is told of a notice, and the way that it came."""
+
+_Who = tuple[object, ...]
+"""A request: who asks, and by which transaction."""
+
+
+class _Pending(NamedTuple):
+    """A request whose handler has not answered yet."""
+
+    request: MADRequest
+    answer: Deferred[Any]
+    timer: IDelayedCall
 
 
 class MADServer:
     """
     Answers the requests that come through an agent's port.
 
-    Traps and reports are acknowledged, and go to those who listen for notices.
+    A request that is sent again while its handler is at work is the same one. Traps and reports are
+    acknowledged, and go to those who listen for notices: once, however often their sender repeats them.
     """
 
-    def __init__(self, agent: MADAgent) -> None:
+    def __init__(self, agent: MADAgent, *, answerSeconds: float = ANSWER_SECONDS) -> None:
         """
         @param agent: remains its owner's; all its requests are the server's from now on.
+        @param answerSeconds: when to cancel what a handler does, and to answer BUSY.
         """
+        self.answerSeconds = answerSeconds
         self._agent = agent
-        self._handlers: dict[int, tuple[IMADHandler, frozenset[int]]] = {}
+        self._reactor = agent.reactor
+        self._handlers: dict[tuple[int, int, int], IMADHandler] = {}
+        self._pending: dict[_Who, _Pending] = {}
         self._listeners: dict[object, NoticeListener] = {}
-        agent.serve(self._requested)
+        self._listened: dict[tuple[int, int], tuple[int, Callable[[], None]]] = {}
+        self._notices: Recent[_Who] = Recent()
+        agent.serve(self._requested, self._forgetAll)
 
     def handle(
         self, managementClass: int, handler: IMADHandler, methods: Sequence[int], oui: int = 0
@@ -73,27 +103,51 @@ class MADServer:
         """
         Answer requests of this class by C{handler}; the answer ends it.
 
+        @param oui: of whose, in the second range of vendors' classes.
         @raise txrdma.error.ResourceExhausted: somebody else on this host takes them already.
         """
         unserve = self._agent.port.serve(managementClass, methods, oui)
-        self._handlers[managementClass] = (handler, frozenset(methods))
+        keys = [(int(managementClass), int(method), oui) for method in methods]
+        self._handlers.update(dict.fromkeys(keys, handler))
 
         def end() -> None:
-            if self._handlers.get(managementClass, (None,))[0] is handler:
-                del self._handlers[managementClass]
+            for key in keys:
+                if self._handlers.get(key) is handler:
+                    del self._handlers[key]
             unserve()
 
         return end
 
-    def listen(self, listener: NoticeListener) -> Callable[[], None]:
-        """Tell of every trap and report; the answer ends it."""
+    def listen(
+        self, listener: NoticeListener, managementClass: int = 0, methods: Sequence[int] = ()
+    ) -> Callable[[], None]:
+        """
+        Tell of every trap and report; the answer ends it.
+
+        @param managementClass: have the port bring these, where nobody else has said so: C{methods} of that
+            class, C{Method.TRAP} or C{Method.REPORT}.
+        @raise txrdma.error.ResourceExhausted: somebody else on this host takes them already.
+        """
+        wanted = [(int(managementClass), int(method)) for method in methods]
+        for kind in wanted:
+            count, unserve = self._listened.get(kind) or (0, self._agent.port.serve(kind[0], kind[1:]))
+            self._listened[kind] = (count + 1, unserve)
         key = object()
         self._listeners[key] = listener
 
         def end() -> None:
-            self._listeners.pop(key, None)
+            if self._listeners.pop(key, None) is None:
+                return
+            for kind in wanted:
+                count, unserve = self._listened.pop(kind)
+                if count > 1:
+                    self._listened[kind] = (count - 1, unserve)
+                else:
+                    unserve()
 
         return end
+
+    # Requests.
 
     def _requested(self, datagram: bytes, message: bytes, path: IBPath) -> None:
         try:
@@ -101,70 +155,127 @@ class MADServer:
         except WireError as error:
             _log.warn("{path} asks nonsense: {error}", path=path, error=error)
             return
-        method = request.header.method
-        if isinstance(request.payload, Notice) and method in (Method.TRAP, Method.REPORT):
-            self._noticed(request, request.payload)
+        header = request.header
+        if (header.managementClass in _MANAGEMENT) != (path.dqpn == 0):
+            _log.warn("{path} asks the wrong queue pair", path=path)  # IBA 13.5.1: no answer
             return
-        if method not in _ANSWERS:
-            method = Method.GET  # whatever it was, the answer is an error
-        entry = self._handlers.get(request.header.managementClass)
-        if entry is None or request.header.method not in entry[1]:
-            self._answer(request, None, MADStatus.UNSUPPORTED_METHOD)
-            return
-        if request.payload is None:
-            self._answer(request, None, MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
-            return
-        done: Deferred[Any] = maybeDeferred(entry[0].handle, request)
-        done.addCallbacks(self._handled, self._failed, callbackArgs=(request,), errbackArgs=(request,))
-        done.addErrback(lambda failure: _log.failure("while answering", failure))
+        handler = self._handlers.get((header.managementClass, header.method, _ouiOf(request)))
+        status = _unfit(request)
+        if not status and header.method in (Method.TRAP, Method.REPORT) and handler is None:
+            status = self._noticed(request)
+        elif not status:
+            status = self._served(request, handler)
+        if status:
+            self._answer(request, None, status)
 
-    def _noticed(self, request: MADRequest, notice: Notice) -> None:
+    def _served(self, request: MADRequest, handler: IMADHandler | None) -> int:
+        """Have it handled; or tell why not."""
+        if handler is None:
+            return MADStatus.UNSUPPORTED_METHOD
+        header = request.header
+        if (
+            request.payload is None
+            or nameOf(header.managementClass, header.method) not in request.payload.rpcs
+        ):
+            return MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
+        who = _whoOf(request)
+        if who in self._pending:
+            return 0  # it is the same one, sent again
+        if len(self._pending) >= MOST_PENDING:
+            return MADStatus.BUSY
+        answer: Deferred[Any] = maybeDeferred(handler.handle, request)
+        if not answer.called or answer.paused:
+            timer = self._reactor.callLater(self.answerSeconds, self._tooLate, who)
+            self._pending[who] = _Pending(request, answer, timer)
+            answer.addBoth(self._later, who, answer)
+        answer.addCallbacks(self._handled, self._failed, callbackArgs=(request,), errbackArgs=(request,))
+        return 0
+
+    def _later(self, result: Any, who: _Who, answer: Deferred[Any]) -> Any:
+        """A handler has made up its mind; it may have been given up before."""
+        pending = self._pending.get(who)
+        if pending is None or pending.answer is not answer:
+            return None
+        del self._pending[who]
+        if pending.timer.active():
+            pending.timer.cancel()
+        return result
+
+    def _tooLate(self, who: _Who) -> None:
+        request = self._pending[who].request
+        _log.warn(
+            "nobody answers {path} within {seconds} seconds", path=request.path, seconds=self.answerSeconds
+        )
+        self._giveUp(who)
+        self._answer(request, None, MADStatus.BUSY)
+
+    def _giveUp(self, who: _Who) -> None:
+        """Cancel what a handler does; what it says then, nobody hears."""
+        pending = self._pending.pop(who)
+        if pending.timer.active():
+            pending.timer.cancel()
+        try:
+            pending.answer.cancel()
+        except Exception:
+            _log.failure("while a handler was given up")
+
+    def _forgetAll(self) -> None:
+        """The agent is closed."""
+        for who in tuple(self._pending):
+            self._giveUp(who)
+
+    def _noticed(self, request: MADRequest) -> int:
+        notice = request.payload
+        if not isinstance(notice, Notice):
+            return MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
         self._answer(request, notice, 0)
+        if not self._notices.isNew(_whoOf(request), notice.encode(), self._reactor.seconds()):
+            return 0
         for listener in tuple(self._listeners.values()):
             try:
                 listener(notice, request.path)
             except Exception:
                 _log.failure("while {listener!r} heard a notice", listener=listener)
+        return 0
+
+    # Answers.
 
     def _handled(self, result: object, request: MADRequest) -> None:
-        if isinstance(result, list) or isinstance(result, Attribute):
-            self._answer(request, result, 0)
-        elif result is not None:
-            raise TypeError(f"a handler answered {result!r}")
+        if result is None:
+            return
+        try:
+            self._answer(request, _payloadOf(result, request), 0)
+        except Exception:
+            _log.failure("no answer can be made of what a handler has said")
+            self._answer(request, None, _trouble(request))
 
     def _failed(self, failure: Failure, request: MADRequest) -> None:
-        if failure.check(MADRefusal):
-            refusal = failure.value
-            assert isinstance(refusal, MADRefusal)
-            self._answer(request, refusal.payload, refusal.status)
+        if not failure.check(MADRefusal):
+            _log.failure("while a handler answered a request", failure)
+            self._answer(request, None, _trouble(request))
             return
-        _log.failure("while a handler answered a request", failure)
-        isSA = request.header.managementClass is ManagementClass.SUBN_ADM
-        self._answer(request, None, _NO_RESOURCES if isSA else MADStatus.INVALID_FIELD)
+        refusal = failure.value
+        assert isinstance(refusal, MADRefusal)
+        try:
+            self._answer(request, refusal.payload, refusal.status)
+        except Exception:
+            _log.failure("no answer can be made of a handler's refusal")
+            self._answer(request, None, _trouble(request))
 
     def _answer(self, request: MADRequest, said: Attribute | list[Attribute] | None, status: int) -> None:
-        header = request.header
-        answer = _ANSWERS.get(Method(header.method), Method.GET_RESP)
-        path = request.path.reverse()
-        if header.managementClass in (ManagementClass.SUBN_LID, ManagementClass.SUBN_DIRECTED):
-            content = said.encode() if isinstance(said, Attribute) else request.data[:64]
-            self._agent.answer(_managementAnswer(request, answer, content, status), path)
-            return
-        records = said if isinstance(said, list) else [] if said is None else [said]
-        isTable = answer in _TABLES and not status
-        distance = -(-records[0].size // 8) * 8 if records else 0
-        content = b"".join(record.encode().ljust(distance if isTable else 0, b"\0") for record in records)
-        if said is None and status:
-            content = request.data[: 256 - formatOf(header.managementClass).dataOffset]  # type: ignore[attr-defined]  # every frame has it
-        rmpp = RMPPHeader(version=1, type=RMPPType.DATA, active=True) if isTable else None
-        datagram = frame(
-            *(header.managementClass, answer, header.transactionID, header.attributeID),
-            *(header.attributeModifier, b"" if isTable else content, _keys(request), 0),
-            rmpp=rmpp,
-            status=status,
-            attributeOffset=distance // 8 if isTable else 0,
-        )
-        self._agent.answer(datagram, path, content if isTable else None)
+        """
+        Answer.
+
+        @raise WireError: what was said has no place in an answer; not when nothing was.
+        @raise txrdma.error.InvalidRequest: the same.
+        """
+        if request.header.method == Method.SEND:
+            return  # nobody waits for an answer (IBA 13.4.5)
+        datagram, message = _written(request, said, status)
+        try:
+            self._agent.answer(datagram, request.path.reverse(), message)
+        except (RDMAError, ValueError) as error:
+            _log.warn("no answer gets to {path}: {error}", path=request.path, error=error)
 
 
 def _read(datagram: bytes, message: bytes, path: IBPath) -> MADRequest:
@@ -178,6 +289,75 @@ def _read(datagram: bytes, message: bytes, path: IBPath) -> MADRequest:
     payload = None if kind is None else kind.decode(message.ljust(kind.size, b"\0"))
     frame = formatOf(header.managementClass).decode(datagram.ljust(256, b"\0"))
     return MADRequest(header, frame, payload, message, path)
+
+
+def _unfit(request: MADRequest) -> int:
+    """The status for a request of a version that we do not speak; else 0."""
+    header = request.header
+    version: int = formatOf(header.managementClass).classVersion  # type: ignore[attr-defined]  # every frame has it
+    return MADStatus.UNSUPPORTED_VERSION if (header.baseVersion, header.classVersion) != (1, version) else 0
+
+
+def _whoOf(request: MADRequest) -> _Who:
+    header, path = request.header, request.path
+    about = (header.managementClass, header.method, header.transactionID, header.attributeID)
+    return path.slid, path.sgid, path.sqpn, isinstance(path, IBDRPath) and path.drPath, *about
+
+
+def _ouiOf(request: MADRequest) -> int:
+    return request.frame.oui if isinstance(request.frame, VendorOUIFormat) else 0
+
+
+def _trouble(request: MADRequest) -> int:
+    """The status that says that it is our fault; there is none for that but subnet administration's."""
+    isSA = request.header.managementClass is ManagementClass.SUBN_ADM
+    return _NO_RESOURCES if isSA else MADStatus.INVALID_FIELD
+
+
+def _answerTo(request: MADRequest) -> int:
+    """The method of the answer."""
+    method = request.header.method
+    return _ANSWERS.get(method, method | _RESPONSE)
+
+
+def _payloadOf(result: object, request: MADRequest) -> Attribute | list[Attribute]:
+    """
+    What a handler has returned, when that can be an answer.
+
+    @raise TypeError: it cannot.
+    """
+    if isinstance(result, Attribute):
+        return result
+    if isinstance(result, list) and _answerTo(request) in _TABLES:
+        if len({type(record) for record in result}) <= 1 and all(isinstance(r, Attribute) for r in result):
+            return result
+    raise TypeError(f"a handler answered {result!r} to {request.header.method.name}")
+
+
+def _written(
+    request: MADRequest, said: Attribute | list[Attribute] | None, status: int
+) -> tuple[bytes, bytes | None]:
+    """The datagram of an answer, and the message that it begins when it is a long one."""
+    header = request.header
+    answer = _answerTo(request)
+    if header.managementClass in _MANAGEMENT:
+        content = said.encode() if isinstance(said, Attribute) else request.data[:64]
+        return _managementAnswer(request, answer, content, status), None
+    records = said if isinstance(said, list) else [] if said is None else [said]
+    isTable = answer in _TABLES and not status
+    distance = -(-records[0].size // 8) * 8 if records else 0
+    content = b"".join(record.encode().ljust(distance if isTable else 0, b"\0") for record in records)
+    if said is None and status:
+        content = request.data[: 256 - formatOf(header.managementClass).dataOffset]  # type: ignore[attr-defined]  # every frame has it
+    rmpp = RMPPHeader(version=1, type=RMPPType.DATA, active=True) if isTable else None
+    datagram = frame(
+        *(header.managementClass, answer, header.transactionID, header.attributeID),
+        *(header.attributeModifier, b"" if isTable else content, _keys(request), 0),
+        rmpp=rmpp,
+        status=status,
+        attributeOffset=distance // 8 if isTable else 0,
+    )
+    return datagram, content if isTable else None
 
 
 def _keys(request: MADRequest) -> Keys:

@@ -19,7 +19,11 @@ from txrdma.interfaces import IMADPort, IMADReceiver
 
 @implementer(IMADPort)
 class WiredPort:
-    """An end of the wire."""
+    """
+    An end of the wire.
+
+    @ivar failing: what sending raises, the next times.
+    """
 
     transactionIDBits = 32
     hasSMI = True
@@ -33,6 +37,7 @@ class WiredPort:
         self.receiver: IMADReceiver | None = None
         self._wire = wire
         self.isClosed = False
+        self.failing: list[Exception] = []
 
     def start(self, receiver: IMADReceiver) -> None:
         self.receiver = receiver
@@ -41,6 +46,8 @@ class WiredPort:
         return lambda: None
 
     def send(self, datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
+        if self.failing:
+            raise self.failing.pop(0)
         self._wire.carry(bytes(datagram), path, self)
 
     def pathOf(self, envelope: object) -> IBPath:
@@ -60,6 +67,7 @@ class Wire:
 
     @ivar sent: every datagram that was sent, and the LID of who sent it.
     @ivar lose: says which datagrams are lost.
+    @ivar change: what becomes of a datagram on the way: none, one, or more.
     """
 
     def __init__(self, clock: Clock, seed: int = 0, loss: float = 0.0) -> None:
@@ -67,6 +75,7 @@ class Wire:
         self.sent: list[tuple[int, bytes]] = []
         self.random = Random(seed)
         self.lose: Callable[[bytes], bool] = lambda datagram: self.random.random() < loss
+        self.change: Callable[[bytes], Sequence[bytes]] = lambda datagram: (datagram,)
         self.ports = (WiredPort(self, 1), WiredPort(self, 2))
 
     def carry(self, datagram: bytes, path: IBPath, source: WiredPort) -> None:
@@ -78,10 +87,10 @@ class Wire:
         other = self.ports[1 if source is self.ports[0] else 0]
         if path.dlid not in (other.endPort.lid, 0xFFFF):
             return
-        came = IBPath(
-            slid=lid, dlid=other.endPort.lid, sqpn=QPN(1), dqpn=QPN(1), pkey=path.pkey, qkey=path.qkey
-        )
-        self.clock.callLater(0.001, self._arrive, other, datagram, came)
+        qpn = QPN(0 if datagram[1:2] in (b"\x01", b"\x81") else 1)
+        came = IBPath(slid=lid, dlid=other.endPort.lid, sqpn=qpn, dqpn=qpn, pkey=path.pkey, qkey=path.qkey)
+        for one in self.change(datagram):
+            self.clock.callLater(0.001, self._arrive, other, one, came)
 
     @staticmethod
     def _arrive(port: WiredPort, datagram: bytes, path: IBPath) -> None:

@@ -263,15 +263,14 @@ class AgentTests(SynchronousTestCase):
         self.failureResultOf(call, MADClassError)
 
     def test_strangeAnswers(self) -> None:
-        """What does not fit to anything is ignored: other classes, methods, transactions, lengths."""
+        """What does not fit to anything is ignored: other classes and transactions, and what is cut off."""
         call = self.agent.SubnGet(NodeInfo, TO_2)
         sent = self.wire.sent[0][1]
         answer = sent[:3] + b"\x81" + sent[4:]
         for strange in (
             b"",
-            answer[:20],
+            answer[:15],
             answer[:1] + b"\x04" + answer[2:],
-            answer[:3] + b"\x92" + answer[4:],
             answer[:15] + bytes((answer[15] ^ 1,)) + answer[16:],
         ):
             self.agent.received(strange, TO_2)

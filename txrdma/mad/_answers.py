@@ -1,0 +1,112 @@
+"""
+What answers say: whether they are answers at all, to whom they redirect, the records of tables.
+
+Follows InfiniBand Architecture vol. 1, 13.4.6.4 (which answer belongs to which request), 13.4.8.1
+(redirection) and 15.2.1 (tables). Nothing here reads a clock or a socket.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from txrdma.error import WireError
+from txrdma.iba.path import GMP_QKEY, IBPath
+from txrdma.iba.types import LID, PKey, QPN
+from txrdma.mad.attributes import Attribute, Method, RPC
+from txrdma.mad.messages import ClassPortInfo, formatOf, MAD_LENGTH, SAFormat
+from txrdma.mad.sa import PathRecord
+
+HEADER: Final = Struct(">BBBBH2xQH2xI")
+"""Base version, class, class version, method, status, transaction, attribute, modifier."""
+
+OFFSETS: Final = {number: formatOf(number).dataOffset for number in range(256)}  # type: ignore[attr-defined]  # every frame has it
+"""Where each class has what is for the attribute."""
+
+TABLES: Final = (Method.GET_TABLE_RESP, Method.GET_MULTI_RESP)
+
+
+def check(rpc: RPC, kind: type[Attribute], request: bytes, answer: bytes) -> None:
+    """
+    Hold an answer of the same class and transaction against its request.
+
+    @raise WireError: it answers something else.
+    """
+    name = kind.__name__
+    base, _, version, method, _, _, attributeID, modifier = HEADER.unpack_from(answer)
+    asked = HEADER.unpack_from(request)
+    if method != rpc.answer:
+        raise WireError(name, 3, f"{rpc.name} is answered by {Method(method).name}")
+    if (base, version) != (asked[0], asked[2]):
+        raise WireError(name, 0, f"the answer is of version {base}, its class of {version}")
+    if not isOf(rpc, kind, attributeID):
+        raise WireError(name, 16, f"the answer is of attribute {attributeID:#06x}")
+    if modifier != asked[7]:
+        raise WireError(name, 20, f"the answer has the modifier {modifier:#x}, {asked[7]:#x} was asked for")
+
+
+def isOf(rpc: RPC, kind: type[Attribute], attributeID: int) -> bool:
+    """Whether an answer may be of this attribute: one to GetMulti is of paths, and some say so."""
+    return attributeID in (kind.attributeID, PathRecord.attributeID if rpc.method is Method.GET_MULTI else -1)
+
+
+def answerOf(rpc: RPC, kind: type[Attribute], first: bytes, message: bytes) -> Attribute | list[Attribute]:
+    """
+    What a long answer says.
+
+    @param first: its first datagram; C{message} is what all of them hold for the attribute.
+    @raise WireError: it is not what was asked for.
+    """
+    if rpc.answer in TABLES:
+        return recordsOf(PathRecord if rpc.method is Method.GET_MULTI else kind, first, message)
+    return kind.decode(message)
+
+
+def redirected(path: IBPath, datagram: bytes) -> IBPath | None:
+    """
+    The path to whom an answer names instead of the one who was asked (IBA 13.4.8.1).
+
+    @return: None when it names nobody.
+    @raise WireError: it is too short.
+    """
+    info = ClassPortInfo.decode(datagram, OFFSETS[datagram[1]])
+    hasGID = any(info.redirectGID.raw)
+    if not hasGID and not info.redirectLID:
+        return None
+    return IBPath(
+        slid=path.slid,
+        dlid=LID(info.redirectLID) or path.dlid,
+        serviceLevel=info.redirectServiceLevel,
+        sgid=path.sgid,
+        dgid=info.redirectGID if hasGID and (path.hasGRH or not info.redirectLID) else None,
+        trafficClass=info.redirectTrafficClass,
+        flowLabel=info.redirectFlowLabel,
+        pkey=PKey(info.redirectPKey) or path.pkey,
+        dqpn=QPN(info.redirectQPN) or QPN(1),
+        qkey=info.redirectQKey or GMP_QKEY,
+        packetLifeTime=path.packetLifeTime,
+    )
+
+
+def recordsOf(kind: type[Attribute], first: bytes, message: bytes) -> list[Attribute]:
+    """
+    The records of a table.
+
+    @param first: its first datagram, whose header says how far they are apart.
+    @raise WireError: they do not fill it.
+    """
+    size = kind.size
+    header = first if len(first) == MAD_LENGTH else first[:MAD_LENGTH].ljust(MAD_LENGTH, b"\0")
+    distance = SAFormat.decode(header).attributeOffset * 8 or -(-size // 8) * 8
+    if distance < size:
+        raise WireError(kind.__name__, 44, f"records of {size} bytes are {distance} apart")
+    count = (len(message) + distance - size) // distance
+    if any(message[count * distance :]):
+        raise WireError(kind.__name__, 44, f"behind {count} records there is a part of one")
+    decode = kind.decode
+    return [decode(message, number * distance) for number in range(count)]
+
+
+def whole(first: bytes, message: bytes) -> bytes:
+    """A long message as ports take it that cut it themselves: the headers, then all of it."""
+    return first[: OFFSETS[first[1]]] + message

@@ -1,0 +1,37 @@
+"""
+What has come a short while ago, so that what comes again is known.
+
+Nothing here reads a clock or a socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final, Generic, TypeVar
+
+REMEMBERED_SECONDS: Final = 10.0
+MOST_REMEMBERED: Final = 1024
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Recent(Generic[K]):
+    """Remembers what came lately, but not without end."""
+
+    __slots__ = ("_known", "_most", "_seconds")
+
+    def __init__(self, seconds: float = REMEMBERED_SECONDS, most: int = MOST_REMEMBERED) -> None:
+        self._seconds = seconds
+        self._most = most
+        self._known: dict[K, tuple[bytes, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def isNew(self, key: K, content: bytes, now: float) -> bool:
+        """Whether the same has not come for a while."""
+        known = self._known.pop(key, None)
+        self._known[key] = (content, now + self._seconds)
+        while len(self._known) > self._most or next(iter(self._known.values()))[1] <= now:
+            del self._known[next(iter(self._known))]
+        return known is None or known[0] != content or known[1] <= now
