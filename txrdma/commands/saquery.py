@@ -66,7 +66,7 @@ _PORT: Final = (
 _PATH: Final = "slid dlid sgid dgid pkey serviceLevel mtu rate packetLifeTime reversible"
 _MEMBER: Final = "mgid mlid portGID pkey qkey mtu rate serviceLevel joinState"
 
-KINDS: Final = (
+_NAMED: Final = (
     Kind(ClassPortInfo, ("ClassPortInfo", "CPI")),
     Kind(sa.NodeRecord, ("NodeRecord", "NR"), "lid", _NODE),
     Kind(sa.PortInfoRecord, ("PortInfoRecord", "PIR"), "endPortLID portNum options", _PORT),
@@ -111,6 +111,17 @@ KINDS: Final = (
     Kind(sa.ServiceAssociationRecord, ("ServiceAssociationRecord", "SAR"), "serviceKey serviceName"),
     Kind(sa.InformInfoRecord, ("InformInfoRecord", "IIR"), "subscriberGID"),
 )
+
+KINDS: Final = (
+    *_NAMED,
+    *(
+        Kind(each, (each.__name__,))
+        for each in vars(sa).values()
+        if isinstance(each, type) and issubclass(each, sa.Record) and each.rpcs
+        if each not in [kind.record for kind in _NAMED]
+    ),
+)
+"""All that there are: some go by nothing but their names."""
 
 
 @dataclass(frozen=True, slots=True)

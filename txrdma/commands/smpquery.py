@@ -15,7 +15,9 @@ from txrdma.commands.fabrics import count, FabricOptions, opened, Session, TARGE
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.iba.verbs import NodeType
+from txrdma.mad import smp
 from txrdma.mad.attributes import Attribute
+from txrdma.mad.messages import Notice
 from txrdma.mad.smp import (
     ExtendedPortInfo,
     GUIDInfo,
@@ -182,7 +184,7 @@ def _multicastLines(answers: Answers) -> Iterator[str]:
         yield f"{mlid:<#8x}{','.join(map(str, found))}"
 
 
-KINDS: Final = (
+_NAMED: Final = (
     Kind(NodeInfo, ("NodeInfo", "NI")),
     Kind(NodeDescription, ("NodeDescription", "NodeDesc", "ND")),
     Kind(PortInfo, ("PortInfo", "PI"), _infoPort),
@@ -204,6 +206,17 @@ KINDS: Final = (
     Kind(LedInfo, ("LedInfo", "LED")),
     Kind(ExtendedPortInfo, ("ExtendedPortInfo", "MlnxExtPortInfo", "MEPI"), _port),
 )
+
+KINDS: Final = (
+    *_NAMED,
+    *(
+        Kind(each, (each.__name__,), _port)
+        for each in vars(smp).values()
+        if isinstance(each, type) and issubclass(each, Attribute) and "SubnGet" in each.rpcs
+        if each is not Notice and each not in [kind.attribute for kind in _NAMED]
+    ),
+)
+"""All that there are: some go by nothing but their names."""
 
 
 def kindNamed(name: str) -> Kind | None:
