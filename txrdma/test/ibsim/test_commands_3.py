@@ -162,8 +162,10 @@ class AdministrationTests(CommandsTestCase):
         self.assertEqual(found.split(), ["lid", self.theirs("saquery", "-l", name).strip()])
         found = await self.said("saquery", "NR", "--get", lid, "--columns", "name")
         self.assertEqual(found.split(), ["name", self.theirs("saquery", "-O", lid).strip()])
-        guid = "0x" + host["guid"].replace(":", "")
-        found = await self.said("saquery", "NR", "--get", f"nodeGUID={guid}", "--columns", "name")
+        guid = self.theirs("saquery", "-G", name).strip()
+        [told] = await self.told("saquery", "NR", "--get", f"nodeString={name}")
+        self.assertEqual("0x" + told["fields"]["nodeInfo"]["portGUID"].replace(":", ""), guid)
+        found = await self.said("saquery", "NR", "--get", f"portGUID={guid}", "--columns", "name")
         self.assertEqual(found.split(), ["name", self.theirs("saquery", "-U", guid).strip()])
 
 
