@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Final, TypeVar
 from typing_extensions import Self
 
 from txrdma.iba.types import GUID
-from txrdma.mad.fromplain import fromPlain
 from txrdma.wire import bits, Code, Field, Layout
 
 T = TypeVar("T", bound="Attribute")
@@ -188,8 +187,8 @@ class Attribute(Layout):
     dataOffset: ClassVar[int | None] = None
 
     def toDict(self) -> dict[str, object]:
-        """All fields that are not reserved, as JSON can carry them; enumerations by name."""
-        return {field.name: plain(getattr(self, field.name)) for field in self.fields if not field.reserved}
+        """All fields that are not reserved, as JSON can carry them; enumerations by name, texts as texts."""
+        return _fieldsOf(self)
 
     @classmethod
     def fromDict(cls, values: Mapping[str, object]) -> Self:
@@ -198,6 +197,8 @@ class Attribute(Layout):
 
         @raise ValueError: there is no such field, or the value is none for it.
         """
+        from txrdma.mad.fromplain import fromPlain  # which needs what is declared here
+
         return fromPlain(cls, values)
 
     def __str__(self) -> str:
@@ -254,10 +255,8 @@ def allAttributes() -> dict[tuple[ManagementClass, int], type[Attribute]]:
 
 def plain(value: object) -> object:
     """As JSON can carry it."""
-    if isinstance(value, Attribute):
-        return value.toDict()
     if isinstance(value, Layout):
-        return {field.name: plain(getattr(value, field.name)) for field in value.fields if not field.reserved}
+        return _fieldsOf(value)
     if isinstance(value, enum.Enum):
         return value.name
     if isinstance(value, tuple):
@@ -267,6 +266,17 @@ def plain(value: object) -> object:
     if value is None or isinstance(value, (bool, int, str)):
         return value
     return str(value)
+
+
+def _fieldsOf(layout: Layout) -> dict[str, object]:
+    values = ((field, getattr(layout, field.name)) for field in layout.fields if not field.reserved)
+    return {field.name: _plainText(value) if field.shown is text else plain(value) for field, value in values}
+
+
+def _plainText(raw: bytes) -> object:
+    """A text; or its bytes, where the text would not be all."""
+    said = text(raw)
+    return said if said.encode().ljust(len(raw), b"\0") == raw else {"hex": raw.hex()}
 
 
 def lines(layout: Layout, prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -112,7 +112,7 @@ class DiagCode(Attribute):
 class CommunityInfo(Attribute):
     """A community's name (IBA 16.4.3.2)."""
 
-    communityName: bytes = data(64)
+    communityName: bytes = data(64, shown=text)
 
 
 @attribute(0x0011, "SNMPSend")

@@ -8,6 +8,7 @@ import enum
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from txrdma.mad.attributes import text
 from txrdma.wire import Field, Layout
 
 T = TypeVar("T", bound=Layout)
@@ -17,8 +18,9 @@ def fromPlain(kind: type[T], values: Mapping[str, object]) -> T:
     """
     A layout with these values; what is not mentioned is zero.
 
-    Numbers may be texts (C{"0x10"}), enumerations names or numbers, bytes are hexadecimal, C{GID}s and
-    C{GUID}s are as people write them, inner layouts are mappings, arrays are lists that are complete.
+    Numbers may be texts (C{"0x10"}), enumerations names or numbers, C{GID}s and C{GUID}s are as people write
+    them, inner layouts are mappings, arrays are lists that are complete. Bytes are hexadecimal; those that are
+    text are text, and C{{"hex": ...}} are the bytes of one that is none.
 
     @raise ValueError: there is no such field, or the value is none for it.
     """
@@ -47,10 +49,7 @@ def _one(field: Field, value: Any) -> object:
             raise ValueError("it takes a mapping")
         return fromPlain(of, value)
     if of is bytes:
-        raw = bytes.fromhex(value) if isinstance(value, str) else bytes(value)
-        if len(raw) * 8 != field.width:
-            raise ValueError(f"it has {field.width // 8} bytes")
-        return raw
+        return _bytes(field, value)
     if hasattr(of, "fromBytes"):
         if not isinstance(value, (str, of)):
             raise ValueError(f"it takes a {of.__name__}")
@@ -63,6 +62,21 @@ def _one(field: Field, value: Any) -> object:
     if number >> field.width:
         raise ValueError(f"it has {field.width} bits")
     return of(number) if issubclass(of, enum.Enum) else number
+
+
+def _bytes(field: Field, value: Any) -> bytes:
+    length = field.width // 8
+    if isinstance(value, Mapping) and value.keys() == {"hex"}:
+        value = bytes.fromhex(value["hex"])
+    if not isinstance(value, str):
+        raw = bytes(value)
+    elif field.shown is text:
+        raw = value.encode().ljust(length, b"\0")
+    else:
+        raw = bytes.fromhex(value)
+    if len(raw) != length:
+        raise ValueError(f"it has {length} bytes")
+    return raw
 
 
 def _number(of: Any, value: object) -> int:

@@ -50,7 +50,7 @@ def filled(text: str) -> bytes:
 class OpenIBPing(VendorText):
     """Are you there? The answer is the host's name."""
 
-    content: bytes = data(_LENGTH)
+    content: bytes = data(_LENGTH, shown=text)
 
 
 @attribute(0x0010, "VendGet", vendorClass=ManagementClass.VENDOR_OPENIB_SYSSTAT, oui=OPENIB_OUI)
@@ -58,7 +58,7 @@ class OpenIBPing(VendorText):
 class OpenIBSystemPing(VendorText):
     """Are you there? Of the class of system statistics."""
 
-    content: bytes = data(_LENGTH)
+    content: bytes = data(_LENGTH, shown=text)
 
 
 @attribute(0x0011, "VendGet", vendorClass=ManagementClass.VENDOR_OPENIB_SYSSTAT, oui=OPENIB_OUI)
@@ -66,7 +66,7 @@ class OpenIBSystemPing(VendorText):
 class OpenIBHostInfo(VendorText):
     """The host's name."""
 
-    content: bytes = data(_LENGTH)
+    content: bytes = data(_LENGTH, shown=text)
 
 
 @attribute(0x0012, "VendGet", vendorClass=ManagementClass.VENDOR_OPENIB_SYSSTAT, oui=OPENIB_OUI)
@@ -74,7 +74,7 @@ class OpenIBHostInfo(VendorText):
 class OpenIBCPUInfo(VendorText):
     """The host's processors, a line each."""
 
-    content: bytes = data(_LENGTH)
+    content: bytes = data(_LENGTH, shown=text)
 
 
 @attribute(0x0017, "VendGet", vendorClass=ManagementClass.VENDOR_0A)

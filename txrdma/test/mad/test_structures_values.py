@@ -196,6 +196,16 @@ class JSONTests(SynchronousTestCase):
         record = sa.PathRecord.fromDict({"dgid": "fe80::1", "reversible": True})
         self.assertEqual(record, sa.PathRecord(dgid=GID.fromString("fe80::1"), reversible=True))
 
+    def test_texts(self) -> None:
+        """Texts are texts; what is none, or would lose something, keeps its bytes."""
+        named = smp.NodeDescription(nodeString="Rack 4 \N{SNOWMAN}".encode().ljust(64, b"\0"))
+        self.assertEqual(named.toDict(), {"nodeString": "Rack 4 \N{SNOWMAN}"})
+        self.assertEqual(smp.NodeDescription.fromDict(named.toDict()), named)
+        for raw in (b"\xff" * 64, b"a\0b".ljust(64, b"\0"), b"\x1b[2J".ljust(64, b"\0")):
+            strange = smp.NodeDescription(nodeString=raw)
+            self.assertEqual(strange.toDict(), {"nodeString": {"hex": raw.hex()}})
+            self.assertEqual(smp.NodeDescription.fromDict(strange.toDict()), strange)
+
     def test_inner(self) -> None:
         """Inner structures are mappings, arrays are lists."""
         record = sa.PortInfoRecord.fromDict({"endPortLID": 4, "portInfo": {"portState": "ACTIVE"}})
@@ -217,7 +227,8 @@ class JSONTests(SynchronousTestCase):
             (smp.NodeInfo, {"nodeGUID": "x"}, "NodeInfo.nodeGUID: 'x' does not fit"),
             (smp.NodeInfo, {"nodeGUID": 4}, "NodeInfo.nodeGUID: 4 does not fit: it takes a GUID"),
             (smp.NodeInfo, {"reserved": 1}, "has no field reserved"),
-            (smp.NodeDescription, {"nodeString": "00"}, "NodeDescription.nodeString: '00' does not fit: it"),
+            (smp.NodeDescription, {"nodeString": "x" * 65}, "does not fit: it has 64 bytes"),
+            (smp.HierarchyInfo, {"content": "00"}, "HierarchyInfo.content: '00' does not fit: it has 64 bytes"),
             (smp.LedInfo, {"ledMask": 2}, "LedInfo.ledMask: 2 does not fit: it is true or false"),
             (smp.PKeyTable, {"pkeys": [1]}, "PKeyTable.pkeys: [1] does not fit: it has 32 values"),
             (sa.PortInfoRecord, {"portInfo": 4}, "portInfo: 4 does not fit: it takes a mapping"),
