@@ -4,7 +4,7 @@ The CLC handshake of both ends, on a TCP connection that will carry the applicat
 Follows RFC 7609, 3.5 and 4.2 to 4.4; times are Linux's. Nothing here reads a clock or a socket.
 
 Both cores have C{received(data, now)}, C{expired(now)}, C{deadline()}, C{outgoing()}, C{events()} and
-C{done}: once it is true, what TCP brings is none of their business. Server::
+C{done}: once it is true, what TCP brings is none of their business, but for what L{clc.crossed<txrdma.smc.clc.crossed>} finds. Server::
 
     bytes -> Proposed -> accept(message, now) -> Confirmed -> established()     it is SMC-R
                       -> decline(diagnosis, now) -> FellBack                    anywhere before established()
@@ -39,7 +39,7 @@ CLC_TIMEOUT = 6.0
 """Seconds to wait for a CLC message."""
 
 LATE_DECLINE_TIMEOUT = 1.0
-"""Seconds in which the peer's CLC may still cross our Decline."""
+"""Seconds in which we wait for CLC of the peer's that crosses our Decline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +176,9 @@ class _Inputs(Protocol):
     def expired(self, now: float) -> None:
         """The deadline is over."""
 
+    def ended(self) -> None:
+        """TCP brings nothing more."""
+
 
 class _Core:
     """
@@ -186,6 +189,7 @@ class _Core:
     @ivar listening: bytes are read as CLC; otherwise they wait for a decision.
     @ivar announced: the peer speaks SMC, somebody said.
     @ivar sniffing: nothing else is known of the peer.
+    @ivar mayCross: CLC of the peer's may be under way, although nobody waits for it.
     """
 
     def __init__(self, announced: bool) -> None:
@@ -198,6 +202,7 @@ class _Core:
         self.deadline: float | None = None
         self.listening = True
         self.fellBack = False
+        self.mayCross = False
         self.done = False
 
     def wait(self, until: float | None) -> None:
@@ -295,6 +300,11 @@ def _machine(server: bool) -> _Machine:
         else:
             core.fallBack(Diagnosis.PEERNOSMC)
 
+    @sniffing.upon(_Inputs.ended).to(over)
+    def saidLittle(inputs: _Inputs, core: _Core) -> None:
+        if not core.announced:
+            core.fallBack(Diagnosis.PEERNOSMC)
+
     @waiting.upon(_Inputs.expired).to(over)
     def noReply(inputs: _Inputs, core: _Core, now: float) -> None:
         core.fail(RDMAError(f"no CLC {'Confirm' if server else 'Accept'} came"))
@@ -351,6 +361,10 @@ def _machine(server: bool) -> _Machine:
         core.letPass()
 
     def nothingCame(inputs: _Inputs, core: _Core, now: float) -> None:
+        core.mayCross = True
+        core.letPass()
+
+    def nothingComes(inputs: _Inputs, core: _Core) -> None:
         core.letPass()
 
     for state in (sniffing, waiting, linking):
@@ -368,6 +382,9 @@ def _machine(server: bool) -> _Machine:
     crossing.upon(_Inputs.declined).to(over)(crossedDecline)
     crossing.upon(_Inputs.stray).to(over)(nothingCrossed)
     crossing.upon(_Inputs.expired).to(over)(nothingCame)
+    crossing.upon(_Inputs.ended).to(over)(nothingComes)
+    for state in (waiting, deciding, linking, over):
+        state.upon(_Inputs.ended).loop().returns(None)
     for state in (crossing, over):
         # Decisions that took too long.
         state.upon(_Inputs.answer).loop().returns(None)
@@ -394,6 +411,11 @@ class _Handshake:
     def done(self) -> bool:
         """What TCP brings from now on has nothing to do with us."""
         return self._core.done
+
+    @property
+    def mayCross(self) -> bool:
+        """TCP may begin with CLC that was long under way: L{clc.crossed<txrdma.smc.clc.crossed>} finds it."""
+        return self._core.mayCross
 
     def deadline(self) -> float | None:
         """When to call C{expired}, if nothing happens before."""
@@ -428,6 +450,10 @@ class _Handshake:
         """The time is past C{deadline()}, perhaps."""
         if self._core.deadline is not None and self._core.deadline <= now:
             self._inputs.expired(now)
+
+    def ended(self) -> None:
+        """TCP brings nothing more: what is there, and need not be CLC, is the application's."""
+        self._inputs.ended()
 
     def received(self, data: bytes, now: float) -> None:
         """TCP brought this."""

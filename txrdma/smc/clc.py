@@ -75,6 +75,7 @@ __all__ = [
     "SMCDAccept",
     "SMCDArea",
     "SMCDConfirm",
+    "crossed",
     "decode",
     "needed",
     "sizeCode",
@@ -160,3 +161,25 @@ def decode(buffer: Buffer) -> Message:
     if kind is MessageType.ACCEPT:
         return readAnswer(Accept, SMCDAccept, header, body)
     return readAnswer(Confirm, SMCDConfirm, header, body)
+
+
+def crossed(data: bytes) -> int | None:
+    """
+    How many of the first bytes after our Decline are CLC: the peer sent it before it heard of that.
+
+    @return: None while more has to come to tell.
+    """
+    at = 0
+    while True:
+        try:
+            size = needed(data[at:])
+            if at < len(data) < at + len(SMCR):
+                return at  # CLC does not come in such little pieces, and the application wants to go on
+            if len(data) < at + size:
+                return None
+            message = decode(data[at : at + size])
+        except WireError:
+            return at
+        at += size
+        if isinstance(message, Decline):
+            return at

@@ -12,9 +12,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any, cast
 from typing import Protocol as Shape
 
+from zope.interface import implementer
+
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.error import ConnectError, ConnectingCancelledError, NoProtocol
-from twisted.internet.interfaces import IDelayedCall, IProtocol, IReactorTime
+from twisted.internet.error import ConnectError, ConnectingCancelledError, ConnectionDone, NoProtocol
+from twisted.internet.interfaces import IDelayedCall, IHalfCloseableProtocol, IProtocol, IReactorTime
 from twisted.internet.protocol import connectionDone, Protocol
 from twisted.internet.tcp import Connection
 from twisted.logger import Logger, LogLevel
@@ -24,7 +26,7 @@ from txrdma.error import RDMAError, Refused
 from txrdma.smc import _handshake as clcEvents
 from txrdma.smc._handshake import ClientHandshake, ServerHandshake
 from txrdma.smc._linkgroup import Role
-from txrdma.smc.clc import Accept, Confirm, Decline, Diagnosis, IPv6Prefix, Proposal
+from txrdma.smc.clc import Accept, Confirm, crossed, Decline, Diagnosis, IPv6Prefix, Proposal
 from txrdma.smc.groups import LinkGroups, linkGroups, peerID
 from txrdma.smc.link import Link
 from txrdma.smc.plaintcp import runOnTCP
@@ -135,6 +137,7 @@ class Companion(Protocol):
             stream.tcpLost()
 
 
+@implementer(IHalfCloseableProtocol)
 class _Negotiation(Protocol):
     """
     What is the same at both ends.
@@ -175,6 +178,18 @@ class _Negotiation(Protocol):
         self._core.received(data, self._reactor.seconds())
         self._turn()
 
+    def readConnectionLost(self) -> None:
+        """The peer has said all. If that was to a protocol on TCP, this hears it as it always does."""
+        transport = self.transport
+        transport.startReading()  # so that it meets the end again, in its turn
+        self._core.ended()
+        self._turn()
+        if transport.protocol is self:
+            transport.connectionLost(Failure(ConnectionDone()))
+
+    def writeConnectionLost(self) -> None:
+        """We never close one half."""
+
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Nothing will come of it."""
         self._end()
@@ -202,7 +217,8 @@ class _Negotiation(Protocol):
             self._timer = None
         if core.done:
             if self._fellBack is not None:
-                self._runOnTCP(self._fellBack.reason, self._fellBack.peerDiagnosis, self._early)
+                foreign = crossed if core.mayCross else None
+                self._runOnTCP(self._fellBack.reason, self._fellBack.peerDiagnosis, self._early, foreign)
             elif self._stream is not None:
                 self._runOnSMC(self._stream)
             return
@@ -287,7 +303,13 @@ class _Negotiation(Protocol):
                 timer.cancel()
         self._timer = self._limit = None
 
-    def _runOnTCP(self, reason: Diagnosis, peerDiagnosis: Diagnosis | None, leftover: bytes) -> None:
+    def _runOnTCP(
+        self,
+        reason: Diagnosis,
+        peerDiagnosis: Diagnosis | None,
+        leftover: bytes,
+        foreign: Callable[[bytes], int | None] | None = None,
+    ) -> None:
         self._end()
         allowed = self._options.fallback
         self._outcomes.fellBack(reason, peerDiagnosis, allowed)
@@ -300,7 +322,7 @@ class _Negotiation(Protocol):
             self.transport.loseConnection()
             self._failed(Failure(NoProtocol()))
             return
-        runOnTCP(self.transport, protocol, self.role.value, reason, peerDiagnosis, leftover)
+        runOnTCP(self.transport, protocol, self.role.value, reason, peerDiagnosis, leftover, foreign)
         self._succeeded(protocol)
 
     def _runOnSMC(self, stream: SMCTransport) -> None:
@@ -448,6 +470,13 @@ class ClientNegotiation(_Negotiation):
             self._runOnTCP(Diagnosis.PEERNOSMC, None, data)
         else:
             super().dataReceived(data)
+
+    def readConnectionLost(self) -> None:
+        """Somebody else's listener may close before ours knows of us."""
+        if self._announcement is not None:
+            self.transport.connectionLost(Failure(ConnectionDone()))
+        else:
+            super().readConnectionLost()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Nothing will come of it."""

@@ -1,11 +1,12 @@
 """
 Put a protocol on a TCP connection that has been ours for a while: what falling back to TCP comes to.
 
-From then on nothing of ours is in the way of the bytes.
+From then on nothing of ours is in the way of the bytes, but for CLC that may still be under way.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, cast
 
@@ -64,6 +65,31 @@ class _Leftover:
         return transport._dataReceived(self._data)
 
 
+class _Sifter:
+    """
+    Takes what is not for the protocol from the beginning of what the socket brings.
+
+    It sits where bytes come out of the socket, so TLS gets what is left of them, too.
+    """
+
+    def __init__(self, transport: Connection, foreign: Callable[[bytes], int | None]) -> None:
+        self._transport = transport
+        self._foreign = foreign
+        self._held = b""
+        # mypy: replaced on the instance, as above.
+        transport._dataReceived = self._dataReceived  # type: ignore[method-assign,assignment]
+
+    def _dataReceived(self, data: bytes) -> Exception | None:
+        self._held += data
+        count = self._foreign(self._held) if data else 0  # at the end, what is there is what there is
+        if count is None:
+            return None
+        transport, rest = self._transport, self._held[count:]
+        del transport._dataReceived
+        why = transport._dataReceived(rest) if rest else None
+        return why if data else transport._dataReceived(b"")
+
+
 def runOnTCP(
     transport: Connection,
     protocol: IProtocol,
@@ -71,11 +97,13 @@ def runOnTCP(
     reason: Enum | None,
     peerDiagnosis: Enum | int | None = None,
     leftover: bytes = b"",
+    foreign: Callable[[bytes], int | None] | None = None,
 ) -> None:
     """
     Connect a protocol with a TCP transport that has been serving another one.
 
     @param leftover: what the other one had received and did not want.
+    @param foreign: says how many of the first bytes are not the protocol's, or None while it can't tell.
     """
     markTCP(transport, role, reason, peerDiagnosis)
     prefix, comma, rest = transport.logstr.partition(",")
@@ -83,6 +111,8 @@ def runOnTCP(
         name = protocol.logPrefix() if ILoggingContext.providedBy(protocol) else type(protocol).__name__
         transport.logstr = name + comma + rest
     transport.protocol = protocol
+    if foreign is not None:
+        _Sifter(transport, foreign)
     waiting = _Leftover(transport, leftover) if leftover else None
     protocol.makeConnection(cast(Any, transport))  # ITransport is what it is, IProtocol has no types for it
     if waiting is not None:

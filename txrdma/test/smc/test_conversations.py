@@ -26,6 +26,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.sim.outcome import Violation
+from txrdma.smc.clc import Diagnosis
 from txrdma.smc.endpoints import Options
 from txrdma.smc.groups import closeLinkGroups, LinkGroups, linkGroups, useDevice
 from txrdma.smc.negotiation import ClientNegotiation, Outcomes, ServerNegotiation
@@ -218,12 +219,17 @@ class RaceTests(SynchronousTestCase):
         self.ports += 1
         sockets = connectedSockets(self.world, Random(1), client, self.server, self.ports, latency)
         options = Options(device=DEVICE, agreed=True)
-        accepting = ServerNegotiation(self.server, options, Outcomes("server"), lambda: there, None)
+        accepting = self.accepting(options, there)
         asking = ClientNegotiation(client, options, Outcomes("client"), lambda: here)
         asking.finished().addErrback(lambda failure: None)
+        self.negotiations = asking, accepting
         MemoryTCP(sockets[1], accepting).begin()
         MemoryTCP(sockets[0], asking).begin()
         return here, there, sockets
+
+    def accepting(self, options: Options, there: Listener) -> ServerNegotiation:
+        """The server's end."""
+        return ServerNegotiation(self.server, options, Outcomes("server"), lambda: there, None)
 
     def wait(self, seconds: float) -> None:
         """Let time pass."""
@@ -309,6 +315,51 @@ class RaceTests(SynchronousTestCase):
         self.assertEqual((here.mode, here.reason), ("SMC-R", ConnectionLost))
         self.assertFalse(there.hasEnded)
         self.assertIn(there.reason, (None, ConnectionLost))
+
+    def test_lateDecline(self) -> None:
+        """Both ends say no, and hear of each other's no when they talk by TCP already: it is no data."""
+        here, there, sockets = self.connect(
+            Listener(lambda self: self.transport.write(b"hello")), latency=0.2
+        )
+        self.until(linkGroups(self.server, DEVICE).links)
+        sockets[0].wire.freeze()
+        for end in self.negotiations:
+            end._decline(Diagnosis.MEM)
+        self.until(lambda: here.mode and there.mode)
+        there.transport.write(b"welcome")
+        self.wait(3)
+        sockets[0].wire.thaw()
+        self.wait(1)
+        self.assertEqual((here.mode, there.mode), ("TCP", "TCP"))
+        self.assertEqual((here.heard, there.heard), (b"welcome", b"hello"))
+
+    def test_saysLittleAndGoes(self) -> None:
+        """Who falls back, says a little and closes is heard by an end that waits for a late Decline."""
+        for said in (b"", b"\xe2", b"bye"):
+
+            def say(listener: Listener, said: bytes = said) -> None:
+                listener.transport.write(said)
+                listener.transport.loseConnection()
+
+            here, there, _ = self.connect(Listener(say), latency=0.2)
+            self.until(linkGroups(self.server, DEVICE).links)
+            self.negotiations[1]._decline(Diagnosis.MEM)
+            self.wait(1)
+            self.assertEqual((there.mode, there.heard, there.hasEnded), ("TCP", said, True))
+
+    def test_plainClientSaysLittle(self) -> None:
+        """So is a client that does not speak SMC."""
+        for said in (b"", b"\xe2", b"bye"):
+            self.ports += 1
+            sockets = connectedSockets(self.world, Random(1), self.client, self.server, self.ports, 0.1)
+            there = Listener()
+            accepting = self.accepting(Options(device=DEVICE), there)
+            MemoryTCP(sockets[1], accepting).begin()
+            if said:
+                sockets[0].send(said)
+            sockets[0].shutdown(1)
+            self.wait(1)
+            self.assertEqual((there.mode, there.heard, there.hasEnded), ("TCP", said, True))
 
     def test_closeWhilePausing(self) -> None:
         """Two ends that pause, and close with more to say than fits, end: nobody is going to read anyway."""

@@ -32,6 +32,7 @@ from txrdma.smc._handshake import (
 from txrdma.smc.clc import (
     Accept,
     Confirm,
+    crossed,
     Decline,
     decode,
     Diagnosis,
@@ -359,6 +360,47 @@ class DeclineTests(SynchronousTestCase):
         self.assertFalse(server.done)
         server.expired(6.0)
         self.assertEqual((server.done, server.events()), (True, [ApplicationData(b"\xe2\xd4")]))
+
+    def test_crossesLater(self) -> None:
+        """What was under way for longer can be told from data."""
+        server = serverAt("linking")
+        self.assertFalse(server.mayCross)
+        server.decline(Diagnosis.MEM, 5.0)
+        server.expired(6.0)
+        self.assertTrue(server.mayCross)
+        late = Decline(CLIENT, Diagnosis.TIMEOUT_CL).encode()
+        for clc in (late, confirm.encode() + late, accept.encode() + late):
+            self.assertEqual(crossed(clc), len(clc))
+            self.assertEqual(crossed(clc + late), len(clc))  # that can only be data
+            self.assertEqual(crossed(clc + b"hello"), len(clc))
+            for length in (4, 5, 27):
+                self.assertIsNone(crossed(clc[:length]), length)
+        self.assertIsNone(crossed(confirm.encode()))
+        for data in (b"hello", late[:1], late[:3], late[:4] + b"\xff" * 40, late[:-1] + b"!"):
+            self.assertEqual(crossed(data), 0)
+        self.assertEqual(crossed(confirm.encode() + b"hello"), len(confirm.encode()))
+
+    def test_endsWhileCrossing(self) -> None:
+        """When nothing comes any more, what was kept back is data."""
+        server = serverAt("linking")
+        server.decline(Diagnosis.MEM, 5.0)
+        server.received(b"\xe2\xd4", 5.5)
+        server.events()
+        server.ended()
+        self.assertEqual((server.done, server.events()), (True, [ApplicationData(b"\xe2\xd4")]))
+        self.assertFalse(server.mayCross)
+
+    def test_endsBefore(self) -> None:
+        """A connection that ends in the handshake is of use only to a client that speaks no SMC."""
+        for announced, events in ((False, [FellBack(Diagnosis.PEERNOSMC, None, b"\xe2")]), (True, [])):
+            server = newServer(announced)
+            server.received(b"\xe2", 0.0)
+            server.ended()
+            self.assertEqual(server.events(), events)
+        for end in (serverAt("waiting"), serverAt("linking"), clientAt("waiting"), clientAt("linking")):
+            end.events()
+            end.ended()
+            self.assertEqual(end.events(), [])
 
     def test_nothingCanCross(self) -> None:
         """Who declines an Accept or a Proposal is done at once: the peer waits for that."""
