@@ -4,7 +4,7 @@ The CLC handshake of both ends, on a TCP connection that will carry the applicat
 Follows RFC 7609, 3.5 and 4.2 to 4.4; times are Linux's. Nothing here reads a clock or a socket.
 
 Both cores have C{received(data, now)}, C{expired(now)}, C{deadline()}, C{outgoing()}, C{events()} and
-C{done}: once it is true, what TCP brings is none of their business, but for what L{clc.crossed<txrdma.smc.clc.crossed>} finds. Server::
+C{done}: once it is true, what TCP brings is none of their business (but see C{mayCross}). Server::
 
     bytes -> Proposed -> accept(message, now) -> Confirmed -> established()     it is SMC-R
                       -> decline(diagnosis, now) -> FellBack                    anywhere before established()
