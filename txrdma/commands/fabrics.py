@@ -25,7 +25,7 @@ from twisted.python import usage
 from txrdma.commands.nodenames import NodeNames, readNodeNames
 from txrdma.commands.options import CommandOptions
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
-from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
+from txrdma.iba.path import IBDRPath, IBPath, lifetimeSeconds, MADEndPort
 from txrdma.iba.types import GID, GUID, LID
 from txrdma.iba.verbs import Buffer
 from txrdma.interfaces import IMADPort, IMADReceiver
@@ -37,7 +37,6 @@ from txrdma.mad.paths import parseTarget, SAPathResolver, toAdministration, toLI
 from txrdma.mad.ports import openMADPort
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.satransactor import SATransactor
-from txrdma.mad.values import lifetimeSeconds
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar

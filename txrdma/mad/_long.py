@@ -17,7 +17,7 @@ from math import inf
 from struct import Struct
 from typing import Final, NamedTuple, Union
 
-from txrdma.iba.path import IBPath
+from txrdma.iba.path import IBPath, lifetimeSeconds
 from txrdma.iba.types import GID
 from txrdma.mad._rmpp import (
     Ended,
@@ -32,7 +32,6 @@ from txrdma.mad._rmpp import (
     WINDOW,
 )
 from txrdma.mad.messages import formatOf, MAD_LENGTH, RMPPHeader, RMPPStatus, RMPPType
-from txrdma.mad.values import lifetimeSeconds
 
 LINGER_SECONDS: Final = 10.0
 """How long a message that has come is remembered."""

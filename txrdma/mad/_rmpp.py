@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from txrdma.iba.path import lifetimeSeconds
 from txrdma.mad.messages import RMPPHeader, RMPPStatus, RMPPType
-from txrdma.mad.values import lifetimeSeconds
 
 WINDOW: Final = 256
 RESEND_SECONDS: Final = 0.2

@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
-from txrdma.iba.path import IBDRPath, IBPath
+from txrdma.iba.path import IBDRPath, IBPath, lifetimeSeconds, RESPONSE_TIME
 from txrdma.iba.types import GID, LID
 from txrdma.interfaces import IMADAgent, IMADPort, IMADReceiver
 from txrdma.mad._answers import answerOf, check, HEADER, OFFSETS, redirected, TABLES, whole
@@ -31,14 +31,10 @@ from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError, MADTrans
 from txrdma.mad.messages import ClassPortInfo, MAD_LENGTH, MADStatus, RMPPHeader, RMPPType
 from txrdma.mad.rpcs import checkedKind, RPCs
 from txrdma.mad.sa import Query
-from txrdma.mad.values import lifetimeSeconds
 
 _log = Logger()
 
 RETRIES: Final = 3
-RESPONSE_TIME: Final = 16
-"""How long agents take to answer unless they say otherwise, a time's code: 0.27 seconds."""
-
 MOST_REDIRECTIONS: Final = 4
 
 LONG_PATIENCE_SECONDS: Final = 10.0
@@ -276,6 +272,8 @@ class MADAgent(RPCs):
         if known is None:
             way = lifetimeSeconds(self.port.endPort.subnetTimeout if code is None else code)
             known = self._patience[code] = 2 * way + lifetimeSeconds(RESPONSE_TIME)
+        if path.responseTime is not None:
+            return known + lifetimeSeconds(path.responseTime) - lifetimeSeconds(RESPONSE_TIME)
         return known + self._slow.get((managementClass, path.dgid or path.dlid), 0.0) if self._slow else known
 
     def _learn(self, call: Call, said: ClassPortInfo) -> None:

@@ -216,6 +216,7 @@ class UmadPort:
             smLID=port.smLID,
             smServiceLevel=port.smServiceLevel,
             pkeys=tuple(port.pkeys()) or (DEFAULT_PKEY,),
+            names=tuple(filter(None, (f"{port.device.name}/{port.number}", port.device.name, port.netdev))),
         )
         return self.endPort
 

@@ -239,8 +239,3 @@ class FECMode(Code):
     FIRECODE = 1
     RS_FEC = 2
     LOW_LATENCY_RS_FEC = 3
-
-
-def lifetimeSeconds(code: int) -> float:
-    """The time that a 5-bit code means: 4.096 microseconds times two to the power of it."""
-    return 4.096e-6 * (1 << code)

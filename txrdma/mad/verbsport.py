@@ -198,6 +198,7 @@ class VerbsPort:
             smLID=port.smLID,
             smServiceLevel=port.smServiceLevel,
             pkeys=pkeys,
+            names=(device.name, f"{device.name}/{number}"),
         )
         return self.endPort
 
