@@ -11,17 +11,19 @@ The declaration kit for binary layouts: bytes are declared once::
 
 What stands in a field is said by its annotation: C{int}, a C{NewType} of it, C{bool}, an enumeration,
 C{bytes}, a value class with C{fromBytes} and C{toBytes}, another layout, or a C{tuple[..., ...]} of one
-of these. Straight-line code is made for each layout once, when its class is.
+of these. Straight-line code is made for each layout once, when it is used first: programs import many more
+layouts than they use.
 """
 
 from __future__ import annotations
 
+import builtins
 import enum
 import inspect
 import struct
 import sys
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn, TypeVar, Union
 
@@ -248,6 +250,7 @@ class _Group:
     leaves: tuple[_Leaf, ...]
 
 
+_METHODS = ("__init__", "decode", "encode", "encodeInto")
 _NATURAL = {8: "B", 16: "H", 32: "I", 64: "Q"}
 
 
@@ -263,26 +266,22 @@ def _build(cls: type[T], size: int, little: bool, names: dict[str, Any]) -> type
     }
     namespace |= {"__slots__": tuple(field.name for field in fields), "size": size, "fields": fields}
     made: type[T] = type(cls.__name__, cls.__bases__, namespace)
-    leaves = [
-        _Leaf(field, index if field.count is not None else None, field.offset + index * field.width)
-        for field in fields
-        for index in range(1 if field.count is None else field.count)
-    ]
-    _compile(made, _grouped(leaves, cls), little)
+    _postponed[made] = little
+    for name in _METHODS:
+        _put(made, name, _maker(made, name))
     return made
 
 
 def _fields(cls: type[Layout], little: bool, names: dict[str, Any]) -> tuple[Field, ...]:
-    hints = typing.get_type_hints(cls, None, dict(names))
     fields = []
     offset = 0
-    for name in inspect.get_annotations(cls):
+    for name, annotation in inspect.get_annotations(cls).items():
         spec = vars(cls).get(name)
         if not isinstance(spec, _Spec):
             continue
         if hasattr(Layout, name) or name in {"size", "fields"}:
             raise TypeError(f"{cls.__qualname__}.{name}: every layout has this name already")
-        of = hints[name]
+        of = _resolved(annotation, cls, names)
         if spec.count is not None:
             of = typing.get_args(of)[0]
         while hasattr(of, "__supertype__"):
@@ -297,7 +296,19 @@ def _fields(cls: type[Layout], little: bool, names: dict[str, Any]) -> tuple[Fie
         _check(cls, field, spec)
         fields.append(field)
         offset += width * (1 if spec.count is None else spec.count)
+    _checkRuns(cls, fields)
     return tuple(fields)
+
+
+def _resolved(annotation: Any, cls: type, names: Mapping[str, Any]) -> Any:
+    """What an annotation means. Most are a name: C{typing.get_type_hints} takes ten times as long for it."""
+    if not isinstance(annotation, str):
+        return annotation
+    module = vars(sys.modules[cls.__module__])
+    for scope in (names, module, vars(builtins)):
+        if annotation in scope:
+            return scope[annotation]
+    return eval(annotation, module, dict(names))
 
 
 def _check(cls: type, field: Field, spec: _Spec) -> None:
@@ -315,7 +326,20 @@ def _check(cls: type, field: Field, spec: _Spec) -> None:
         raise TypeError(f"{where}: a bool is one bit")
 
 
-def _grouped(leaves: Sequence[_Leaf], cls: type) -> list[_Group]:
+def _checkRuns(cls: type, fields: Sequence[Field]) -> None:
+    """What shares bytes with its neighbours is read with them from one number, and that has 64 bits."""
+    begin = 0
+    for field in fields:
+        for offset in range(field.offset, field.offset + field.width * (field.count or 1), field.width):
+            if offset % 8 == 0:
+                begin = offset
+            elif offset + field.width - begin > 64:
+                raise TypeError(f"{cls.__qualname__}: {field.name} does not end in a whole byte")
+            if field.width % 8 == 0 and offset % 8 == 0:
+                break  # and so are all of an array
+
+
+def _grouped(leaves: Sequence[_Leaf]) -> list[_Group]:
     """Cut the leaves into items of a struct, at the least cost: a native word for each is cheapest."""
     best: list[tuple[float, int, _Group | None]] = [(0.0, 0, None)]
     for end in range(1, len(leaves) + 1):
@@ -336,8 +360,7 @@ def _grouped(leaves: Sequence[_Leaf], cls: type) -> list[_Group]:
     at = len(leaves)
     while at:
         cost, before, chosenGroup = best[at]
-        if chosenGroup is None:
-            raise TypeError(f"{cls.__qualname__}: {leaves[at - 1].field.name} does not end in a whole byte")
+        assert chosenGroup is not None  # or _checkRuns would have refused
         groups.append(chosenGroup)
         at = before
     return groups[::-1]
@@ -350,6 +373,42 @@ def _group(run: tuple[_Leaf, ...], width: int) -> tuple[_Group, float]:
     if not first.bytewise and width in _NATURAL:
         return _Group(_NATURAL[width], width, run), 1.0 + (2.0 * len(run) if len(run) > 1 else 0.0)
     return _Group(f"{width // 8}s", width, run), (1.0 if first.kind != "number" else 6.0 + 2.0 * len(run))
+
+
+_postponed: dict[type[Layout], bool] = {}
+"""Layouts without code so far, and whether they are little-endian."""
+
+
+def _maker(cls: type[Layout], name: str) -> Callable[..., Any]:
+    """A method that makes the code, which takes its place, and goes on with that."""
+
+    def method(self: Any, *args: Any, **values: Any) -> Any:
+        _ready(cls)
+        made = vars(cls)[name]
+        return getattr(made, "__func__", made)(self, *args, **values)
+
+    return method
+
+
+def _put(cls: type[Layout], name: str, function: Any) -> None:
+    function.__name__, function.__qualname__ = name, f"{cls.__qualname__}.{name}"
+    function.__module__ = cls.__module__
+    function.__doc__ = getattr(Layout, name).__doc__
+    setattr(cls, name, classmethod(function) if name == "decode" else function)
+
+
+def _ready(cls: type[Layout]) -> None:
+    """Make its code, unless that has been done."""
+    little = _postponed.get(cls)
+    if little is None:
+        return
+    leaves = [
+        _Leaf(field, index if field.count is not None else None, field.offset + index * field.width)
+        for field in cls.fields
+        for index in range(1 if field.count is None else field.count)
+    ]
+    _compile(cls, _grouped(leaves), little)
+    _postponed.pop(cls, None)
 
 
 def _compile(cls: type[Layout], groups: list[_Group], little: bool) -> None:
@@ -368,12 +427,8 @@ def _compile(cls: type[Layout], groups: list[_Group], little: bool) -> None:
     }
     source = [*_constructor(cls, scope), *_decoder(groups, little, scope), *_encoder(cls, groups, little)]
     exec(compile("\n".join(source), f"<layout {cls.__module__}.{cls.__qualname__}>", "exec"), scope)  # noqa: S102 (our own text)
-    for name in ("__init__", "decode", "encode", "encodeInto"):
-        function = scope[name]
-        function.__qualname__ = f"{cls.__qualname__}.{name}"
-        function.__module__ = cls.__module__
-        function.__doc__ = getattr(Layout, name).__doc__
-        setattr(cls, name, classmethod(function) if name == "decode" else function)
+    for name in _METHODS:
+        _put(cls, name, scope[name])
 
 
 def _zero(field: Field) -> object:
@@ -444,6 +499,7 @@ def _read(leaf: _Leaf, group: _Group, item: str, shift: int, scope: dict[str, An
     of = leaf.field.type
     name = f"_of_{leaf.field.name}"
     if leaf.kind == "layout":
+        _ready(of)
         scope[name] = of.decode
         return f"{name}(buffer, offset + {leaf.offset // 8})"
     if leaf.kind == "bytes":

@@ -263,6 +263,39 @@ class LayoutTests(SynchronousTestCase):
         self.assertEqual(it.encode(), raw[: Everything.size])
 
 
+class FirstUseTests(SynchronousTestCase):
+    """The code of a layout is made when it is used first, whatever of it that is."""
+
+    def test_first(self) -> None:
+        """Each method may be the first, and may have been taken before."""
+        for first in ("decode", "encode", "encodeInto", "make"):
+
+            @wire(2)
+            class Small(Layout):
+                left: int = bits(4)
+                right: int = bits(12)
+
+            @wire(5)
+            class Large(Layout):
+                small: Small = nested()
+                many: tuple[int, ...] = array(3, bits(8))
+
+            decode, raw, into = Large.decode, bytes.fromhex("1234050607"), bytearray(5)
+            if first == "decode":
+                self.assertEqual(Large.decode(raw).small.right, 0x234)
+            elif first == "encode":
+                self.assertEqual(Large().encode(), bytes(5))
+            elif first == "encodeInto":
+                Large().encodeInto(into)
+            else:
+                self.assertEqual(Large(many=(1, 2, 3)).small, Small())
+            for _ in range(2):
+                self.assertEqual(decode(raw), Large(small=Small(left=1, right=0x234), many=(5, 6, 7)))
+                self.assertEqual(decode(raw, offset=0).encode(), raw)
+            self.assertRaises(TypeError, Large, nothing=1)
+            self.assertRaises(WireError, decode, raw[:4])
+
+
 class DeclarationTests(SynchronousTestCase):
     """Mistakes in a declaration are found when it is made."""
 
@@ -291,6 +324,16 @@ class DeclarationTests(SynchronousTestCase):
                 half: int = bits(4)
                 field: bytes = data(1)
                 rest: int = bits(4)
+
+    def test_tooLongRun(self) -> None:
+        """Fields that share bytes for longer than a number of 64 bits."""
+        with self.assertRaisesRegex(TypeError, "Wrong: middle does not end in a whole byte"):
+
+            @wire(16)
+            class Wrong(Layout):
+                first: int = bits(60)
+                middle: int = bits(60)
+                last: int = bits(8)
 
     def test_name(self) -> None:
         """A name that every layout has."""
