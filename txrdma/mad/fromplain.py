@@ -19,8 +19,8 @@ def fromPlain(kind: type[T], values: Mapping[str, object]) -> T:
     A layout with these values; what is not mentioned is zero.
 
     Numbers may be texts (C{"0x10"}), enumerations names or numbers, C{GID}s and C{GUID}s are as people write
-    them, inner layouts are mappings, arrays are lists that are complete. Bytes are hexadecimal; those that are
-    text are text, and C{{"hex": ...}} are the bytes of one that is none.
+    them, inner layouts are mappings, arrays are lists that are complete. Bytes are hexadecimal; those that
+    are text are text, and C{{"hex": ...}} are the bytes of one that is none.
 
     @raise ValueError: there is no such field, or the value is none for it.
     """

@@ -131,20 +131,36 @@ def tshark(datagrams: Sequence[bytes]) -> list[list[Place]]:
 
     @raise SkipTest: it is not installed.
     """
+    return _dissected([_packet(datagram) for datagram in datagrams], _ETHERNET, _PAYLOAD_AT)
+
+
+def tsharkLinks(packets: Sequence[bytes]) -> list[list[Place]]:
+    """
+    The places that tshark shows in each packet of an InfiniBand link, from its LRH on.
+
+    @raise SkipTest: it is not installed.
+    """
+    records = [bytes(8) + struct.pack(">BBHHH", 21, 4, 16 + len(one), 0, len(one)) + one for one in packets]
+    return _dissected(records, _ERF, 0)
+
+
+_ETHERNET, _ERF = 1, 197
+"""Kinds of links, in files."""
+
+
+def _dissected(packets: Sequence[bytes], link: int, begin: int) -> list[list[Place]]:
     program = shutil.which("tshark")
     if program is None:
         raise SkipTest("tshark is not installed")
     with tempfile.NamedTemporaryFile(suffix=".pcap") as capture:
-        capture.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1))
-        for datagram in datagrams:
-            packet = _packet(datagram)
+        capture.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, link))
+        for packet in packets:
             capture.write(struct.pack("<IIII", 0, 0, len(packet), len(packet)) + packet)
         capture.flush()
         done = subprocess.run(
             [program, "-r", capture.name, "-T", "pdml"], capture_output=True, text=True, check=True
         )
-    packets = ElementTree.fromstring(done.stdout)
-    return [list(_shown(packet)) for packet in packets]
+    return [list(_shown(packet, begin)) for packet in ElementTree.fromstring(done.stdout)]
 
 
 def _packet(datagram: bytes) -> bytes:
@@ -158,10 +174,10 @@ def _packet(datagram: bytes) -> bytes:
     return bytes.fromhex("0200000000010200000000020800") + ip + udp
 
 
-def _shown(packet: ElementTree.Element) -> Iterator[Place]:
+def _shown(packet: ElementTree.Element, begin: int) -> Iterator[Place]:
     for field in packet.iter("field"):
         name, shown = field.get("name", ""), field.get("showname", "")
-        size, position = int(field.get("size", 0)), int(field.get("pos", 0)) - _PAYLOAD_AT
+        size, position = int(field.get("size", 0)), int(field.get("pos", 0)) - begin
         if not name.startswith("infiniband.") or not size or position < 0:
             continue
         offset, width = position * 8, size * 8

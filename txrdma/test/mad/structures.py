@@ -15,19 +15,29 @@ from types import ModuleType
 from typing import Final, NamedTuple
 
 import txrdma.cm.messages
-import txrdma.iba.headers
 import txrdma.iba.linkheaders
+from txrdma.iba import headers
+from txrdma.iba.linkheaders import LinkNextHeader, LRH
 from txrdma.iba.path import IBPath
 from txrdma.mad import baseboard, congestion, devices, messages, pma, rmppformats, sa, smp, traps, vendor
 from txrdma.mad._frames import frame, Keys, managementPacket
 from txrdma.mad.attributes import allAttributes, Attribute, ManagementClass, Method
 from txrdma.mad.messages import formatOf
-from txrdma.test.mad.oracles import libibmad, Place, placesOf, published, pythonRDMA, tiled, tshark
+from txrdma.test.mad.oracles import (
+    libibmad,
+    Place,
+    placesOf,
+    published,
+    pythonRDMA,
+    tiled,
+    tshark,
+    tsharkLinks,
+)
 from txrdma.test.mad.pythonrdma import FIELDS, LATER, STRUCTURES
 from txrdma.wire import Layout
 
 MODULES: Final[tuple[ModuleType, ...]] = (
-    txrdma.iba.headers,
+    headers,
     txrdma.iba.linkheaders,
     messages,
     rmppformats,
@@ -270,6 +280,8 @@ def witnesses() -> Seen:
             if base <= place.offset < base + kind.size * 8:
                 if not re.match("reserved|invariant|mad.data|smp", place.name):
                     found[kind].append(Witness("tshark", place._replace(offset=place.offset - base)))
+    for kind0, seenThere in _headersSeen():
+        found[kind0] += seenThere
     for number, place in libibmad().items():
         for kind2, (base, ranges) in LIBIBMAD.items():
             if any(number in numbers for numbers in ranges):
@@ -280,6 +292,41 @@ def witnesses() -> Seen:
             found[kind3] += [Witness("python-rdma", place) for place in fromPythonRDMA(name)]
         found[kind3] += [Witness("published", place) for place in published().get(kind3.__name__, ())]
     return found
+
+
+def _headersSeen() -> Iterator[tuple[type[Layout], list[Witness]]]:
+    """What tshark has of the headers of packets: an opcode that has each, and where it is."""
+    where: list[tuple[type[Layout], LinkNextHeader, int, int]] = [
+        (LRH, LinkNextHeader.BTH, 0x04, 0),
+        (txrdma.iba.linkheaders.RWH, LinkNextHeader.RAW, 0x04, 8),
+        (headers.GRH, LinkNextHeader.GRH, 0x04, 8),
+        (headers.BTH, LinkNextHeader.BTH, 0x04, 8),
+        (txrdma.iba.linkheaders.RDETH, LinkNextHeader.BTH, 0x44, 20),
+        (headers.DETH, LinkNextHeader.BTH, 0x64, 20),
+        (headers.RETH, LinkNextHeader.BTH, 0x0C, 20),
+        (headers.AtomicETH, LinkNextHeader.BTH, 0x13, 20),
+        (headers.AETH, LinkNextHeader.BTH, 0x11, 20),
+        (headers.AtomicAckETH, LinkNextHeader.BTH, 0x12, 24),
+        (headers.ImmDt, LinkNextHeader.BTH, 0x05, 20),
+        (headers.IETH, LinkNextHeader.BTH, 0x17, 20),
+    ]
+    packets = [
+        LRH(linkNextHeader=following, packetLength=18).encode()
+        + (headers.GRH(version=6, nextHeader=27).encode() if following is LinkNextHeader.GRH else b"")
+        + headers.BTH(opcode=headers.Opcode(opcode)).encode()
+        + bytes(60)
+        for _, following, opcode, _ in where
+    ]
+    for (kind, _, _, begin), places in zip(where, tsharkLinks(packets), strict=True):
+        base, end = begin * 8, (begin + kind.size) * 8
+        yield (
+            kind,
+            [
+                Witness("tshark", place._replace(offset=place.offset - base))
+                for place in places
+                if base <= place.offset and place.offset + place.width <= end and "reserved" not in place.name
+            ],
+        )
 
 
 def fromPythonRDMA(name: str) -> list[Place]:
