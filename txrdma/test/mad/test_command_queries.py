@@ -19,7 +19,7 @@ from txrdma.iba.verbs import NodeType
 from txrdma.mad.attributes import allAttributes, ManagementClass, RPCS
 from txrdma.mad.ports import openMADPort
 from txrdma.mad.sa import MCMemberRecord, NodeRecord, PathRecord, Record, ServiceRecord
-from txrdma.mad.smp import PKeyTable, PortInfo, SMInfo
+from txrdma.mad.smp import NodeInfo, PKeyTable, PortInfo, SMInfo
 from txrdma.mad.values import SMState
 from txrdma.test.mad.commanding import CommandTestCase
 
@@ -108,6 +108,45 @@ class SMPQueryTests(CommandTestCase):
             error = self.assertRaises(UsageError, Options().parseOptions, ["smpquery", *arguments])
             self.assertIn(words, str(error))
 
+    def test_combined(self) -> None:
+        """A LID, and a directed route from there on, as C{smpquery -c} has them; other commands, too."""
+        for target in ("9 0,3", "lid 9 DR 0,3", "0x9 0,3"):
+            self.assertEqual(self.said("smpquery", "ND", target).fields["nodeString"], "h00002", target)
+        self.assertEqual(self.said("perfquery", "9 0,3").fields["portSelect"], "1")
+        self.assertIn(
+            "LID", str(self.said("smpquery", "NI", "9 0,3", device="sim:fattree:8:managed=no").status)
+        )
+
+    def test_extended(self) -> None:
+        """C{-x} sets bit 31 of the modifier; C{PIE} is an attribute of its own."""
+        told = self.said("smpquery", "PI", "9", "3", "-x", "--json").json["answers"]
+        self.assertEqual([answer["modifier"] for answer in told], [1 << 31 | 3])
+        told = self.said("smpquery", "PIE", "9", "3", "--debug").errors
+        self.assertIn("GET PortInfoExtended modifier 0x3 ", told)
+
+    def test_address(self) -> None:
+        """GID, LIDs and name of a port, as C{ibaddr} tells them; of a switch's, that of the whole."""
+        self.assertEqual(
+            self.said("smpquery", "addr", "3").out, "GID fe80::10:5 LID start 0x3 end 0x3 'h00002'\n"
+        )
+        told = self.said("smpquery", "Address", "DR 0,1", "--json").json
+        self.assertEqual((told["lid"], told["lastLID"], told["name"]), (9, 9, "leaf0000"))
+        self.assertEqual(told["gid"], "fe80::20:0")
+
+    def test_named(self) -> None:
+        """The node-name map's name stands beside the path, and in JSON."""
+        names = self.mktemp()
+        with open(names, "w") as file:
+            file.write('0x200000 "leaf of all"\n')
+        map = ("--node-names", names)
+        self.assertIn("# NodeInfo: lid 9 (leaf of all)\n", self.said("smpquery", "NI", "9", *map).out)
+        self.assertEqual(self.said("smpquery", "NI", "9", "--json", *map).json["name"], "leaf of all")
+        self.assertNotIn("name", self.said("smpquery", "NI", "1", "--json", *map).json)
+        self.assertIn("# NodeRecord (leaf of all)\n", self.said("saquery", "NR", "9", *map).out)
+        self.assertEqual(self.said("saquery", "NR", "9", "--json", *map).json[0]["name"], "leaf of all")
+        said = self.said("saquery", "LFTR", "9", "--columns", "lid,blockNum,name", *map).out
+        self.assertIn("9    0         leaf of all\n", said)
+
     def test_complete(self) -> None:
         """Every attribute of subnet management that can be got has a name here, but notices."""
         carried = {kind.__name__ for kind in attributesOf(RPCS["SubnGet"])} - {"Notice"}
@@ -153,6 +192,45 @@ class SAQueryTests(CommandTestCase):
         self.assertIn("portGUID", self.said("saquery", "NR", "--table").out)
         self.assertIn("no component foo", str(self.said("saquery", "NR", "--columns", "foo").status))
         self.assertEqual(self.said("saquery", "NR", "lid=77").out, "no records\n")
+
+    def test_views(self) -> None:
+        """What infiniband-diags has options for goes by a word: tables, and records for programs."""
+        self.assertEqual(self.said("saquery", "list").out.splitlines()[1:3], ["1    h00000", "2    h00001"])
+        told = self.said("saquery", "sms", "--json").json
+        self.assertEqual([each["fields"]["endPortLID"] for each in told], [8])
+        self.assertIn("0xc000", self.said("saquery", "groups").out)
+        joining = ("mgid=ff12:401b:ffff::ffff:ffff", "portGID=fe80::10:1", "joinState=1", "--set", "--yes")
+        keep = openMADPort(self.clock, self.device)
+        self.addCleanup(keep.close)
+        self.said("saquery", "MCMR", *joining)
+        said = self.said("saquery", "members", "mlid=0xc000", "--smkey", "1").out
+        self.assertRegex(said, r"0xc000 +fe80::10:1 +1 +h00000\n")
+
+    def test_ends(self) -> None:
+        """A path's ends are any targets; without a beginning it is our own port, unless nothing is added."""
+        for source, target in (("3", "4"), ("h00002", "h00003"), ("DR 0,1,3", "0x0000000000100007")):
+            [told] = self.said("saquery", "PR", "--from", source, "--to", target, "--json").json
+            self.assertEqual((told["fields"]["slid"], told["fields"]["dlid"]), (3, 4))
+        [told] = self.said("saquery", "PR", "--to", "4", "--json").json
+        self.assertEqual((told["fields"]["slid"], told["fields"]["dlid"]), (1, 4))
+        told = self.said("saquery", "PR", "dlid=4", "--as-said", "--json").json
+        self.assertEqual(len(told), 9)
+        error = self.assertRaises(UsageError, Options().parseOptions, ["saquery", "NR", "--to", "4"])
+        self.assertIn("for PathRecord", str(error))
+
+    def test_selectors(self) -> None:
+        """A component with a selector is meant exactly, unless that is said."""
+        words = ("saquery", "PR", "1/4", "--debug", "--debug")
+        said = self.said(*words, "mtu=MTU_2048").errors
+        self.assertIn("PathRecord.mtuSelector EXACTLY", said.partition("<-")[0])
+        said = self.said(*words, "mtu=MTU_2048", "mtuSelector=greater").errors
+        self.assertIn("PathRecord.mtuSelector GREATER", said.partition("<-")[0])
+
+    def test_modifier(self) -> None:
+        """An attribute modifier can be said, as that for ports with certain capabilities."""
+        for words, many in (((), 0), (("--modifier", "0x80000000"), 1)):
+            told = self.said("saquery", "PIR", "capabilityMask=0x2", "--json", *words).json
+            self.assertEqual(len(told), many)
 
     def test_get(self) -> None:
         """One record can be asked for; several are then an error."""
@@ -244,6 +322,51 @@ class QueryTests(CommandTestCase):
         said = self.said("query", "SubnSet", "PortInfo", "2", "--change", "--yes", "vlHighLimit=3")
         self.assertEqual(said.status, None)
         self.assertEqual(self.said("smpquery", "PI", "2").fields, {**before, "vlHighLimit": "3"})
+
+    def test_numbers(self) -> None:
+        """An attribute by its number is shown in hexadecimal; one that nobody knows, too."""
+        said = self.said("query", "SubnGet", "0x11", "3").out.splitlines()
+        self.assertEqual((said[0], len(said)), ("# Attribute_0x0011", 5))
+        self.assertTrue(said[1].startswith("0x0000  01010101 "))
+        info = bytes.fromhex("".join(line.partition("  ")[2] for line in said[1:]).replace(" ", ""))
+        self.assertEqual(NodeInfo.decode(info).nodeGUID.raw.hex(), "0000000000100004")
+        self.assertIn("not supported", str(self.said("query", "SubnGet", "0xff77", "3").status))
+        told = self.said("query", "PerformanceGet", "0x12", "3", "content=0x0001", "--json").json
+        self.assertEqual(told["fields"]["content"][:4], "0001")
+        self.assertIn("0 to 0xffff", str(self.said("query", "SubnGet", "0x10000", "3").status))
+        self.assertIn("there is no attribute XY", str(self.said("query", "SubnGet", "XY", "3").status))
+
+    def test_elements(self) -> None:
+        """One of several values can be changed, with the others as they are."""
+        keep = openMADPort(self.clock, self.device)
+        self.addCleanup(keep.close)
+        before = self.said("query", "SubnGet", "PKeyTable", "2", "--json").json["fields"]["pkeys"]
+        said = self.said(
+            "query", "SubnSet", "PKeyTable", "2", "pkeys[5]=0x8005", "--change", "--yes", "--json"
+        )
+        self.assertEqual(said.json["fields"]["pkeys"], [*before[:5], 0x8005, *before[6:]])
+        self.said("query", "SubnSet", "LinearForwardingTable", "9", "ports[60]=7", "--change", "--yes")
+        ports = self.said("query", "SubnGet", "LinearForwardingTable", "9", "--json").json["fields"]["ports"]
+        self.assertEqual((ports[120:122], ports[2:4]), ("07", "01"))
+        for name in ("pkeys[32]=1", "pkeys[1]=70000", "lids[1]=1"):
+            self.assertIn("txrdma query: ", str(self.said("query", "SubnSet", "PKeyTable", "2", name).status))
+
+    def test_description(self) -> None:
+        """What a node is called can be set, where the node lets that happen."""
+        keep = openMADPort(self.clock, self.device)
+        self.addCleanup(keep.close)
+        said = self.said("query", "SubnSet", "NodeDescription", "2", "nodeString=renamed", "--yes")
+        if said.status is None:
+            self.assertEqual(self.said("smpquery", "ND", "2").fields["nodeString"], "renamed")
+        else:
+            self.assertIn("not supported", str(said.status))
+
+    def test_keys(self) -> None:
+        """Keys of the classes go along."""
+        said = self.said(
+            "query", "SubnAdmGet", "ClassPortInfo", "--smkey", "0x77", "--debug", "--debug"
+        ).errors
+        self.assertIn("smKey 0x0000000000000077", said)
 
     def test_confirmation(self) -> None:
         """What changes something wants to be confirmed."""
