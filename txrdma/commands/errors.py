@@ -152,13 +152,15 @@ def _values(each: Counted) -> Iterator[str]:
     for name, value in each.details.items():
         yield f"[{shownName(name)} == {value}]"
     for name, value in each.data.items():
+        if not value and each.errors:
+            continue
         yield f"[{shownName(name)} == {_readable(value, 4 if name.endswith('Data') else 1)}]"
 
 
 def _readable(value: int, size: int) -> str:
     """A large number, and about how much that is, in words of so many bytes: C{"4096 (16.000KB)"}."""
     scaled, unit = float(value * size), 0
-    while scaled >= 1024 and unit < len(_UNITS) - 1:
+    while (scaled > 1024 or (scaled == 1024 and size == 1)) and unit < len(_UNITS) - 1:
         scaled /= 1024
         unit += 1
     return f"{value} ({scaled:5.3f}{_UNITS[unit]}{'B' if size > 1 else ''})"

@@ -30,12 +30,18 @@ class CommandOptions(SweepOptions):
         ["below", None, "Only links that could be better, or are not active."],
         ["enabled", None, "Measure them by what both ends have enabled, not by what they support."],
         ["switches", None, "Only links between switches."],
+        ["line", "l", "As iblinkinfo -l has it: every port of every node on a line."],
     ]
 
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
     """C{txrdma links}."""
     fabric, names = await fabricOf(reactor, options)
+    if options["line"]:
+        for port in chosen(fabric, {**options, "all": True}):
+            print(iblinkinfoLine(port, names))
+        endWith(fabric)
+        return
     links = [linkDict(port, names, options["enabled"]) for port in chosen(fabric, options)]
     if options["below"]:
         links = [link for link in links if link["to"] and (link["couldBe"] or link["state"] != "ACTIVE")]
@@ -118,18 +124,26 @@ _PHYSICAL: Final = {
 }
 
 
-def linkText(port: Port, names: NodeNames) -> str:
+def iblinkinfoLine(port: Port, names: NodeNames) -> str:
+    """A line of C{iblinkinfo -l}."""
+    name = names.name(port.node.guid, port.node.description)
+    return f'{hexGUID(port.guid)} "{name:>30}" {linkText(port, names, " ")}'
+
+
+def linkText(port: Port, names: NodeNames, gap: str = "") -> str:
     """A port and its link on one line: LID, number, what it carries, states, the other end."""
     state = _STATES.get(port.state.name, port.state.name.capitalize())
     physical = _PHYSICAL.get(port.physicalState, port.physicalState.name.capitalize())
-    carries = "" if port.state is PortState.DOWN else f"{port.width}X {_speed(port):>18}"
+    carries = " " * 14 if port.state is PortState.DOWN else f"{f'{port.width}X':>3} {_speed(port):>18} "
     peer = port.peer
     there = '           [  ] "" ( )'
     if peer is not None:
-        could = " ".join(f"Could be {each}" for each in belowBest(port)) or " "
+        best = [f"Could be {each}" for each in belowBest(port)]
+        width = "".join(each for each in best if each.endswith("X"))
+        faster = "".join(each for each in best if not each.endswith("X"))
         name = names.name(peer.node.guid, peer.node.description)
-        there = f'{hexGUID(peer.guid)} {peer.lid:6} {peer.number:4}[  ] "{name}" ({could})'
-    return f"{port.lid:6}{port.number:4}[  ] ==({carries:>22} {state:>6}/{physical:>8})==>  {there}"
+        there = f'{hexGUID(peer.guid)} {peer.lid:6} {peer.number:4}[  ] "{name}" ({width} {faster})'
+    return f"{port.lid:6}{gap}{port.number:4}[  ] ==({carries}{state:>6}/{physical:>8})==>  {there}"
 
 
 def _speed(port: Port) -> str:

@@ -104,19 +104,22 @@ class Net:
         """As a file."""
         settings = (("width", self.width), ("speed", self.speed), ("extspeed", self.extendedSpeed))
         lines = [f"{name}={value}" for name, value in settings if value]
+        hasDevices = any(node.deviceID for node in self.nodes.values())
         for node in self.nodes.values():
-            lines += ["", *_nodeLines(node)]
+            lines += ["", *_nodeLines(node, hasDevices)]
         return "\n".join(lines) + "\n"
 
 
-def _nodeLines(node: NetNode) -> Iterator[str]:
+def _nodeLines(node: NetNode, hasDevices: bool) -> Iterator[str]:
+    """A node; its device is said even where that is 0: ibsim takes one for all that follow."""
     if node.guid is not None:
         yield f"{_GUIDS[node.kind]}=0x{int(node.guid):x}"
     if node.systemImageGUID not in (None, node.guid):
         yield f"sysimgguid=0x{int(node.systemImageGUID):x}"
-    for name, value in (("vendid", node.vendorID), ("devid", node.deviceID)):
-        if value:
-            yield f"{name}={value:#x}"
+    if node.vendorID:
+        yield f"vendid={node.vendorID:#x}"
+    if hasDevices:
+        yield f"devid={node.deviceID:#x}"
     said = f'\t# "{node.description}"' if node.description != node.identifier else ""
     if node.lid:
         said = (said or "\t#") + f" lid {node.lid} lmc {node.lmc}"

@@ -1,237 +1,245 @@
 """
-The commands about single nodes and ports, and how what they print looks, beside infiniband-diags' in ibsim.
+What the commands about whole fabrics print is what infiniband-diags prints in the same ibsim, line by line.
 
-umad2sim has no RMPP, so of records only single ones are asked for; and ibsim knows no routes that begin by a
-LID and go on directed.
+Nodes come in another order. Apart from that there are these differences, and no others:
+
+  - C{discover} has no time in its heading.
+  - C{errors} names hosts by their GUID, too, and with C{--counters} their ports by the ports' GUIDs.
+  - Each question about counters counts at the ports on its way, so traffic is not the same twice.
 """
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
-from txrdma.mad.agent import MADAgent
-from txrdma.mad.paths import toLID
-from txrdma.mad.smp import MulticastForwardingTable
+from txrdma.iba.path import IBDRPath
+from txrdma.mad.discovery import Sweep
+from txrdma.mad.smp import ExtendedPortInfo
 from txrdma.sim.fattree import fatTree
-from txrdma.test.ibsim.test_commands_2 import CommandsTestCase
+from txrdma.sim.netfile import parseNet
+from txrdma.test.ibsim.test_commands_2 import CommandsTestCase, example
+from txrdma.test.mad.simulated import TWO_SWITCHES
+
+EXAMPLE, OTHER_EXAMPLE = example("net.2sw2path4hca"), example("net")
+NO_EXAMPLES = CommandsTestCase.skip or ("" if EXAMPLE else "ibsim's examples are not installed") or None
+
+_OURS = {"--threshold-file": "--thresholds", "--switch": "--switches", "--ca": "--hosts"}
+_HEADING = re.compile(r'^(Errors for) 0x\w+ (".*")$', re.MULTILINE)
+_PORT_GUID = re.compile(r"^   GUID 0x\w+ (port \w+: \[Port\w+\])", re.MULTILINE)
+_COUNTED = re.compile(r"\[(Port\w*(?:Data|Pkts)) == \d+ \([^)]*\)\]")
 
 
-class FormTests(CommandsTestCase):
-    """Line by line the same text."""
+def parts(text: str) -> tuple[list[str], list[str]]:
+    """What is said of each node, in an order of its own, and the summary; without what differs."""
+    said, _, summary = text.partition("\n## ")
+    said = _HEADING.sub(r"\1 \2", said)
+    said = _COUNTED.sub(r"[\1]", said)
+    if said.startswith("Data Counters"):
+        said = _PORT_GUID.sub(r"   \1", said)
+    nodes = re.split(r"\n(?=Errors for|Data Counters for)", "\n" + said.strip("\n"))
+    lines = [line.rstrip() for line in summary.splitlines() if line.strip()]
+    return sorted(node.strip("\n") for node in nodes if node.strip()), lines
 
-    most = 99
-    _filling: MADAgent | None = None
 
-    async def test_numbered(self) -> None:
-        """C{trace --no-info} prints what C{ibtracert -n} prints."""
-        lids = (await self.lids())[: self.most]
-        for source, target in zip(lids, reversed(lids), strict=True):
-            theirs = self.theirs("ibtracert", "-n", source, target)
-            self.assertEqual(await self.said("trace", "-n", source, target), theirs)
+def picked(told: list[dict[str, Any]], keys: list[str]) -> list[list[Any]]:
+    """Of what was told, what stands at these keys."""
+    return [[each[key] for key in keys] for each in told]
 
-    async def test_allLIDs(self) -> None:
-        """C{routes --all} prints what C{ibroute -a} prints, LIDs that nobody has included."""
-        [lid, *_] = await self.lids("--switches")
-        for low, high in (("1", "6"), ("2", "3")):
-            theirs = self.theirs("ibroute", "-a", lid, low, high).splitlines()
-            ours = (await self.said("routes", lid, "--all", "--lids", f"{low}-{high}")).splitlines()
-            self.assertEqual(ours[:-1], theirs[:-1])
-            self.assertEqual(ours[-1].replace("valid ", ""), theirs[-1])
 
-    async def fill(self, lid: int, *masks: int, position: int = 0) -> None:
-        """Let a switch send multicast LIDs, from 0xc000 on, by ports."""
-        agent = self._filling = self._filling or self.agentAt()
-        content = MulticastForwardingTable(portMasks=(*masks, *(0,) * (32 - len(masks))))
-        await agent.SubnSet(content, toLID(agent.port.endPort, lid), position << 28)
+class ExactErrorTests(CommandsTestCase):
+    """C{errors} beside C{ibqueryerrors}: all lines, in all of its forms."""
 
-    async def test_multicastTables(self) -> None:
-        """C{routes --multicast} prints what C{ibroute -M} prints."""
-        lid = int((await self.lids("--switches"))[0])
-        await self.fill(lid, 0b10_0100, 0, 0b1001)
-        theirs = self.theirs("ibroute", "-M", str(lid))
-        self.assertEqual((await self.said("routes", "-M", str(lid))).rstrip("\n"), theirs.rstrip("\n"))
-        theirs = self.theirs("ibroute", "-M", str(lid), "0xc001", "0xc002")
-        ours = await self.said("routes", "-M", str(lid), "--lids", "0xc001-0xc002")
-        self.assertEqual(ours.rstrip("\n"), theirs.rstrip("\n"))
-
-    async def test_multicastTrace(self) -> None:
-        """C{trace --multicast} takes the steps of C{ibtracert -m}: ports, LIDs and names."""
-        hosts = await self.lids("--hosts")
-        for target in hosts[1:][-self.most :]:
-            unicast = (await self.told("trace", hosts[0], target))["hops"]
-            switches = [hop for hop in unicast if hop["type"] == "SWITCH"]
-            for hop in switches:
-                for position in range(3):
-                    mask = sum(1 << p % 16 for p in (hop["entry"], hop["exit"]) if p // 16 == position)
-                    await self.fill(hop["lid"], mask, position=position)
-            theirs = self.theirs("ibtracert", "-m", "0xc000", hosts[0], target)
-            steps = re.findall(r'\[(\d+)\] -> \w+ 0x(?:\w+)\[(\d+)\] lid (\d+)(?:-\d+)? "(.*)"', theirs)
-            self.assertEqual(len(steps), len(unicast) - 1)
-            hops = (await self.told("trace", "-m", "0xc000", hosts[0], target))["hops"]
+    async def test_lines(self) -> None:
+        """Whatever is asked for: links, details, data, thresholds, what is left out, kinds of nodes."""
+        nodes = [node["description"] for node in await self.told("nodes", "--hosts")]
+        switch = (await self.told("nodes", "--switches"))[0]["description"]
+        for place, counter, value in (
+            (f'"{nodes[-1]}"[1]', "SymbolErrorCounter", 77),
+            (f'"{nodes[0]}"[1]', "VL15Dropped", 3),
+            (f'"{switch}"[1]', "PortXmitDiscards", 7),
+            (f'"{switch}"[1]', "LinkDownedCounter", 255),
+            (f'"{switch}"[2]', "PortRcvSwitchRelayErrors", 5),
+        ):
+            self.fabric.console(f"PerformanceSet {place} PortCounters.{counter}={value}")
+        await self.waited(0.5)
+        path = Path(self.mktemp()).absolute()
+        path.write_text("# ours\n\nPortXmitDiscards=7\nVL15Dropped=0x2\n")
+        for words in (
+            (),
+            ("--report-port",),
+            ("--data",),
+            ("--data", "--details", "--report-port"),
+            ("--counters",),
+            ("--suppress", "PortXmitDiscards,VL15Dropped"),
+            ("--suppress-common",),
+            ("--threshold-file", str(path)),
+            ("--switch",),
+            ("--ca",),
+        ):
             ours = [
-                (str(before["exit"]), str(hop["entry"]), str(hop["lid"]), hop["name"])
-                for before, hop in zip(hops, hops[1:], strict=False)
+                {"--threshold-file": "--thresholds", "--switch": "--switches", "--ca": "--hosts"}.get(
+                    word, word
+                )
+                for word in words
             ]
-            self.assertEqual(ours, steps)
-            for hop in switches:
-                for position in range(3):
-                    await self.fill(hop["lid"], 0, position=position)
-        self.assertIn("failed", self.theirs("ibtracert", "-m", "0xc000", hosts[0], hosts[1]))
-        self.assertIn("does not come to", str(await self.status_of("trace", "-m0xc000", hosts[0], hosts[1])))
-
-    async def status_of(self, *words: str) -> object:
-        await self.said(*words)
-        return self.status
-
-    async def test_address(self) -> None:
-        """C{smpquery Address} tells what C{ibaddr} tells, and the name."""
-        for lid in (await self.lids())[: self.most]:
-            theirs = self.theirs("ibaddr", lid).rstrip("\n")
-            ours = await self.said("smpquery", "Address", lid)
-            self.assertTrue(ours.startswith(theirs + " '"), (ours, theirs))
-
-    async def test_bytes(self) -> None:
-        """C{query} with a number shows the bytes that C{smpdump} shows."""
-        [lid, *_] = await self.lids("--switches")
-        for number, modifier in (("0x11", "0"), ("0x12", "0"), ("0x15", "1")):
-            theirs = re.sub(r"\s", "", self.theirs("smpdump", lid, number, modifier))
-            said = await self.said("query", "SubnGet", number, lid, "--modifier", modifier)
-            ours = "".join(line.partition("  ")[2] for line in said.splitlines()[1:]).replace(" ", "")
-            self.assertEqual((len(ours), ours), (128, theirs[:128]))
-
-    async def test_over(self) -> None:
-        """C{routes --over} names the hosts that C{ibroute} has behind the port, in both directions."""
-        links = [link for link in await self.told("links", "--switches") if link["to"] is not None]
-        self.assertTrue(links)
-        for link in links[:2]:
-            one, other = link["from"], link["to"]
-            told = await self.told("routes", str(one["lid"]), "--over", str(one["port"]))
-            self.assertEqual([each["from"]["port"] for each in told], [one["port"], other["port"]])
-            for end, use in zip((one, other), told, strict=True):
-                row = rf"(0x\w+) {end['port']:03} : \(Channel Adapter"
-                theirs = re.findall(row, self.theirs("ibroute", str(end["lid"])))
-                self.assertEqual([f"{reached['lid']:#06x}" for reached in use["reached"]], theirs)
+            mine = parts(await self.said("errors", *ours))
+            theirs = parts(self.theirs("ibqueryerrors", *words))
+            self.assertEqual(mine[0], theirs[0], words)
+            self.assertEqual(mine[1], theirs[1], words)
+            self.assertTrue(mine[0], words)
 
 
-class FatTreeFormTests(FormTests):
-    """Switches of 36 ports, in two levels."""
+class ExactListingTests(CommandsTestCase):
+    """C{discover} and C{links} beside C{ibnetdiscover} and C{iblinkinfo}."""
 
-    net = fatTree(40).text()
-    most = 6
+    async def test_lines(self) -> None:
+        """All lines of C{iblinkinfo -l}, letter by letter."""
+        ours = sorted((await self.said("links", "--line")).splitlines())
+        theirs = sorted(line for line in self.theirs("iblinkinfo", "-l").splitlines() if line)
+        self.assertEqual(ours, theirs)
 
+    async def test_heading(self) -> None:
+        """Where the sweep began."""
+        [ours] = re.findall("^# Initiated.*$", await self.said("discover"), re.MULTILINE)
+        [theirs] = re.findall("^# Initiated.*$", self.theirs("ibnetdiscover"), re.MULTILINE)
+        self.assertEqual(ours, theirs)
 
-class AdministrationTests(CommandsTestCase):
-    """What C{saquery} has options for."""
+    async def test_datagrams(self) -> None:
+        """No more questions are asked than C{ibnetdiscover} asks."""
+        sweep = Sweep(self.agentAt())
+        await sweep.run()
+        told = re.search(r"Total MADs used: (\d+)", self.theirs("ibnetdiscover", "--max_hops"))
+        assert told is not None
+        self.assertLessEqual(sweep.asked, int(told[1]))
+        self.assertGreater(sweep.asked, 10)
 
-    async def test_managers(self) -> None:
-        """C{saquery sms} is C{saquery -s}."""
-        theirs = re.findall(r"EndPortLid\.+(\d+)", self.theirs("saquery", "-s"))
-        ours = [str(each["fields"]["endPortLID"]) for each in await self.told("saquery", "sms", "--get")]
-        self.assertEqual((ours, len(ours)), (theirs, 1))
-
-    async def test_groups(self) -> None:
-        """C{saquery groups} is C{saquery -g}."""
-        theirs = dict(re.findall(r"(\w+)\.{2,}(\S+)", self.theirs("saquery", "-g")))
-        [told] = await self.told("saquery", "groups", "--get")
-        fields = told["fields"]
-        self.assertEqual(fields["mgid"], theirs["MGID"])
-        self.assertEqual(fields["mlid"], int(theirs["Mlid"], 16))
-        self.assertIn(theirs["MGID"], await self.said("saquery", "groups", "--get"))
-
-    async def test_paths(self) -> None:
-        """C{saquery PR --from --to} is C{saquery --src-to-dst}, by LIDs and by names."""
-        nodes = await self.told("nodes", "--hosts")
-        one, other = nodes[0], nodes[-1]
-        said = self.theirs("saquery", "--src-to-dst", f"{one['lid']}:{other['lid']}")
-        theirs = dict(re.findall(r"(\w+)\.{2,}(\S+)", said))
-        for key in ("lid", "name"):
-            [told] = await self.told(
-                "saquery", "PR", "--get", "--from", str(one[key]), "--to", str(other[key])
+    async def test_loaded(self) -> None:
+        """What C{ibnetdiscover} has printed is loaded: nodes and links are those of the fabric."""
+        path = Path(self.mktemp())
+        path.write_text(self.theirs("ibnetdiscover"))
+        for name in ("nodes", "links"):
+            ours = await self.told(name)
+            theirs = await self.told(name, "--load", str(path))
+            keys = (
+                ("guid", "name", "numPorts", "lid") if name == "nodes" else ("from", "to", "width", "speed")
             )
-            ours = told["fields"]
-            for name in ("dlid", "slid", "sgid", "dgid"):
-                self.assertEqual(str(ours[name]), theirs[name])
-
-    async def test_names(self) -> None:
-        """Names to LIDs and GUIDs, and back."""
-        [known] = re.findall(r'\d+ +"(.*)"', self.theirs("saquery", "-D"))  # without RMPP only this one
-        host = next(node for node in await self.told("nodes", "--hosts") if node["name"] == known)
-        name, lid = host["name"], str(host["lid"])
-        found = await self.said("saquery", "NR", "--get", f"nodeString={name}", "--columns", "lid")
-        self.assertEqual(found.split(), ["lid", self.theirs("saquery", "-l", name).strip()])
-        found = await self.said("saquery", "NR", "--get", lid, "--columns", "name")
-        self.assertEqual(found.split(), ["name", self.theirs("saquery", "-O", lid).strip()])
-        guid = self.theirs("saquery", "-G", name).strip()
-        [told] = await self.told("saquery", "NR", "--get", f"nodeString={name}")
-        self.assertEqual("0x" + told["fields"]["nodeInfo"]["portGUID"].replace(":", ""), guid)
-        found = await self.said("saquery", "NR", "--get", f"portGUID={guid}", "--columns", "name")
-        self.assertEqual(found.split(), ["name", self.theirs("saquery", "-U", guid).strip()])
+            self.assertEqual(
+                [[each[key] for key in keys] for each in theirs],
+                [[each[key] for key in keys] for each in ours],
+            )
+            self.assertTrue(ours)
 
 
-class PortTests(CommandsTestCase):
-    """C{portstate} beside C{ibportstate}: by directed routes, and nobody else changes anything."""
+class ExampleExactErrorTests(ExactErrorTests):
+    """ibsim's own example: two switches, two ways between them, four hosts."""
 
-    net = "vendid=0x2c9\ndevid=0xc738\n" + fatTree(8).text()
-    hasSM = False
+    net = EXAMPLE
+    skip = NO_EXAMPLES
 
-    async def info(self, port: int, name: str = "PI") -> dict[str, Any]:
-        told = await self.told("smpquery", name, "0,1", str(port))
-        fields: dict[str, Any] = told["answers"][0]["fields"]
-        return fields
 
-    async def test_changes(self) -> None:
-        """Each operation changes one port of a switch as theirs changes another."""
-        before = await self.info(3)
-        self.assertEqual(before, await self.info(4))
-        for words in (
-            ("speed", "1"),
-            ("espeed", "3"),
-            ("width", "1"),
-            ("vls", "2"),
-            ("mtu", "3"),
-            ("disable",),
-            ("enable",),
-            ("off",),
-            ("on",),
-            ("down",),
-            ("reset",),
-            ("arm",),
-            ("active",),
-            ("fdr10", "0"),
-        ):
-            said = self.theirs("ibportstate", "-D", "0,1", "3", *words)
-            await self.said("portstate", "0,1", "4", *words, "--yes")
-            self.assertEqual((words, bool(self.status)), (words, "failed" in said))
-            theirs, ours = await self.info(3), await self.info(4)
-            for each in (theirs, ours):
-                each["lid"] = each["masterSMLID"] = 0  # ibportstate fills some numbers in, which ibsim keeps
-            self.assertEqual(ours, theirs, words)
-            self.assertEqual(await self.info(3, "MEPI"), await self.info(4, "MEPI"), words)
-        self.assertNotEqual(theirs, before)
+class OtherExampleExactErrorTests(ExactErrorTests):
+    """Its other example."""
 
-    async def test_ends(self) -> None:
-        """The same of what only ports with a LID have."""
-        for number in (3, 4):  # of a port without them, ibportstate sets LIDs of its own
-            await self.said("portstate", f"0,1,{number}", "1", "lid", "7", "smlid", "8", "--yes")
-        for words in (
-            ("lid", "0x22"),
-            ("smlid", "5"),
-            ("lmc", "2"),
-            ("mkeylease", "60"),
-            ("mkeyprot", "1"),
-            ("mkey", "0x1234"),
-        ):
-            self.theirs("ibportstate", "-D", "0,1,3", "1", *words)
-            await self.said("portstate", "0,1,4", "1", *words, "--yes")
-            told = [await self.told("smpquery", "PI", f"0,1,{at}", "--mkey", "0x1234") for at in (3, 4)]
-            theirs, ours = (each["answers"][0]["fields"] for each in told)
-            self.assertEqual(ours, theirs, words)
+    net = OTHER_EXAMPLE
+    skip = NO_EXAMPLES
 
-    async def test_peer(self) -> None:
-        """What is at the other end is what C{smpquery} tells of it."""
-        told = await self.told("portstate", "0,1", "5")
-        theirs = self.theirs("smpquery", "-D", "portinfo", "0,1,5", "1")
-        self.assertIn("LinkState:.......................Initialize", theirs)
-        self.assertEqual((told["peer"]["portState"], told["warnings"]), ("INIT", []))
-        self.assertEqual(told["peer"]["capabilityMask"], int(re.findall(r"CapMask:\.+(\w+)", theirs)[0], 16))
+
+class FatTreeExactErrorTests(ExactErrorTests):
+    """128 hosts."""
+
+    net = fatTree(128).text()
+
+
+class LargeExactErrorTests(ExactErrorTests):
+    """1,024 hosts."""
+
+    net = fatTree(1024).text()
+
+
+class ExampleExactListingTests(ExactListingTests):
+    """ibsim's own example."""
+
+    net = EXAMPLE
+    skip = NO_EXAMPLES
+
+
+class OtherExampleExactListingTests(ExactListingTests):
+    """Its other example."""
+
+    net = OTHER_EXAMPLE
+    skip = NO_EXAMPLES
+
+
+class FatTreeExactListingTests(ExactListingTests):
+    """128 hosts."""
+
+    net = fatTree(128).text()
+
+
+class LargeExactListingTests(ExactListingTests):
+    """1,024 hosts."""
+
+    net = fatTree(1024).text()
+
+
+class DevicesTests(CommandsTestCase):
+    """Switches of one system, which have FDR10."""
+
+    net = (
+        TWO_SWITCHES.replace('Rt 2 "d"', 'Hca 2 "d"')
+        .replace("speed=7\nextspeed=7", "speed=7")
+        .replace('Switch 8 "', 'vendid=0x2c9\ndevid=0xc738\nsysimgguid=0x99\nSwitch 8 "')
+    )
+
+    async def setFDR10(self) -> None:
+        """One of the two links between the switches has it; the other could."""
+        agent = self.agentAt()
+        for route in ((1,), (1, 3)):
+            for number, active in ((3, 1), (4, 0)):
+                info = ExtendedPortInfo(linkSpeedSupported=1, linkSpeedEnabled=1, linkSpeedActive=active)
+                await agent.SubnSet(info, IBDRPath(drPath=route), number)
+
+    async def test_fdr10(self) -> None:
+        """It is told as theirs tell it, with no more questions."""
+        await self.setFDR10()
+        ours, theirs = await self.said("discover"), self.theirs("ibnetdiscover")
+        lines = [
+            sorted(line for line in text.splitlines() if line.startswith("[")) for text in (ours, theirs)
+        ]
+        self.assertEqual(lines[0], lines[1])
+        self.assertEqual(ours.count("4xFDR10"), 2)
+        ours = await self.said("links", "--line")
+        theirs = self.theirs("iblinkinfo", "-l")
+        mine, found = (sorted(line for line in text.splitlines() if line) for text in (ours, theirs))
+        confused = " (Found link at QDR but expected speed is FDR10)"
+        self.assertEqual(mine, [line.replace(confused, "") for line in found])
+        self.assertEqual(ours.count("10.0 Gbps (FDR10)"), 2)
+        self.assertEqual(ours.count("Could be FDR10"), 2)
+        await ExactListingTests.test_datagrams(self)  # type: ignore[arg-type]  # it is of that kind
+
+    async def test_chassis(self) -> None:
+        """The same nodes are in the same chassis."""
+        found = re.search(
+            r"^Chassis 1 \(guid (\w+)\)$(.*)^Non-Chassis", self.theirs("ibnetdiscover", "-g"), re.M | re.S
+        )
+        assert found is not None
+        theirs = {int(guid, 16) for guid in re.findall(r"^switchguid=0x(\w+)\(", found[2], re.MULTILINE)}
+        [ours] = (await self.told("discover"))["chassis"]
+        self.assertEqual(int(ours["guid"].replace(":", ""), 16), int(found[1], 16))
+        self.assertEqual({int(node["guid"].replace(":", ""), 16) for node in ours["nodes"]}, theirs)
+
+    async def test_net(self) -> None:
+        """ibsim makes nodes of the same systems, vendors and devices of what we print."""
+        net = await self.said("discover", "--format", "net")
+        before = await self.told("nodes")
+        self.fabric.stop()
+        self.fabric = type(self.fabric)(net)
+        self.addCleanup(self.fabric.stop)
+        after = await self.told("nodes")
+        keys = ["guid", "name", "systemImageGUID", "vendorID", "deviceID", "numPorts"]
+        self.assertEqual(
+            [[each[key] for key in keys] for each in after], [[each[key] for key in keys] for each in before]
+        )
+        self.assertEqual(len(parseNet(net).nodes), 6)
