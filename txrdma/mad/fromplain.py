@@ -68,8 +68,10 @@ def _bytes(field: Field, value: Any) -> bytes:
     length = field.width // 8
     if isinstance(value, Mapping) and value.keys() == {"hex"}:
         value = bytes.fromhex(value["hex"])
-    if not isinstance(value, str):
+    if isinstance(value, (bytes, list, tuple)):
         raw = bytes(value)
+    elif not isinstance(value, str):
+        raise ValueError("it takes bytes")
     elif field.shown is text:
         raw = value.encode().ljust(length, b"\0")
     else:

@@ -229,6 +229,8 @@ class JSONTests(SynchronousTestCase):
             (smp.NodeInfo, {"reserved": 1}, "has no field reserved"),
             (smp.NodeDescription, {"nodeString": "x" * 65}, "does not fit: it has 64 bytes"),
             (smp.HierarchyInfo, {"content": "00"}, "content: '00' does not fit: it has 64 bytes"),
+            (smp.HierarchyInfo, {"content": 1 << 40}, "does not fit: it takes bytes"),
+            (smp.HierarchyInfo, {"content": {"hex": 4}}, "does not fit"),
             (smp.LedInfo, {"ledMask": 2}, "LedInfo.ledMask: 2 does not fit: it is true or false"),
             (smp.PKeyTable, {"pkeys": [1]}, "PKeyTable.pkeys: [1] does not fit: it has 32 values"),
             (sa.PortInfoRecord, {"portInfo": 4}, "portInfo: 4 does not fit: it takes a mapping"),
