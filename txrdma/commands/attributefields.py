@@ -81,12 +81,20 @@ def _declared(kind: type[Attribute]) -> Iterator[type[Attribute]]:
         yield from _declared(each)
 
 
-def rawAttribute(rpc: RPC, number: int) -> type[Attribute]:
-    """What a call carries as an attribute of this number: bytes, as many as there is room for."""
-    room = _ROOM if rpc.managementClass is ManagementClass.SUBN_LID else _roomOf(rpc.managementClass)
+def rawAttribute(
+    rpc: RPC, number: int, vendorClass: ManagementClass | None = None, oui: int = 0
+) -> type[Attribute]:
+    """
+    What a call carries as an attribute of this number: bytes, as many as there is room for.
+
+    @param vendorClass: where a vendor's call goes to; C{oui} says whose class that is.
+    """
+    isSMP = rpc.managementClass is ManagementClass.SUBN_LID
+    room = _ROOM if isSMP else _roomOf(vendorClass or rpc.managementClass)
     body = {"__annotations__": {"content": "bytes"}, "__module__": __name__, "content": data(room)}
     made: type[Attribute] = wire(room)(type(f"{_RAW}{number:#06x}", (Attribute,), body))
     made.attributeID, made.rpcs = number, frozenset((rpc.name,))
+    made.vendorClass, made.oui = vendorClass, oui
     return made
 
 

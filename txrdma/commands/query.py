@@ -34,6 +34,7 @@ from txrdma.mad._frames import Keys
 from txrdma.mad.attributes import Attribute, ManagementClass, Method, RPC
 from txrdma.mad.sa import Record
 
+_VENDORS = (range(0x09, 0x10), range(0x30, 0x50))
 _HARMLESS = (Method.GET, Method.GET_TABLE, Method.GET_MULTI, Method.GET_TRACE_TABLE)
 
 
@@ -58,6 +59,8 @@ class CommandOptions(FabricOptions):
         ["smkey", None, 0, "SM_Key, of calls of the administration.", count],
         ["bkey", None, 0, "B_Key, of BM calls.", count],
         ["cckey", None, 0, "CC_Key, of CongMgt calls.", count],
+        ["class", None, None, "Of Vend calls with a number: the vendor's class, as 0x0a.", count],
+        ["oui", None, 0, "Of these the vendor, where the class is 0x30 or higher.", count],
     ]
 
     def parseArgs(self, rpc: str = "", attribute: str = "", *rest: str) -> None:
@@ -74,7 +77,7 @@ class CommandOptions(FabricOptions):
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
     """C{txrdma query}."""
     rpc = rpcNamed(options["rpc"])
-    kind = _kind(options["attribute"], rpc)
+    kind = _kind(options, rpc)
     keys = Keys(*(options[name] for name in ("mkey", "smkey", "bkey", "cckey")))
     with opened(reactor, options) as session:
         path = await _path(session, rpc, options["target"])
@@ -85,19 +88,26 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
     tell(answer, options["json"])
 
 
-def _kind(text: str, rpc: RPC) -> type[Attribute]:
+def _kind(options: CommandOptions, rpc: RPC) -> type[Attribute]:
     """
     What a call carries, by its name or its number.
 
     @raise InvalidRequest: it carries no such.
     """
+    text = options["attribute"]
     try:
         number = int(text, 0)
     except ValueError:
         return attributeNamed(text, rpc)
     if not 0 <= number <= 0xFFFF:
         raise InvalidRequest(f"attribute {text}: numbers are from 0 to 0xffff")
-    return rawAttribute(rpc, number)
+    if options["class"] is None:
+        return rawAttribute(rpc, number)
+    if rpc.managementClass is not ManagementClass.VENDOR_09:
+        raise InvalidRequest(f"--class: {rpc.name} goes to a class of its own")
+    if not any(options["class"] in classes for classes in _VENDORS):
+        raise InvalidRequest(f"--class {options['class']:#x}: vendors' are 0x09 to 0x0f and 0x30 to 0x4f")
+    return rawAttribute(rpc, number, ManagementClass(options["class"]), options["oui"])
 
 
 async def _path(session: Session, rpc: RPC, target: str) -> IBPath:
