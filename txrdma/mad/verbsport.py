@@ -50,7 +50,9 @@ from txrdma.mad.messages import MAD_LENGTH
 _log = Logger()
 
 SENDS: Final = 64
-RECEIVES: Final = 256
+RECEIVES: Final = 1024
+"""Several windows of long messages (L{txrdma.mad._rmpp.WINDOW}): what comes when none is left is lost."""
+
 HANDLES: Final = 4 * SENDS
 """Ways that are kept: more than can be in use at once, so that the one unused for longest is free."""
 
