@@ -58,8 +58,12 @@ class Port:
 
         Ports of a switch often say the same as the one before: then they have the same bytes.
         """
-        before = self.node.known(self.number - 1) if self.number else None
-        self.raw = before.raw if before is not None and before.raw == raw else raw
+        number = self.number
+        if number:
+            before = self.node._ports[number - 1]
+            if before is not None and before.raw == raw:
+                raw = before.raw
+        self.raw = raw
 
     @property
     def info(self) -> PortInfo:
@@ -159,13 +163,16 @@ class Node:
 
     __slots__ = ("_guids", "_ports", "_route", "_switchInfo", "description", "guid", "isSwitch", "raw")
 
-    def __init__(self, info: NodeInfo | bytes, route: IBDRPath | None = None) -> None:
+    def __init__(self, info: NodeInfo | bytes, route: IBDRPath | bytes | None = None) -> None:
+        """
+        @param route: to it; hops alone, where there is nothing else in it.
+        """
         self.raw = info if isinstance(info, bytes) else info.encode()
         self.guid = GUID(self.raw[12:20])
         self.isSwitch = self.raw[2] == _SWITCH
         self.description = ""
-        self._route: bytes | IBDRPath | None = _packed(route)
-        self._ports: list[Port | None] = []
+        self._route = _packed(route) if isinstance(route, IBDRPath) else route
+        self._ports: list[Port | None] = [None] * (self.raw[3] + 1)
         self._guids: dict[int, GUID] | None = None
         self._switchInfo = b""
 
@@ -183,14 +190,17 @@ class Node:
 
     @property
     def type(self) -> NodeType:
+        """A switch, a host or a router."""
         return NodeType(self.raw[2])
 
     @property
     def numPorts(self) -> int:
+        """How many it has; of a switch, without port 0."""
         return self.raw[3]
 
     @property
     def systemImageGUID(self) -> GUID:
+        """What nodes of one enclosure have in common."""
         return GUID(self.raw[4:12])
 
     @property
@@ -201,6 +211,7 @@ class Node:
 
     @property
     def switchInfo(self) -> SwitchInfo | None:
+        """What it has told as a switch."""
         return SwitchInfo.decode(self._switchInfo) if self._switchInfo else None
 
     @switchInfo.setter
@@ -227,12 +238,16 @@ class Node:
     def port(self, number: int) -> Port:
         """The port of that number, made when it was not known."""
         ports = self._ports
-        while len(ports) <= number:
-            ports.append(None)
+        if len(ports) <= number:
+            ports.extend([None] * (number + 1 - len(ports)))
         port = ports[number]
         if port is None:
             port = ports[number] = Port(self, number)
         return port
+
+    def linked(self) -> list[Port]:
+        """Its ports that have a link, by number."""
+        return [port for port in self._ports if port is not None and port.peer is not None]
 
     def hear(self, number: int, guid: GUID) -> None:
         """One of its ports has told its GUID; of a switch all have the same."""
@@ -261,10 +276,9 @@ def isSame(one: bytes, other: bytes) -> bool:
     return one[:20] == other[:20] and one[28:36] == other[28:36] and one[37:] == other[37:]
 
 
-def _packed(route: IBDRPath | None) -> bytes | IBDRPath | None:
+def _packed(route: IBDRPath) -> bytes | IBDRPath:
     """Hops alone, where there is nothing else: a route has 20 more fields."""
-    plain = route is not None and route == IBDRPath(drPath=route.drPath)
-    return bytes(route.drPath) if plain and route is not None else route
+    return bytes(route.drPath) if route == IBDRPath(drPath=route.drPath) else route
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,11 +351,12 @@ class Fabric:
                     return node.port(number)
         return None
 
-    def add(self, info: NodeInfo | bytes, route: IBDRPath | None = None) -> tuple[Node, bool]:
+    def add(self, info: NodeInfo | bytes, route: IBDRPath | bytes | None = None) -> tuple[Node, bool]:
         """
         A node has said what it is; tell whether it is a new one.
 
         @param info: as it came, or its 40 bytes.
+        @param route: to it, or the hops of one that has nothing else.
         """
         raw = info if isinstance(info, bytes) else info.encode()
         guid = GUID(raw[12:20])

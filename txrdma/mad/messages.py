@@ -41,10 +41,12 @@ class MADStatus(int):
 
     @property
     def isBusy(self) -> bool:
+        """It could not do that now."""
         return bool(self & 0x0001)
 
     @property
     def isRedirect(self) -> bool:
+        """Somebody else is to be asked."""
         return bool(self & 0x0002)
 
     @property

@@ -64,10 +64,12 @@ class Stop:
 
     @property
     def isSwitch(self) -> bool:
+        """Whether it is a switch."""
         return self.info.nodeType is NodeType.SWITCH
 
     @property
     def portGUID(self) -> GUID:
+        """Of the port that was asked; of a switch, its own."""
         return self.info.portGUID
 
     def owns(self, lid: int) -> bool:

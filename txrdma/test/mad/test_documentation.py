@@ -1,0 +1,241 @@
+"""
+The pages on management datagrams: their examples run, on a simulated fabric, and what they name is there.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import inspect
+import io
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import Any
+from unittest import SkipTest
+
+from zope.interface.interface import InterfaceClass
+
+from twisted.internet.defer import Deferred
+from twisted.trial.unittest import SynchronousTestCase
+
+import txrdma
+import txrdma.interfaces
+import txrdma.mad
+from txrdma.iba.path import IBDRPath
+from txrdma.mad.discovery import Sweep
+from txrdma.mad.smp import NodeInfo, PortInfo
+from txrdma.sim.clock import SimulatedClock
+from txrdma.wire import Layout
+
+CHECKOUT = Path(txrdma.__file__).parent.parent
+
+
+def page(name: str) -> str:
+    """The text of a file of the checkout."""
+    path = CHECKOUT / name
+    if not path.exists():
+        raise SkipTest("not a checkout")
+    return path.read_text()
+
+
+class PageTests(SynchronousTestCase):
+    """All examples of a page, one after the other, as who reads it would type them."""
+
+    def run_(self, name: str) -> tuple[dict[str, Any], str]:
+        """What the names of a page stand for at its end, and what was printed."""
+        clock = SimulatedClock()
+        names: dict[str, Any] = {"reactor": clock}
+        printed = io.StringIO()
+        blocks = re.findall(r"^```python\n(.*?)^```$", page(name), re.MULTILINE | re.DOTALL)
+        self.assertGreater(len(blocks), 5)
+        for block in blocks:
+            code = compile(block, name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            with contextlib.redirect_stdout(printed):
+                result = eval(code, names)
+                if inspect.iscoroutine(result):
+                    self.finish(clock, Deferred.fromCoroutine(result), block)
+        return names, printed.getvalue()
+
+    def finish(self, clock: SimulatedClock, done: Deferred[Any], block: str) -> None:
+        """Let time pass until it has ended."""
+        for _ in range(10_000):
+            if done.called or not clock.calls:
+                break
+            clock.advance(max(0.0, clock.calls[0].getTime() - clock.seconds()))
+        self.assertTrue(done.called, block)
+        self.successResultOf(done)
+
+    def test_management(self) -> None:
+        """docs/management.md."""
+        names, printed = self.run_("docs/management.md")
+        self.addCleanup(names["agent"].close)
+        self.addCleanup(names["subscription"].stop)
+        self.assertEqual(len(names["names"]), 9)
+        self.assertIsInstance(names["info"], NodeInfo)
+        self.assertEqual({(record.slid, record.dlid) for record in names["records"]}, {(1, 7)})
+        self.assertIn("portState", printed)
+        self.assertIn("MADError", printed)
+        self.assertIn("calls=9, failed=0, running=0", printed)
+
+    def test_fromPythonRDMA(self) -> None:
+        """docs/from-python-rdma.md: python-rdma's discovery, translated, finds what a sweep does."""
+        names, printed = self.run_("docs/from-python-rdma.md")
+        self.addCleanup(names["agent"].close)
+        self.assertEqual(set(names["names"].values()), {f"h0000{host}" for host in range(8)} | {"leaf0000"})
+        self.assertEqual(len(names["guids"]), 9)
+        self.assertIsInstance(names["info"], PortInfo)
+        self.assertIn("ACTIVE\n", printed)
+        self.assertIn("MADError: SubnGet", printed)
+
+    def test_besides(self) -> None:
+        """Each example of python-rdma has ours below it."""
+        text = page("docs/from-python-rdma.md")
+        beside = re.findall(r"^```text\n.*?^```\n\nHere[^\n]*:\n\n```(\w+)$", text, re.MULTILINE | re.DOTALL)
+        self.assertEqual(beside, ["python"] * text.count("```text"))
+        self.assertGreaterEqual(len(beside), 7)
+
+    def test_tutorial(self) -> None:
+        """Ten lines discover a fabric, and print what the tutorial shows."""
+        source = page("examples/discover.py")
+        begin = source.index("import sys")
+        self.assertEqual(len([line for line in source[begin:].splitlines() if line]), 10)
+        shown = re.search(
+            r"^\$ python (examples/discover\.py [^\n]*)\n(.*?)^```", page("docs/tutorial.md"), re.M | re.S
+        )
+        assert shown is not None
+        done = subprocess.run(
+            [sys.executable, *shown[1].split()], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
+        )
+        self.assertEqual((done.returncode, done.stderr, done.stdout), (0, "", shown[2]))
+
+    def test_links(self) -> None:
+        """What pages name as modules and their contents is there."""
+        wrong = []
+        for name in ("management", "from-python-rdma", "tutorial", "simulated-fabric", "index"):
+            text = page(f"docs/{name}.md")
+            for dotted in set(re.findall(r"`(txrdma(?:\.\w+)+)", text)):
+                if not exists(dotted):
+                    wrong.append(f"{name}: {dotted}")
+            for target in re.findall(r"\]\(([\w-]+\.md)\)", text):
+                if not (CHECKOUT / "docs" / target).exists():
+                    wrong.append(f"{name}: {target}")
+        self.assertEqual(wrong, [])
+
+    def test_reference(self) -> None:
+        """The pages lead to the reference."""
+        for name in ("docs/index.md", "docs/management.md"):
+            self.assertIn("api/index.html", page(name))
+
+
+def exists(dotted: str) -> bool:
+    """Whether there is such a thing."""
+    parts = dotted.split(".")
+    thing: object = import_module(parts[0])
+    for number, part in enumerate(parts[1:], 2):
+        if not hasattr(thing, part):
+            try:
+                import_module(".".join(parts[:number]))
+            except ImportError:
+                return False
+        thing = getattr(thing, part)
+    return True
+
+
+def modules() -> Iterator[ModuleType]:
+    """Every module of management datagrams, and that of the seams."""
+    yield txrdma.interfaces
+    for found in iter_modules(txrdma.mad.__path__):
+        yield import_module(f"txrdma.mad.{found.name}")
+
+
+def ours(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """What is public there, and made there."""
+    for name, thing in vars(module).items():
+        isKind = isinstance(thing, (type, InterfaceClass)) or inspect.isfunction(thing)
+        if isKind and not name.startswith("_") and thing.__module__ == module.__name__:
+            yield f"{module.__name__}.{name}", thing
+
+
+class ReferenceTests(SynchronousTestCase):
+    """The reference, made from docstrings."""
+
+    def test_docstrings(self) -> None:
+        """Everything public says what it is, and so do its methods."""
+        silent = []
+        for module in modules():
+            if module.__name__.rpartition(".")[2].startswith("_"):
+                continue
+            if not module.__doc__:
+                silent.append(module.__name__)
+            for name, thing in ours(module):
+                generated = f"{thing.__name__}("  # as dataclasses describe themselves
+                if not thing.__doc__ or thing.__doc__.startswith(generated):
+                    silent.append(name)
+                if isinstance(thing, InterfaceClass):
+                    silent += [f"{name}.{part}" for part in thing.names() if not thing[part].__doc__]
+                elif isinstance(thing, type):
+                    silent += [
+                        f"{name}.{part}"
+                        for part, method in vars(thing).items()
+                        if not part.startswith("_")
+                        and (inspect.isfunction(method) or isinstance(method, (classmethod, property)))
+                        and not inspect.getdoc(getattr(thing, part))
+                    ]
+        self.assertEqual(silent, [])
+
+    def test_sections(self) -> None:
+        """Every structure names its section of the specification, or its module says what all follow."""
+        silent = []
+        for module in modules():
+            follows = "Follows" in (module.__doc__ or "") or module.__name__ == "txrdma.mad.ibsim"  # its own
+            for name, thing in ours(module):
+                if isinstance(thing, type) and issubclass(thing, Layout):
+                    if not follows and "(IBA" not in (thing.__doc__ or ""):
+                        silent.append(name)
+        self.assertEqual(silent, [])
+
+
+class ImportTests(SynchronousTestCase):
+    """What can be imported from where, and what that brings."""
+
+    def test_one(self) -> None:
+        """What the package offers is what its modules have, by the same name, for the type checker, too."""
+        source = Path(txrdma.mad.__file__).read_text()
+        seen = {
+            match[1]: match[0] for match in re.findall(r"from (txrdma[\w.]+) import \w+ as (\w+)", source)
+        }
+        self.assertEqual(seen, dict(txrdma.mad._OFFERED))
+        for name, home in seen.items():
+            self.assertIs(getattr(txrdma.mad, name), getattr(import_module(home), name))
+        self.assertLessEqual(set(seen), set(dir(txrdma.mad)))
+        self.assertRaises(AttributeError, getattr, txrdma.mad, "nothing")
+        self.assertIs(txrdma.mad.Sweep, Sweep)
+        self.assertIs(txrdma.mad.IBDRPath, IBDRPath)
+
+    def test_few(self) -> None:
+        """Who wants datagrams by the kernel's ports loads no verbs, no software device, and no SMC."""
+        program = (
+            "import sys\n"
+            "from txrdma.error import DeviceUnavailable\n"
+            "from txrdma.mad import *\n"
+            "from txrdma.mad import MADAgent, MADSchedule, openMADPort, SATransactor, Sweep\n"
+            "import txrdma.mad.umad, txrdma.mad.smp, txrdma.mad.sa, txrdma.mad.pma\n"
+            "try:\n"
+            "    openMADPort(None, 'umad:nothing/1')\n"
+            "except DeviceUnavailable:\n"
+            "    print(*sorted(sys.modules))\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
+        )
+        self.assertEqual(done.stderr, "")
+        loaded = done.stdout.split()
+        self.assertIn("txrdma.mad.umad", loaded)
+        strange = ("txrdma.verbs", "txrdma.soft", "txrdma.smc", "txrdma.sim.fabric", "txrdma.cm", "pyverbs")
+        self.assertEqual([name for name in loaded if name.startswith(strange)], [])
