@@ -6,7 +6,9 @@ from __future__ import annotations
 
 from txrdma.error import WireError
 from txrdma.mad.attributes import Attribute, attributeOf, lines, ManagementClass
-from txrdma.mad.messages import formatOf, MADHeader, MADStatus
+from txrdma.mad.capabilities import capabilitiesOf
+from txrdma.mad.messages import ClassPortInfo, formatOf, MADHeader, MADStatus, Notice
+from txrdma.mad.traps import describe, detailsOf
 from txrdma.wire import Layout
 
 
@@ -63,6 +65,16 @@ def _fields(datagram: bytes) -> list[str]:
     frame = formatOf(header.managementClass).decode(datagram.ljust(256, b"\0"))
     shown = [f"{name} {text}" for name, text in lines(frame) if name != "payload"]
     payload: Layout | None = payloadOf(datagram)
-    if payload is not None:
-        shown += [f"{type(payload).__name__}.{name} {text}" for name, text in lines(payload)]
+    if payload is None:
+        return shown
+    shown += [f"{type(payload).__name__}.{name} {text}" for name, text in lines(payload)]
+    if isinstance(payload, ClassPortInfo):
+        can = capabilitiesOf(payload, header.managementClass)
+        shown.append(f"ClassPortInfo can: {', '.join(can) or 'nothing in particular'}")
+    if isinstance(payload, Notice):
+        details = detailsOf(payload, header.managementClass)
+        shown.append(f"trap {describe(payload, header.managementClass)['trap'] or 'of a vendor'}")
+        shown += (
+            [f"{type(details).__name__}.{name} {text}" for name, text in lines(details)] if details else []
+        )
     return shown

@@ -224,7 +224,21 @@ _OTHERS: Final[dict[tuple[int, int], type[Layout]]] = {
     (ManagementClass.BM, 259): BadBKeyDetails,
     (ManagementClass.CONG_MGT, 0): BadCCKeyDetails,
 }
+_NAMES: Final[dict[tuple[int, int], str]] = {
+    (ManagementClass.BM, 259): "BAD_BKEY",
+    (ManagementClass.CONG_MGT, 0): "BAD_CC_KEY",
+}
 """The traps of other classes, which count from 0 again."""
+
+_SUBNET: Final = (ManagementClass.SUBN_LID, ManagementClass.SUBN_DIRECTED, ManagementClass.SUBN_ADM)
+
+
+def _trapName(notice: Notice, managementClass: int) -> str | None:
+    if not notice.isGeneric:
+        return None
+    if managementClass in _SUBNET:
+        return Trap(notice.trapNumber).name
+    return _NAMES.get((managementClass, notice.trapNumber), f"UNKNOWN_{notice.trapNumber:#x}")
 
 
 def detailsOf(notice: Notice, managementClass: int = ManagementClass.SUBN_LID) -> Layout | None:
@@ -235,18 +249,22 @@ def detailsOf(notice: Notice, managementClass: int = ManagementClass.SUBN_LID) -
     """
     if not notice.isGeneric:
         return None
-    if managementClass in (ManagementClass.SUBN_LID, ManagementClass.SUBN_DIRECTED, ManagementClass.SUBN_ADM):
+    if managementClass in _SUBNET:
         kind = _DETAILS.get(notice.trapNumber)
     else:
         kind = _OTHERS.get((managementClass, notice.trapNumber))
     return None if kind is None else kind.decode(notice.details)
 
 
-def describe(notice: Notice) -> dict[str, object]:
-    """A notice as JSON can carry it, with its trap's name and details."""
-    details = detailsOf(notice)
+def describe(notice: Notice, managementClass: int = ManagementClass.SUBN_LID) -> dict[str, object]:
+    """
+    A notice as JSON can carry it, with its trap's name and details.
+
+    @param managementClass: of the datagram that it came in.
+    """
+    details = detailsOf(notice, managementClass)
     return {
-        "trap": Trap(notice.trapNumber).name if notice.isGeneric else None,
+        "trap": _trapName(notice, managementClass),
         **Attribute.toDict(notice),
         "details": notice.details.hex() if details is None else plain(details),
     }

@@ -362,6 +362,15 @@ class NoticeTests(SynchronousTestCase):
         self.assertEqual((strange["trap"], strange["details"]), (None, bytes(54).hex()))
         json.dumps([told, strange])
 
+    def test_otherNames(self) -> None:
+        """Traps of other classes have their own names."""
+        notice = messages.ReportedNotice(isGeneric=True, trapNumber=259)
+        names = {number: traps.describe(notice, number)["trap"] for number in (1, 3, 5, 0x21)}
+        self.assertEqual(
+            names,
+            {1: "BAD_PKEY_FROM_SWITCH", 3: "BAD_PKEY_FROM_SWITCH", 5: "BAD_BKEY", 0x21: "UNKNOWN_0x103"},
+        )
+
     def test_issuer(self) -> None:
         """A report says by its GID, too, who issued it; one that does not is read, too."""
         gid = GID.fromString("fe80::2")

@@ -19,8 +19,9 @@ from txrdma.error import WireError
 from txrdma.iba.linkheaders import FlowControl, LinkNextHeader, LRH
 from txrdma.iba.types import GID, GUID, LID
 from txrdma.iba.verbs import NodeType, PortState
-from txrdma.mad import congestion, messages, pma, rmppformats, sa, smp, values, vendor
-from txrdma.mad.attributes import attributeOf, plain
+from txrdma.mad import congestion, messages, pma, rmppformats, sa, smp, traps, values, vendor
+from txrdma.mad._frames import frame
+from txrdma.mad.attributes import attributeOf, ManagementClass, Method, plain
 from txrdma.mad.dump import dumped, payloadOf
 from txrdma.mad.fromplain import fromPlain
 from txrdma.test.mad.oracles import placesOf
@@ -287,6 +288,36 @@ class TextTests(SynchronousTestCase):
         self.assertEqual(
             self.line(vendor.MlxGeneralInfo(fwPSID=b"MT_1234".ljust(16, b"\0")), "fwPSID"), "MT_1234"
         )
+
+
+class DumpTests(SynchronousTestCase):
+    """What a dump says beyond the fields."""
+
+    def test_notice(self) -> None:
+        """A trap's name, and its details, by the class of the datagram."""
+        details = traps.LinkDetails(lid=LID(7)).encode()
+        told = dumped(
+            datagram(
+                messages.Notice, messages.Notice(isGeneric=True, trapNumber=128, details=details).encode()
+            )
+        )
+        self.assertIn("\ntrap LINK_STATE_CHANGE\nLinkDetails.lid 7", told)
+        self.assertIn("\ntrap of a vendor", dumped(datagram(messages.Notice)))
+
+    def test_capabilities(self) -> None:
+        """What an agent can do, by its class."""
+        info = messages.ClassPortInfo(capabilityMask=0x2601, capabilityMask2=2)
+        administration = frame(ManagementClass.SUBN_ADM, Method.GET_RESP, 1, 1, 0, info.encode())
+        self.assertIn(
+            "ClassPortInfo can: TRAP, UD_MULTICAST, MULTI_PATH, PORT_INFO_CAP_MASK_MATCH, QOS",
+            dumped(administration),
+        )
+        performance = frame(ManagementClass.PERFORMANCE, Method.GET_RESP, 1, 1, 0, info.encode())
+        self.assertIn(
+            "TRAP, EXTENDED_WIDTH, EXTENDED_WIDTH_NO_IETF, INHIBIT_LIMITED_PKEY", dumped(performance)
+        )
+        other = frame(ManagementClass.DEV_MGT, Method.GET_RESP, 1, 1, 0, messages.ClassPortInfo().encode())
+        self.assertIn("ClassPortInfo can: nothing in particular", dumped(other))
 
 
 class FormTests(SynchronousTestCase):
