@@ -223,6 +223,8 @@ class LongMessages:
             return self._about(key.opposite, header, now)
         if key in self._incoming:
             self._fromSender(key, datagram, header)
+        elif key.isAnswer and (ended := misfit(header)) is not None and ended.byPeer:
+            self._events.append(_failed(key, ended))  # it gives up before it begins
         return False
 
     def expects(self, datagram: bytes, path: IBPath) -> bool:

@@ -44,7 +44,7 @@ _FIRST_ABORT: Final = 118
 WORDS: Final = {
     RMPPStatus.RESOURCES_EXHAUSTED: "there is no room for it",
     RMPPStatus.TOTAL_TIME_TOO_LONG: "it takes too long",
-    RMPPStatus.INCONSISTENT_LENGTH: "lengths of segments contradict each other",
+    RMPPStatus.INCONSISTENT_LENGTH: "segments contradict each other",
     RMPPStatus.INCONSISTENT_FIRST: "a first segment is not number 1, or number 1 not the first",
     RMPPStatus.BAD_TYPE: "there is no such type of packet",
     RMPPStatus.WINDOW_TOO_SMALL: "a window ends before what is acknowledged",
@@ -280,6 +280,7 @@ class Receiver:
         self._early: dict[int, bytes] = {}
         self._last: int | None = None
         self._promised: int | None = None
+        self._firstLength = 0
         self._answers: list[RMPPHeader] = []
         self.isDone = False
         self.kept = 0
@@ -305,6 +306,8 @@ class Receiver:
         if ended is not None:
             return self._refuse(ended)
         if number < self._expected or self.isDone:  # it was here before: the ACK was lost
+            if not self.isDone and self._isOther(number, header, data):
+                return self._refuse(Ended(RMPPStatus.INCONSISTENT_LENGTH))
             self._acknowledge()
             return None
         length = self._room
@@ -312,7 +315,11 @@ class Receiver:
             length = header.data2 - self._overhead
         elif header.first and header.data2:
             self._promised = -(-header.data2 // self._room)
-        if not 0 <= length <= self._room or self._contradicts(number, header.last):
+        if header.first:
+            self._firstLength = header.data2
+        known = self._early.get(number)
+        isOther = known is not None and known != data[:length]
+        if isOther or not 0 <= length <= self._room or self._contradicts(number, header.last):
             return self._refuse(Ended(RMPPStatus.INCONSISTENT_LENGTH))
         if number > self._windowEnd or len(data) < length:
             return None
@@ -327,6 +334,17 @@ class Receiver:
         """The ACKs, the STOP or the ABORT to send."""
         answers, self._answers = self._answers, []
         return answers
+
+    def _isOther(self, number: int, header: RMPPHeader, data: bytes) -> bool:
+        """
+        Whether a segment that was here before says something else now.
+
+        So it does when the peer sends another answer to the same question: they must not be mixed.
+        """
+        known = self._parts[number - 1]
+        return (
+            header.last or known != data[: len(known)] or header.first and header.data2 != self._firstLength
+        )
 
     def _contradicts(self, number: int, isLast: bool) -> bool:
         """Whether that can't be, after what other segments have said (IBA 13.6.2.1)."""

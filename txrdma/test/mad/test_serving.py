@@ -57,7 +57,8 @@ class ServerTestCase(SynchronousTestCase):
     def status(self, call: Deferred[Any]) -> int:
         """Of the error that it is answered with."""
         pass_(self.clock, 0.1)
-        return self.failureResultOf(call, MADError).value.status
+        status: int = self.failureResultOf(call, MADError).value.status
+        return status
 
     def asked(self, datagram: bytes, path: IBPath | None = None) -> MADHeader | None:
         """What is answered to these bytes; None for silence."""
