@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from txrdma.commands.nodenames import NodeNames
-from txrdma.commands.topologies import linked, ordered
+from txrdma.commands.topologies import ordered
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.fabric import Fabric, Node
 
@@ -38,7 +38,7 @@ def slurmText(fabric: Fabric, names: NodeNames) -> Iterator[str]:
     levels = _levels(fabric)
     children: dict[Node, set[Node]] = {}
     for node in sorted(levels, key=lambda node: (levels[node], called[node])):
-        peers = [port.peer.node for port in linked(node) if port.peer is not None]
+        peers = [port.peer.node for port in node.linked() if port.peer is not None]
         if levels[node] == 0:
             children[node] = set()
             hosts = hostList(called[peer] for peer in peers if isHost(peer))
@@ -90,7 +90,7 @@ def _levels(fabric: Fabric) -> dict[Node, int]:
     level = {
         node
         for node in fabric.switches()
-        if any(isHost(port.peer.node) for port in linked(node) if port.peer is not None)
+        if any(isHost(port.peer.node) for port in node.linked() if port.peer is not None)
     }
     levels: dict[Node, int] = {}
     distance = 0
@@ -100,7 +100,7 @@ def _levels(fabric: Fabric) -> dict[Node, int]:
         level = {
             port.peer.node
             for node in level
-            for port in linked(node)
+            for port in node.linked()
             if port.peer is not None and port.peer.node.isSwitch and port.peer.node not in levels
         }
     return levels
@@ -124,7 +124,7 @@ def _joined(first: Node) -> set[Node]:
     """All switches that can be reached from one."""
     found, waiting = {first}, [first]
     while waiting:
-        for port in linked(waiting.pop()):
+        for port in waiting.pop().linked():
             peer = port.peer
             if peer is not None and peer.node.isSwitch and peer.node not in found:
                 found.add(peer.node)

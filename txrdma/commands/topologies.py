@@ -24,11 +24,18 @@ if TYPE_CHECKING:
     from txrdma.sim.netfile import NetNode
 
 _WIDTHS: Final = {int(flag): f"{lanes}x" for flag, lanes in LANES.items()}
+_EXTENDED: Final = {
+    width << 8 | speed: said + name
+    for width, said in _WIDTHS.items()
+    for speed, name in NAMES.items()
+    if speed in (0x10, 0x20, 0x40, 0x80)
+}
 _LID: Final = Struct(">16xH")
 _LETTERS: Final = {NodeType.SWITCH: "S", NodeType.CHANNEL_ADAPTER: "H", NodeType.ROUTER: "R"}
 _KINDS: Final = {NodeType.SWITCH: "Switch", NodeType.CHANNEL_ADAPTER: "Ca", NodeType.ROUTER: "Rt"}
 _GUIDS: Final = {NodeType.SWITCH: "switchguid", NodeType.CHANNEL_ADAPTER: "caguid", NodeType.ROUTER: "rtguid"}
-_ORDER: Final = (NodeType.SWITCH, NodeType.CHANNEL_ADAPTER, NodeType.ROUTER)
+_PLACES: Final = bytes((3, 1, 0, 2)) + bytes([3]) * 252
+"""Of nodes by their type: switches, channel adapters, routers, others."""
 
 
 def rate(port: Port) -> str:
@@ -39,22 +46,17 @@ def rate(port: Port) -> str:
 def _rate(raw: bytes, end: bytes, vendors: bytes) -> str:
     if not raw:
         return "??"
+    if end and end[22] & 0x40 and not raw[56] & 0x60:  # nearly all of them, in a fifth of the time
+        said = _EXTENDED.get(raw[31] << 8 | raw[62] & 0xF0)
+        if said is not None:
+            return said
     speed = activeSpeed(raw, end or raw, vendors)
     return _WIDTHS.get(raw[31], "??") + NAMES.get(speed, "??")
 
 
 def ordered(fabric: Fabric) -> list[Node]:
     """Switches, then channel adapters, then routers; each kind by GUID."""
-    nodes = sorted(fabric.nodes.values(), key=lambda node: node.guid.raw)
-    found: list[Node] = []
-    for kind in _ORDER:
-        found += (node for node in nodes if node.type is kind)
-    return found + [node for node in nodes if node.type not in _ORDER]
-
-
-def linked(node: Node) -> Iterator[Port]:
-    """Its ports that have a link, by number."""
-    return (port for port in node.ports.values() if port.peer is not None)
+    return sorted(fabric.nodes.values(), key=lambda node: (_PLACES[node.raw[2]], node.raw[12:20]))
 
 
 # As ibnetdiscover.
@@ -91,35 +93,36 @@ class _Listed:
 
     def __init__(self, node: Node, names: NodeNames) -> None:
         self.isSwitch = node.isSwitch
-        self.code = f'"{_LETTERS.get(node.type, "H")}-{node.guid.raw.hex()}"'
+        self.code = f'"{_LETTERS.get(node.type, "H")}-{node.raw[12:20].hex()}"'
         self.name = names.name(node.guid, node.description)
         self.lid = node.lid if self.isSwitch else 0
 
 
 def _part(node: Node, known: dict[int, _Listed], group: int = 0) -> Iterator[str]:
-    info, own = node.info, known[id(node)]
+    own, raw = known[id(node)], node.raw
+    system = int.from_bytes(raw[4:12], "big")
     yield ""
-    yield f"vendid=0x{info.vendorID:x}"
-    yield f"devid=0x{info.deviceID:x}"
-    if any(info.systemImageGUID.raw):
+    yield f"vendid=0x{node.vendorID:x}"
+    yield f"devid=0x{node.deviceID:x}"
+    if system:
         chassis = f"\t\t# Chassis {group}" if group else ""
-        yield f"sysimgguid=0x{int(info.systemImageGUID):x}{chassis}"
-    guid = f"{_GUIDS.get(node.type, 'guid')}=0x{int(node.guid):x}"
-    head = f'{_KINDS.get(node.type, "Ca")}\t{info.numPorts} {own.code}\t\t# "{own.name}"'
+        yield f"sysimgguid=0x{system:x}{chassis}"
+    guid = f"{_GUIDS.get(node.type, 'guid')}=0x{int.from_bytes(raw[12:20], 'big'):x}"
+    head = f'{_KINDS.get(node.type, "Ca")}\t{raw[3]} {own.code}\t\t# "{own.name}"'
     if not node.isSwitch:
         yield guid
         yield head
-        yield from (_hostLine(port, own, known) for port in linked(node))
+        yield from (_hostLine(port, own, known) for port in node.linked())
         return
     where = place(node) if group else None
     said = "" if where is None else f"\t# {where.kind} {where.board} {where.slot} chip {where.chip}"
     yield f"{guid}({int(node.portGUID(0) or node.guid):x}){said}"
-    info0 = node.switchInfo
-    kind = "enhanced" if info0 is not None and info0.enhancedPort0 else "base"
+    info = node.switchInfo
+    kind = "enhanced" if info is not None and info.enhancedPort0 else "base"
     zero = node.known(0)
     end = b"" if zero is None else zero.raw
     yield f"{head} {kind} port 0 lid {own.lid} lmc {end[34] & 7 if end else 0}"
-    yield from (_switchLine(port, end, known) for port in linked(node))
+    yield from (_switchLine(port, end, known) for port in node.linked())
 
 
 def _switchLine(port: Port, end: bytes, known: dict[int, _Listed]) -> str:
@@ -172,7 +175,7 @@ def netText(fabric: Fabric, names: NodeNames) -> str:
 def _links(node: Node, made: NetNode) -> None:
     from txrdma.sim.netfile import NetLink
 
-    for port in linked(node):
+    for port in node.linked():
         peer = port.peer
         assert peer is not None  # linked has looked
         raw = port.raw or bytes(64)

@@ -70,7 +70,7 @@ def chassis(fabric: Fabric) -> list[Chassis]:
     boards: list[list[Node]] = []
     seen: set[GUID] = set()
     for node in sorted(fabric.nodes.values(), key=lambda node: node.guid.raw):
-        if node.info.vendorID == _VOLTAIRE and node.info.deviceID in _SPINES | _LINES:
+        if node.vendorID == _VOLTAIRE and node.deviceID in _SPINES | _LINES:
             if node.guid not in seen:
                 boards.append(_boards(node, seen))
         elif guid := _systemOf(node):
@@ -85,7 +85,7 @@ def chassis(fabric: Fabric) -> list[Chassis]:
 
 def _systemOf(node: Node) -> int:
     """A number that all nodes of a system have; 0 of none."""
-    own, vendor = int(node.systemImageGUID), node.info.vendorID
+    own, vendor = int(node.systemImageGUID), node.vendorID
     if vendor in (_CISCO, _INFINICON):
         return own & _SLOT
     if vendor == _XSIGO or own >> 40 == _XSIGO:
@@ -113,12 +113,12 @@ def _boards(first: Node, seen: set[GUID]) -> list[Node]:
     while waiting:
         node = waiting.pop()
         found.append(node)
-        wanted = _LINES if node.info.deviceID in _SPINES else _SPINES
+        wanted = _LINES if node.deviceID in _SPINES else _SPINES
         for port in node.ports.values():
             other = None if port.peer is None else port.peer.node
-            if other is None or other.guid in seen or other.info.vendorID != _VOLTAIRE:
+            if other is None or other.guid in seen or other.vendorID != _VOLTAIRE:
                 continue
-            if other.info.deviceID in wanted:
+            if other.deviceID in wanted:
                 seen.add(other.guid)
                 waiting.append(other)
     return sorted(found, key=lambda node: node.guid.raw)

@@ -224,7 +224,7 @@ class Sweep:
         content = told.content
         node = self._known.get(content[12:20])
         if node is None:
-            node, _ = self.fabric.add(content, route)
+            node, _ = self.fabric.add(content, bytes(route.drPath) if self._isPlain else route)
             self._known[content[12:20]] = node
             here = self._entered(node, content[36], route, came)
             self._ask(NodeDescription, route, 0, self._named, node)

@@ -23,6 +23,7 @@ from txrdma.mad.values import LANES
 _LID: Final = Struct(">16xH")
 _STATES: Final = Struct(">32xBB")
 _SWITCH: Final = int(NodeType.SWITCH)
+_TYPES: Final = {int(kind): kind for kind in NodeType}
 _CAPABLE: Final = bytes(22) + b"\x40" + bytes(41)
 """Where a switch's port 0 has told nothing, its extended speeds are believed."""
 
@@ -79,11 +80,10 @@ class Port:
     @property
     def end(self) -> bytes:
         """The PortInfo of the port that has the LID and the capabilities: of a switch port 0."""
-        node = self.node
-        if node.isSwitch:
-            zero = node.known(0)
-            return b"" if zero is None else zero.raw
-        return self.raw
+        if not self.node.isSwitch:
+            return self.raw
+        zero = self.node._ports[0]
+        return b"" if zero is None else zero.raw
 
     @property
     def state(self) -> PortState:
@@ -191,7 +191,8 @@ class Node:
     @property
     def type(self) -> NodeType:
         """A switch, a host or a router."""
-        return NodeType(self.raw[2])
+        number = self.raw[2]
+        return _TYPES.get(number) or NodeType(number)
 
     @property
     def numPorts(self) -> int:
@@ -202,6 +203,16 @@ class Node:
     def systemImageGUID(self) -> GUID:
         """What nodes of one enclosure have in common."""
         return GUID(self.raw[4:12])
+
+    @property
+    def vendorID(self) -> int:
+        """The vendor's OUI."""
+        return int.from_bytes(self.raw[37:40], "big")
+
+    @property
+    def deviceID(self) -> int:
+        """What the vendor calls its kind."""
+        return int.from_bytes(self.raw[30:32], "big")
 
     @property
     def route(self) -> IBDRPath | None:
@@ -221,7 +232,10 @@ class Node:
     @property
     def lid(self) -> LID:
         """Of a switch its LID, of others that of the first port that has one."""
-        return next((port.lid for port in self._ports if port is not None and port.lid), LID(0))
+        for port in self._ports[:1] if self.isSwitch else self._ports:
+            if port is not None and port.raw and (lid := _LID.unpack_from(port.raw)[0]):
+                return LID(lid)
+        return LID(0)
 
     # Ports.
 
