@@ -130,7 +130,9 @@ class PageTests(SynchronousTestCase):
     def test_reference(self) -> None:
         """The pages lead to the reference."""
         for name in ("docs/index.md", "docs/management.md"):
-            self.assertIn("api/index.html", page(name))
+            targets = re.findall(r'<a href="api/([\w.]+)\.html">', page(name))
+            self.assertIn("index", targets)
+            self.assertEqual([each for each in targets if each != "index" and not exists(each)], [])
 
 
 def exists(dotted: str) -> bool:
