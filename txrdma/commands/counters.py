@@ -6,13 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TYPE_CHECKING
+from typing import Any, Final, NamedTuple
 
-from txrdma.commands.tables import makeTable
 from txrdma.mad.attributes import Attribute
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 WORD: Final = 4
 """Bytes in a unit of data counters (IBA 16.1.3.5)."""
@@ -21,12 +17,19 @@ _NO_COUNTERS: Final = ("portSelect", "counterSelect", "counterSelect2", "opCode"
 _WIDE: Final = 32
 """Bits of counters that could wrap, where somebody let them; of others the highest value is told as such."""
 
-_TRAFFIC: Final = ("portXmitData", "portRcvData", "portXmitPkts", "portRcvPkts")
+_RATED: Final = ("portXmitData", "portRcvData", "portXmitPkts", "portRcvPkts")
+_CASTS: Final = tuple(f"port{cast}{way}Pkts" for cast in ("Unicast", "Multicast") for way in ("Xmit", "Rcv"))
+_TRAFFIC: Final = (*_RATED, *_CASTS)
 
 
 def counterNames(kind: type[Attribute]) -> list[str]:
     """Its fields that count something."""
     return [field.name for field in kind.fields if not field.reserved and field.name not in _NO_COUNTERS]
+
+
+def errorNames(kind: type[Attribute]) -> list[str]:
+    """Those that don't count traffic."""
+    return [name for name in counterNames(kind) if name not in _TRAFFIC]
 
 
 def added(told: Sequence[Any], port: int) -> Any:
@@ -61,6 +64,13 @@ class Difference(NamedTuple):
     saturated: tuple[str, ...] = ()
     wrapped: tuple[str, ...] = ()
     cleared: tuple[str, ...] = ()
+
+    def joined(self, other: Difference) -> Difference:
+        """With what other counters of the same port have counted."""
+        return Difference(
+            {**self.counted, **other.counted},
+            *(one + more for one, more in zip(self[1:], other[1:], strict=True)),
+        )
 
 
 def changed(before: Any, after: Any, names: Iterable[str]) -> Difference:
@@ -134,24 +144,29 @@ class Rates:
         }
 
 
-def ratesTable(rates: Iterable[Rates]) -> Table:
+RATES_COLUMNS: Final = (
+    "Port",
+    "Sent MB/s",
+    "Received MB/s",
+    "Sent packets/s",
+    "Received packets/s",
+    "Besides",
+)
+
+
+def ratesRow(rates: Rates) -> list[str]:
     """For people: traffic in a second, and what else has counted."""
-    table = makeTable(
-        "port", "sent MB/s", "received MB/s", "sent packets/s", "received packets/s", "other counters"
-    )
-    for each in rates:
-        others = [
-            f"{name} +{number}" for name, number in each.counted.items() if number and name not in _TRAFFIC
-        ]
-        others += [f"{name} is full: clear it" for name in each.difference.saturated]
-        others += [f"{name} has wrapped" for name in each.difference.wrapped]
-        others += [f"{name} was cleared" for name in each.difference.cleared]
-        table.add_row(
-            "all" if each.port == 0xFF else str(each.port),
-            f"{each.perSecond('portXmitData', WORD) / 1e6:,.3f}",
-            f"{each.perSecond('portRcvData', WORD) / 1e6:,.3f}",
-            f"{each.perSecond('portXmitPkts'):,.0f}",
-            f"{each.perSecond('portRcvPkts'):,.0f}",
-            "\n".join(others),
-        )
-    return table
+    others = [
+        f"{name} +{number}" for name, number in rates.counted.items() if number and name not in _TRAFFIC
+    ]
+    others += [f"{name} is full: clear it" for name in rates.difference.saturated]
+    others += [f"{name} has wrapped" for name in rates.difference.wrapped]
+    others += [f"{name} was cleared" for name in rates.difference.cleared]
+    return [
+        "all" if rates.port == 0xFF else str(rates.port),
+        f"{rates.perSecond('portXmitData', WORD) / 1e6:,.3f}",
+        f"{rates.perSecond('portRcvData', WORD) / 1e6:,.3f}",
+        f"{rates.perSecond('portXmitPkts'):,.0f}",
+        f"{rates.perSecond('portRcvPkts'):,.0f}",
+        ", ".join(others),
+    ]

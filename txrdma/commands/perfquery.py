@@ -14,7 +14,16 @@ from twisted.internet.task import deferLater
 from twisted.python import usage
 
 from txrdma.commands.attributefields import attributeDict
-from txrdma.commands.counters import added, changed, counterNames, Rates, ratesTable
+from txrdma.commands.counters import (
+    added,
+    changed,
+    counterNames,
+    Difference,
+    errorNames,
+    Rates,
+    RATES_COLUMNS,
+    ratesRow,
+)
 from txrdma.commands.fabrics import (
     confirmed,
     count,
@@ -27,7 +36,7 @@ from txrdma.commands.fabrics import (
     where,
 )
 from txrdma.commands.fabrics import seconds as timeOption
-from txrdma.commands.tables import show
+from txrdma.commands.rows import showRows
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
 from txrdma.iba.verbs import NodeType
@@ -204,8 +213,7 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
         if options["sampled"]:
             kind, told = pma.PortSamplesResult, [await _sampled(session, counted)]
         elif options["watch"]:
-            isWide = counted.hasExtended and not options["isSaid"]
-            await _watch(session, counted, PortCountersExtended if isWide else kind)
+            await _watch(session, counted, watched(counted, kind, options["isSaid"]))
             return
         else:
             told = [] if options["reset-only"] else await readAll(session, counted, kind)
@@ -338,41 +346,77 @@ def _tell(
         print("cleared")
 
 
-async def _watch(session: Session, counted: Counted, kind: type[Attribute]) -> None:
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Which counters of an attribute are looked at, again and again."""
+
+    kind: type[Attribute]
+    names: list[str]
+
+
+def watched(counted: Counted, kind: type[Attribute], isSaid: bool) -> list[Watched]:
+    """
+    What there is to look at.
+
+    @param isSaid: nothing but this kind; else the wide counters, with the errors that these may not have.
+    """
+    if isSaid or not counted.hasExtended:
+        return [Watched(kind, [name for name in counterNames(kind) if name not in counted.hides(kind)])]
+    wide = watched(counted, PortCountersExtended, True)
+    hidden = counted.hides(PortCounters)
+    known = {*wide[0].names, *hidden}
+    errors = [name for name in errorNames(PortCounters) if name not in known]
+    return [*wide, Watched(PortCounters, errors)] if errors else wide
+
+
+async def _watch(session: Session, counted: Counted, kinds: list[Watched]) -> None:
     """Rates, until Ctrl-C; a look that fails is told, and the next one compares with the one before."""
     options, clock = session.options, session.reactor
-    names = [name for name in counterNames(kind) if name not in counted.hides(kind)]
-    before, then = await _looked(session, counted, kind), clock.seconds()
+    before, then = await _looked(session, counted, kinds), clock.seconds()
+    if options["reset"]:
+        before = _cleared(before)
     shown = 0
     while not options["count"] or shown < options["count"]:
         await deferLater(clock, options["watch"])
         shown += 1
         try:
-            after, now = await readAll(session, counted, kind), clock.seconds()
-            if options["reset"]:
-                await clearAll(session, counted, kind)
+            after, now = await _looked(session, counted, kinds), clock.seconds()
         except MADFailure as error:
             print(f"{where(counted.path)}: {error}", file=sys.stderr, flush=True)
             continue
-        rates = [
-            Rates(one.portSelect, now - then, changed(one, other, names))
-            for one, other in zip(before, after, strict=True)
-        ]
-        if options["json"]:
-            print(json.dumps([each.toDict() for each in rates]), flush=True)
-        else:
-            show(ratesTable(rates))
+        _showRates(options, _rates(kinds, before, after, now - then))
         before, then = (_cleared(after) if options["reset"] else after), now
 
 
-async def _looked(session: Session, counted: Counted, kind: type[Attribute]) -> list[Any]:
-    """The first look; what is cleared after each begins at zero."""
-    told = await readAll(session, counted, kind)
+async def _looked(session: Session, counted: Counted, kinds: list[Watched]) -> list[list[Any]]:
+    """Of each kind the counters of all ports; they may be cleared then."""
+    told = [await readAll(session, counted, each.kind) for each in kinds]
     if session.options["reset"]:
-        await clearAll(session, counted, kind)
-        return _cleared(told)
+        for each in kinds:
+            await clearAll(session, counted, each.kind)
     return told
 
 
-def _cleared(told: list[Any]) -> list[Any]:
-    return [type(one)(portSelect=one.portSelect) for one in told]
+def _cleared(told: list[list[Any]]) -> list[list[Any]]:
+    return [[type(one)(portSelect=one.portSelect) for one in ports] for ports in told]
+
+
+def _rates(
+    kinds: list[Watched], before: list[list[Any]], after: list[list[Any]], seconds: float
+) -> list[Rates]:
+    """Of each port, with what all kinds have counted."""
+    rates = []
+    for index, port in enumerate(after[0]):
+        difference = Difference({})
+        for each, olds, news in zip(kinds, before, after, strict=True):
+            difference = difference.joined(changed(olds[index], news[index], each.names))
+        rates.append(Rates(port.portSelect, seconds, difference))
+    return rates
+
+
+def _showRates(options: FabricOptions, rates: list[Rates]) -> None:
+    if options["json"]:
+        print(json.dumps([each.toDict() for each in rates]), flush=True)
+        return
+    showRows(RATES_COLUMNS, [ratesRow(each) for each in rates])
+    sys.stdout.flush()

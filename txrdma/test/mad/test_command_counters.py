@@ -118,6 +118,17 @@ class PerfQueryTests(CommandTestCase):
         for each in rates:
             self.assertApproximates(each["xmitBytesPerSecond"], 4000, 100)
 
+    def test_watchErrors(self) -> None:
+        """Where the wide counters have no errors, those of the others are watched with them."""
+        self.clock.callLater(0.5, self.fabric.setCounters, "h00001", 1, linkDownedCounter=3)
+        said = self.said("perfquery", "2", "--watch", "1", "--count", "1", "--json")
+        [port] = json.loads(said.out)
+        self.assertEqual(port["counted"]["linkDownedCounter"], 3)
+        self.assertIn("portUnicastXmitPkts", port["counted"])
+        self.clock.callLater(0.5, self.fabric.setCounters, "h00001", 1, linkDownedCounter=255)
+        text = self.said("perfquery", "2", "--watch", "1", "--count", "1").out
+        self.assertIn("linkDownedCounter +252, linkDownedCounter is full: clear it\n", text)
+
     def test_watchLost(self) -> None:
         """A look that gets no answer is told, and the next one goes on."""
         counters = self.fabric.port("h00001").count()

@@ -161,13 +161,29 @@ class RoutesTests(FabricTestCase):
         told = {each["name"]: each for each in self.said("routes", "--balance", "--json").json}
         leaf = told["leaf0000"]
         table = self.said("routes", str(self.lid("leaf0000")), "--json").json[0]["linear"]
-        for each in leaf["ports"]:
+        [group] = leaf["groups"]
+        self.assertEqual([each["port"] for each in group], list(range(19, 37)))
+        for each in group:
             reached = [e for e in table if e["port"] == each["port"] and "Channel" in e["destination"]]
             self.assertEqual(each["lids"], len(reached))
-        many = [each["lids"] for each in leaf["ports"]]
-        self.assertEqual(leaf["isEven"], max(many) - min(many) <= 1)
+        self.assertEqual((leaf["isEven"], leaf["longer"]), (True, 0))
+        self.assertEqual(
+            [[each["port"] for each in group] for group in told["spine0000"]["groups"]],
+            [[1, 2], [3, 4], [5, 6]],
+        )
         text = self.said("routes", "--balance").out
         self.assertEqual(len(text.splitlines()), 1 + len(told))
+
+    def test_unbalanced(self) -> None:
+        """A link that carries more than another which would do as well; ways that are not the shortest."""
+        table = self.fabric.linearOf(self.fabric.node("leaf0000"))
+        for lid in (37, 38, 39, 40):
+            table[lid] = 19
+        table[30] = 5
+        told = {each["name"]: each for each in self.said("routes", "--balance", "--json").json}
+        leaf = told["leaf0000"]
+        self.assertEqual((leaf["isEven"], leaf["longer"]), (False, 1))
+        self.assertRegex(self.said("routes", "--balance").out, r"leaf0000 .* uneven: 19:\d")
 
     def test_mistakes(self) -> None:
         """What does not go together, and links that there are not."""
