@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import LoopingCall
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from txrdma.error import RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID, QPN
+from txrdma.mad.attributes import ManagementClass, Method
 from txrdma.mad.messages import InformInfo, Notice
+from txrdma.mad.paths import toAdministration
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.serving import MADServer
 
@@ -25,6 +27,9 @@ _log = Logger()
 
 RENEWAL_SECONDS: Final = 60.0
 """How often a subscription is made anew: a new manager of the subnet knows nothing of the old one's."""
+
+WATCH_SECONDS: Final = 5.0
+"""How often to look whether the port has another manager, or another address; and to try again."""
 
 EVERY_TRAP: Final = 0xFFFF
 EVERY_TYPE: Final = 0xFFFF
@@ -36,6 +41,9 @@ class Subscription:
     """
     One subscription, from L{start} until L{stop}.
 
+    It is made anew from time to time, when the port gets another manager or another address, soon when it was
+    refused or not answered; and when somebody calls L{renew}.
+
     @ivar isStanding: whether the last renewal was accepted.
     """
 
@@ -44,66 +52,118 @@ class Subscription:
         reactor: IReactorTime,
         agent: RPCs,
         server: MADServer,
-        administration: IBPath,
+        administration: IBPath | None,
         listener: Callable[[Notice, IBPath], None],
         trapNumber: int = EVERY_TRAP,
         renewalSeconds: float = RENEWAL_SECONDS,
+        watchSeconds: float = WATCH_SECONDS,
     ) -> None:
         """
         @param server: of the port that the reports come to.
-        @param administration: leads to the subnet's administration.
-        @param listener: hears of each notice, however often it is told.
+        @param administration: leads to the subnet's administration; None is to wherever the port says that it
+            is, now and later.
+        @param listener: hears of each notice, once.
         @param trapNumber: of the notices to hear of.
         """
         self.isStanding = False
+        self._reactor = reactor
         self._agent = agent
         self._server = server
-        self._administration = administration
+        self._fixed = administration
         self._listener = listener
         self._trapNumber = trapNumber
         self._renewalSeconds = renewalSeconds
-        self._unlisten: Callable[[], None] = lambda: None
+        self._watchSeconds = watchSeconds
+        self._administration = IBPath()
+        self._unlisten: Callable[[], None] | None = None
         self._pending: Deferred[InformInfo] | None = None
-        self._loop: LoopingCall | None = None
-        self._reactor = reactor
+        self._timer: IDelayedCall | None = None
+        self._renewAt = 0.0
+        self._known: object = None
 
     def start(self) -> None:
-        """Subscribe, now and again and again."""
-        if self._loop is not None:
-            return
-        self._unlisten = self._server.listen(self._heard)
-        loop = self._loop = LoopingCall(self._renew)
-        loop.clock = self._reactor
-        loop.start(self._renewalSeconds)
+        """
+        Subscribe, now and again and again.
+
+        @raise txrdma.error.ResourceExhausted: somebody else on this host gets the reports.
+        """
+        if self._unlisten is None:
+            self._unlisten = self._server.listen(self._heard, ManagementClass.SUBN_ADM, (Method.REPORT,))
+            self._renewAt = 0.0
+            self._watch()
 
     def stop(self) -> Deferred[None]:
         """Subscribe no more; fires when the administration has heard it, or did not answer."""
-        if self._loop is None:
-            done: Deferred[None] = Deferred()
-            done.callback(None)
-            return done
-        self._loop.stop()
-        self._loop = None
+        if self._unlisten is None:
+            return succeed(None)
         self._unlisten()
-        if self._pending is not None:
-            self._pending.cancel()
+        self._unlisten = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._leave()
         self.isStanding = False
         return self._agent.call("SubnAdmSet", self._wish(False), self._administration).addBoth(lambda _: None)
 
-    def _renew(self) -> None:
-        if self._pending is not None:
+    def renew(self) -> None:
+        """
+        Subscribe anew at once: the manager wants its clients to register again, or the port has come up.
+
+        Verbs devices tell of that by C{CLIENT_REREGISTER}, C{SM_CHANGE}, C{LID_CHANGE} and C{PORT_ACTIVE}.
+        """
+        if self._unlisten is None:
             return
-        self._pending = self._agent.call("SubnAdmSet", self._wish(True), self._administration)
-        self._pending.addCallbacks(self._accepted, self._refused)
+        self._leave()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._renewAt = 0.0
+        self._watch()
 
-    def _accepted(self, said: InformInfo) -> None:
-        self._pending = None
-        self.isStanding = True
+    def _watch(self) -> None:
+        """Look at the port, and renew what has to be."""
+        self._timer = self._reactor.callLater(self._watchSeconds, self._watch)
+        known = self._look()
+        if known != self._known:
+            self._known = known
+            self._leave()
+            self._renewAt = 0.0
+        now = self._reactor.seconds()
+        if now < self._renewAt or self._pending is not None:
+            return
+        self._renewAt = now + self._renewalSeconds
+        pending = self._pending = self._agent.call("SubnAdmSet", self._wish(True), self._administration)
+        pending.addCallbacks(self._accepted, self._refused, callbackArgs=(pending,), errbackArgs=(pending,))
 
-    def _refused(self, failure: Failure) -> None:
-        self._pending = None
-        if self._loop is not None:
+    def _look(self) -> object:
+        """Where the administration is, and who we are to it."""
+        if self._fixed is not None:
+            self._administration = self._fixed
+            return self._fixed
+        port = self._server.port
+        try:
+            end = port.refresh()
+        except RDMAError as error:
+            _log.debug("{port}: {error}", port=port.name, error=error)
+            return self._known
+        self._administration = toAdministration(end)
+        return self._administration, end.gids
+
+    def _leave(self) -> None:
+        """Wait no longer for an answer."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.cancel()
+
+    def _accepted(self, said: InformInfo, pending: Deferred[InformInfo]) -> None:
+        if pending is self._pending:
+            self._pending = None
+            self.isStanding = bool(said.subscribe)
+
+    def _refused(self, failure: Failure, pending: Deferred[InformInfo]) -> None:
+        if pending is self._pending:
+            self._pending = None
             self.isStanding = False
+            self._renewAt = 0.0
             _log.warn("no subscription to notices: {why}", why=failure.getErrorMessage())
 
     def _heard(self, notice: Notice, path: IBPath) -> None:

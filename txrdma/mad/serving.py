@@ -18,7 +18,7 @@ from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError, WireError
 from txrdma.iba.path import IBDRPath, IBPath
-from txrdma.interfaces import IMADHandler
+from txrdma.interfaces import IMADHandler, IMADPort
 from txrdma.mad._frames import frame, Keys, managementPacket, NO_KEYS
 from txrdma.mad._recent import Recent
 from txrdma.mad.agent import MADAgent
@@ -96,6 +96,11 @@ class MADServer:
         self._listened: dict[tuple[int, int], tuple[int, Callable[[], None]]] = {}
         self._notices: Recent[_Who] = Recent()
         agent.serve(self._requested, self._forgetAll)
+
+    @property
+    def port(self) -> IMADPort:
+        """The agent's."""
+        return self._agent.port
 
     def handle(
         self, managementClass: int, handler: IMADHandler, methods: Sequence[int], oui: int = 0

@@ -4,10 +4,16 @@ A subscription stands until it is stopped, whatever becomes of the subnet's admi
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.iba.types import LID
+from txrdma.error import DeviceUnavailable, ResourceExhausted
+from txrdma.iba.path import IBPath, MADEndPort
+from txrdma.iba.types import GID, LID
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.attributes import ManagementClass, Method
 from txrdma.mad.errors import MADRefusal
@@ -30,13 +36,15 @@ class SubscriptionTests(SynchronousTestCase):
         self.answers = Answers(self.answer)
         MADServer(self.manager).handle(ManagementClass.SUBN_ADM, self.answers, (Method.SET,))
         self.heard: list[int] = []
-        self.subscription = Subscription(
-            self.clock,
-            self.agent,
-            MADServer(self.agent),
-            TO_2,
+        self.server = MADServer(self.agent)
+        self.subscription = self.subscribed(TO_2, renewalSeconds=10)
+
+    def subscribed(self, administration: IBPath | None, **options: Any) -> Subscription:
+        """One that has not begun."""
+        return Subscription(
+            *(self.clock, self.agent, self.server, administration),
             lambda notice, path: self.heard.append(notice.trapNumber),
-            renewalSeconds=10,
+            **options,
         )
 
     def answer(self, request: MADRequest) -> object:
@@ -98,3 +106,110 @@ class SubscriptionTests(SynchronousTestCase):
         self.manager.SubnAdmReport(Notice(isGeneric=True, trapNumber=65), TO_1)
         pass_(self.clock, 1, 0.1)
         self.assertEqual(self.heard, [64])
+
+    def test_chosen(self) -> None:
+        """Who wants to hear of one trap hears of no other, and of that once, however often it is reported."""
+        self.subscription = self.subscribed(TO_2, trapNumber=64)
+        self.subscription.start()
+        for trap in (64, 65, 66, 64):
+            self.manager.SubnAdmReport(Notice(isGeneric=True, trapNumber=trap), TO_1)
+        losing = iter((False, True, False, True))
+        pass_(self.clock, 0.2, 0.01)
+        self.wire.lose = lambda datagram: next(losing, False)
+        self.manager.SubnAdmReport(Notice(isGeneric=True, trapNumber=64, count=1), TO_1)
+        pass_(self.clock, 3, 0.01)
+        self.assertEqual(self.heard, [64, 64, 64])
+
+    def test_half(self) -> None:
+        """An answer that says no by its content is a no."""
+        self.answers.how = lambda request: InformInfo(trapNumber=0xFFFF, subscribe=0)
+        self.subscription.start()
+        pass_(self.clock, 1, 0.1)
+        self.assertFalse(self.subscription.isStanding)
+
+    def test_soon(self) -> None:
+        """One that was refused is tried again soon, not as late as one that stands is renewed."""
+        self.refuses = True
+        self.subscription = self.subscribed(TO_2, renewalSeconds=1000)
+        self.subscription.start()
+        pass_(self.clock, 1, 0.1)
+        self.refuses = False
+        pass_(self.clock, 6, 0.1)
+        self.assertTrue(self.subscription.isStanding)
+        pass_(self.clock, 100, 0.5)
+        self.assertEqual(self.wishes(), [1, 1])
+
+    def test_reregister(self) -> None:
+        """When the manager wants its clients to register again, it is renewed at once; not after its end."""
+        self.subscription = self.subscribed(TO_2, renewalSeconds=1000)
+        self.subscription.renew()
+        self.subscription.start()
+        pass_(self.clock, 1, 0.1)
+        self.subscription.renew()
+        pass_(self.clock, 0.2, 0.1)
+        self.assertEqual(self.wishes(), [1, 1])
+        self.subscription.renew()
+        self.subscription.renew()
+        pass_(self.clock, 0.2, 0.1)
+        self.assertTrue(self.subscription.isStanding)
+        self.subscription.stop()
+        self.subscription.renew()
+        pass_(self.clock, 100, 0.5)
+        self.assertEqual(self.wishes(), [1, 1, 1, 1, 0])
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_handover(self) -> None:
+        """When the port has another manager, or another address, that one is asked, and in the end left."""
+        port = self.wire.ports[0]
+        port.endPort = replace(port.endPort, smLID=LID(2))
+        self.subscription = self.subscribed(None, renewalSeconds=1000)
+        self.subscription.start()
+        pass_(self.clock, 10, 0.1)
+        self.assertEqual(self.wishes(), [1])
+        port.endPort = replace(port.endPort, smLID=LID(77))  # nobody is there
+        pass_(self.clock, 10, 0.1)
+        self.assertFalse(self.subscription.isStanding)
+        port.endPort = replace(port.endPort, smLID=LID(2))
+        pass_(self.clock, 6, 0.1)
+        self.assertTrue(self.subscription.isStanding)
+        self.assertEqual(self.wishes(), [1, 1])
+        port.endPort = replace(port.endPort, gids=(GID(bytes(16)),))
+        pass_(self.clock, 6, 0.1)
+        self.assertEqual(self.wishes(), [1, 1, 1])
+
+        def gone() -> MADEndPort:
+            raise DeviceUnavailable("the port is being configured")
+
+        self.patch(port, "refresh", gone)
+        pass_(self.clock, 20, 0.1)
+        self.assertEqual(self.wishes(), [1, 1, 1])
+        self.subscription.stop()
+        pass_(self.clock, 1, 0.1)
+        self.assertEqual(self.wishes(), [1, 1, 1, 0])
+
+    def test_portLost(self) -> None:
+        """A port that is gone is no subscription; its end comes all the same."""
+        self.subscription.start()
+        pass_(self.clock, 1, 0.1)
+        self.agent.portLost("the device is gone")
+        pass_(self.clock, 20, 0.1)
+        self.assertFalse(self.subscription.isStanding)
+        self.successResultOf(self.subscription.stop())
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_taken(self) -> None:
+        """Where somebody else gets the reports it does not begin, and may be begun again."""
+        port = self.wire.ports[0]
+        serve = port.serve
+
+        def taken(managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
+            raise ResourceExhausted("taken")
+
+        self.patch(port, "serve", taken)
+        self.assertRaises(ResourceExhausted, self.subscription.start)
+        pass_(self.clock, 20, 0.1)
+        self.assertEqual(self.wishes(), [])
+        self.patch(port, "serve", serve)
+        self.subscription.start()
+        pass_(self.clock, 1, 0.1)
+        self.assertTrue(self.subscription.isStanding)
