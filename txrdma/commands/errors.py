@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Final
 
+from twisted.internet.defer import CancelledError
+
 from txrdma.commands.fabrics import confirmed, opened, Progress, Session, tellJSON
 from txrdma.commands.links import linkText
 from txrdma.commands.nodenames import NodeNames
@@ -109,7 +111,12 @@ async def counted(
             maxOutstanding=session.options["outstanding"],
             **options,
         )
-        return await survey.run(fabric.nodes.values() if nodes is None else nodes)
+        try:
+            return await survey.run(fabric.nodes.values() if nodes is None else nodes)
+        except CancelledError:
+            text = f"until then {survey.done} nodes had told their counters, of which nothing is told"
+            print(f"interrupted: {text}", file=sys.stderr)
+            raise
 
 
 def described(

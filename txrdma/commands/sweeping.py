@@ -18,6 +18,7 @@ from twisted.python import usage
 from txrdma.commands.fabrics import count, FabricOptions, opened, Progress, Session
 from txrdma.commands.nodenames import NodeNames, readNodeNames
 from txrdma.error import InvalidRequest
+from txrdma.iba.path import IBDRPath
 from txrdma.mad.discovery import MAX_OUTSTANDING, Sweep
 from txrdma.mad.fabric import described, Fabric, Problem
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 WAYS = ("dr", "lid", "sa")
 INTERRUPTED: Final = 130
+_MOST_HOPS: Final = 63
 INTERRUPTED_SWEEP: Final = "interrupted"
 """The kind of problem that such a sweep has."""
 
@@ -37,6 +39,12 @@ class SweepOptions(FabricOptions):
         ["by", None, "dr", "Ask by directed routes (dr), by LIDs (lid), or the administration (sa)."],
         ["outstanding", "o", MAX_OUTSTANDING, "How many questions to have on their way.", count],
         ["hops", None, 63, "How far to go by directed routes.", count],
+        [
+            "from",
+            None,
+            "",
+            "Begin at the switch at the end of this directed route, not at our port.",
+        ],
         ["load", None, "", "Take a snapshot from this file (JSON, or a net file) instead of asking."],
         ["save", None, "", "Write a snapshot of the fabric into this file."],
     ]
@@ -46,6 +54,8 @@ class SweepOptions(FabricOptions):
             self["by"] = "sa"
         if self["by"] not in WAYS:
             raise usage.UsageError(f"--by {self['by']}: there are {', '.join(WAYS)}")
+        if self["from"] and self["by"] != "dr":
+            raise usage.UsageError(f"--from {self['from']}: only directed routes (--by dr) begin somewhere")
         if not self["outstanding"]:
             raise usage.UsageError("--outstanding 0: without a question there is no answer")
 
@@ -73,11 +83,12 @@ async def swept(session: Session, isPartial: bool = False) -> Fabric:
     options = session.options
     if options["load"]:
         return loaded(options["load"])
+    start = await _beginning(session, options["from"]) if options["from"] else IBDRPath()
     with Progress("asking") as progress:
-        sweep = _sweep(session, progress if progress.isShown else None)
+        sweep = _sweep(session, start, progress if progress.isShown else None)
         try:
             with unswept():
-                fabric = await sweep.run()
+                fabric = await (sweep.run(start) if isinstance(sweep, Sweep) else sweep.run())
         except CancelledError:
             fabric = sweep.fabric
             text = f"until then {len(fabric.nodes)} nodes were found"
@@ -91,15 +102,27 @@ async def swept(session: Session, isPartial: bool = False) -> Fabric:
     return fabric
 
 
-def _sweep(session: Session, progress: Progress | None) -> Sweep | AdministeredSweep | LIDSweep:
+async def _beginning(session: Session, target: str) -> IBDRPath:
+    path = await session.toManagement(target)
+    if not isinstance(path, IBDRPath):
+        raise InvalidRequest(f"--from {target}: a sweep begins at a directed route, as DR 0,1")
+    return path
+
+
+def _sweep(
+    session: Session, start: IBDRPath, progress: Progress | None
+) -> Sweep | AdministeredSweep | LIDSweep:
     options = session.options
     if options["by"] == "dr":
-        return Sweep(session.agent, options["outstanding"], options["hops"], progress)
+        hops = min(options["hops"] + len(start.drPath), _MOST_HOPS)
+        return Sweep(session.agent, options["outstanding"], hops, progress)
     from txrdma.mad.administered import AdministeredSweep, LIDSweep
 
+    sweep: AdministeredSweep | LIDSweep
     if options["by"] == "sa":
-        return AdministeredSweep(session.agent, session.administration)
-    sweep = LIDSweep(session.agent, session.endPort, options["outstanding"])
+        sweep = AdministeredSweep(session.agent, session.administration)
+    else:
+        sweep = LIDSweep(session.agent, session.endPort, options["outstanding"])
     sweep.progress = progress
     return sweep
 

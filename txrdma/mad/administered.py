@@ -7,7 +7,7 @@ Follows InfiniBand Architecture vol. 1, 15.2.5 (records). Nodes without a LID ar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import count, islice
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred, DeferredList
@@ -35,6 +35,7 @@ class AdministeredSweep:
     A fabric as its administration knows it, by four tables.
 
     @ivar fabric: what was found so far.
+    @ivar progress: is called after answers, with how many tables are there, and how many there will be.
     """
 
     def __init__(self, agent: RPCs, administration: IBPath) -> None:
@@ -42,6 +43,7 @@ class AdministeredSweep:
         @param agent: remains its owner's.
         """
         self.fabric = Fabric()
+        self.progress: Callable[[int, int], None] | None = None
         self._agent = agent
         self._administration = administration
         self._ends: dict[LID, Node] = {}
@@ -58,13 +60,22 @@ class AdministeredSweep:
 
     async def _run(self) -> Fabric:
         calls = [self._agent.call("SubnAdmGetTable", kind, self._administration) for kind in _TABLES]
+        done = count(1)
+
+        def told(records: Any) -> Any:
+            if self.progress is not None:
+                self.progress(next(done), len(_TABLES))
+            return records
+
+        for call in calls:
+            call.addBoth(told)
         waiting: Deferred[list[tuple[bool, Any]]] = DeferredList(calls, consumeErrors=True)
         try:
-            told = await waiting
+            answers = await waiting
         finally:
             for call in calls:
                 call.cancel()
-        tables = [self._table(kind, *answer) for kind, answer in zip(_TABLES, told, strict=True)]
+        tables = [self._table(kind, *answer) for kind, answer in zip(_TABLES, answers, strict=True)]
         takers: tuple[Callable[[Any], None], ...] = (self._node, self._link, self._port, self._switch)
         for take, records in zip(takers, tables, strict=True):
             for record in records:

@@ -241,6 +241,7 @@ class CounterSurvey:
     they are full.
 
     @ivar progress: is called with how many nodes are done, and how many there are.
+    @ivar done: how many are.
     """
 
     def __init__(
@@ -270,7 +271,7 @@ class CounterSurvey:
         self._withDetails = withDetails
         words = clear.split()
         self._clearsErrors, self._clearsData = "errors" in words, "data" in words
-        self._done = 0
+        self.done = 0
         self.progress = progress
 
     def run(self, nodes: Iterable[Node]) -> Deferred[CounterReport]:
@@ -288,9 +289,9 @@ class CounterSurvey:
                 report.nodesChecked += 1
             except (MADFailure, DeviceUnavailable) as error:
                 report.silent.append((node, str(error)))
-            self._done += 1
+            self.done += 1
             if self.progress is not None:
-                self.progress(self._done, len(nodes))
+                self.progress(self.done, len(nodes))
 
         await self._rpcs.run(mqueue=(look(node) for node in nodes))
         for node in nodes:

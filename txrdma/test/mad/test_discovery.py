@@ -181,6 +181,18 @@ class OtherWaysTests(FabricTestCase):
             self.assertEqual(fabric.problems, [])
             self.assertEqual(shape(fabric), known)
 
+    def test_progress(self) -> None:
+        """They tell how far they are, up to the end."""
+        end = self.agent.port.endPort
+        for sweep, most in (
+            (AdministeredSweep(self.agent, toAdministration(end)), 4),
+            (LIDSweep(self.agent, end), 36),
+        ):
+            seen: list[tuple[int, int]] = []
+            sweep.progress = lambda done, count, seen=seen: seen.append((done, count))
+            self.told(sweep.run())
+            self.assertEqual(seen, [(done, most) for done in range(1, most + 1)])
+
     def test_portInfo(self) -> None:
         """Ports are told as they would tell themselves, but for the port that was asked."""
         end = self.agent.port.endPort

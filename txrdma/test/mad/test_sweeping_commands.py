@@ -14,8 +14,11 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+from twisted.internet.defer import CancelledError
+
 import txrdma
 from txrdma.command import INTERRUPTED
+from txrdma.mad.errorcounters import CounterSurvey
 from txrdma.mad.messages import ClassPortInfo
 from txrdma.sim.pma import PerformanceManagementAgents
 from txrdma.test.mad.commanding import CommandTestCase, Said
@@ -149,6 +152,31 @@ class InterruptedTests(FabricCommandTestCase):
             self.assertIn("until then 4 nodes were found", errors)
             self.assertIn(status, (INTERRUPTED, "CancelledError"))
 
+    def test_counters(self) -> None:
+        """The same while counters are asked for."""
+        begun: list[object] = []
+        plain = CounterSurvey.run
+
+        def run(survey: CounterSurvey, nodes: Any) -> Any:
+            begun.append(survey)
+            return plain(survey, nodes)
+
+        self.patch(CounterSurvey, "run", run)
+        self.fabric.latencySeconds = 0.01
+        for name in ("check", "errors"):
+            errors = io.StringIO()
+            ends: list[Any] = []
+            with redirect_stderr(errors):
+                done = self.begin(name)
+                done.addBoth(ends.append)
+                while not begun:
+                    self.pump(0.01)
+                self.pump(0.015)
+                done.cancel()
+            begun.clear()
+            self.assertTrue(ends[0].check(CancelledError))
+            self.assertRegex(errors.getvalue(), r"interrupted: until then \d nodes had told their counters")
+
     def test_notSaved(self) -> None:
         """Half a fabric is not saved as one."""
         path = self.mktemp()
@@ -174,6 +202,26 @@ class InterruptedTests(FabricCommandTestCase):
         self.assertIn("vendid=", out)
         self.assertIn("interrupted at the sweep", errors)
         self.assertNotIn("Traceback", errors)
+
+
+class BeginningTests(FabricCommandTestCase):
+    """Sweeps of a part."""
+
+    def names(self, *arguments: str) -> list[str]:
+        return sorted(node["name"] for node in self.told("nodes", *arguments))
+
+    def test_from(self) -> None:
+        """From the end of a route, so far as is said from there."""
+        self.assertEqual(self.names("--from", "DR 0,1,3", "--hops", "0"), ["right"])
+        self.assertEqual(self.names("--from", "0,1,3", "--hops", "1"), ["b", "c", "d", "left", "right"])
+        combined = f"{self.lid('left')} 0,3"
+        self.assertEqual(self.names("--from", combined, "--hops", "0"), ["right"])
+
+    def test_mistakes(self) -> None:
+        """Only directed routes begin elsewhere, and only at one."""
+        self.assertIn("--by dr", self.refusedOptions("nodes", "--sa", "--from", "0,1"))
+        self.said("nodes", "--from", self.lid("left"))
+        self.assertIn("a sweep begins at a directed route", str(self.status))
 
 
 class DeviceTests(FabricCommandTestCase):
