@@ -270,7 +270,17 @@ def plain(value: object) -> object:
 
 def _fieldsOf(layout: Layout) -> dict[str, object]:
     values = ((field, getattr(layout, field.name)) for field in layout.fields if not field.reserved)
-    return {field.name: _plainText(value) if field.shown is text else plain(value) for field, value in values}
+    return {
+        field.name: _plainText(value) if field.shown is text else plain(_named(field, value))
+        for field, value in values
+    }
+
+
+def _named(field: Field, value: Any) -> Any:
+    """A number that somebody gave for a code, as that code."""
+    if type(value) is int and issubclass(field.type, Code):
+        return field.type(value)
+    return value
 
 
 def _plainText(raw: bytes) -> object:
@@ -303,6 +313,7 @@ def spoken(value: Any, field: Field) -> str:
     """As people read it: names beside numbers, keys in hexadecimal."""
     if field.shown is not None:
         return field.shown(value)
+    value = _named(field, value)
     if isinstance(value, enum.Enum):
         return f"{value.name} ({value.value})"
     if isinstance(value, GUID):

@@ -15,6 +15,7 @@ from txrdma.mad.values import (
     extendedSpeed2Text,
     extendedSpeedText,
     FECMode,
+    lanesText,
     PathMTU,
     PortCapability,
     PortCapability2,
@@ -83,7 +84,7 @@ class SwitchInfo(Attribute):
     enhancedPort0: bool = bits(1)
     reserved: int = bits(3)
     reserved2: int = bits(8)
-    multicastFDBTop: LID = bits(16)
+    multicastFDBTop: LID = key(16)
 
 
 @attribute(0x0014, "SubnGet", "SubnSet")
@@ -126,16 +127,16 @@ class PortInfo(Attribute):
     linkSpeedEnabled: int = bits(4, shown=speedText)
     neighborMTU: PathMTU = bits(4)
     masterSMSL: int = bits(4)
-    vlCap: int = bits(4)
-    initType: int = bits(4)
+    vlCap: int = bits(4, shown=lanesText)
+    initType: int = key(4)
     vlHighLimit: int = bits(8)
     vlArbitrationHighCap: int = bits(8)
     vlArbitrationLowCap: int = bits(8)
-    initTypeReply: int = bits(4)
+    initTypeReply: int = key(4)
     mtuCap: PathMTU = bits(4)
     vlStallCount: int = bits(3)
     hoqLife: int = bits(5)
-    operationalVLs: int = bits(4)
+    operationalVLs: int = bits(4, shown=lanesText)
     partitionEnforcementInbound: bool = bits(1)
     partitionEnforcementOutbound: bool = bits(1)
     filterRawInbound: bool = bits(1)
@@ -331,7 +332,7 @@ class ExtendedPortInfo(Attribute):
     """
 
     reserved: int = bits(24)
-    stateChangeEnable: int = bits(8)
+    stateChangeEnable: int = key(8)
     reserved2: int = bits(24)
     linkSpeedSupported: int = bits(8, shown=vendorSpeedText)
     reserved3: int = bits(24)

@@ -6,8 +6,9 @@ Follows InfiniBand Architecture vol. 1, 14.2.5 and 15.2.5; speeds beyond EDR as 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntFlag
-from typing import Final
+from typing import Any, Final
 
 from txrdma.wire import Code
 
@@ -70,18 +71,18 @@ _DISABLED: Final = 30
 
 def widthText(mask: int) -> str:
     """C{"1X or 4X"}; C{"undefined (0)"} for none."""
-    return _alternatives([f"{lanes}X" for flag, lanes in LANES.items() if mask & flag], mask)
+    return _alternatives({flag: f"{lanes}X" for flag, lanes in LANES.items()}, mask)
 
 
 def speedText(mask: int) -> str:
     """C{"2.5 Gbps or 5.0 Gbps"}: what a lane carries."""
-    return _alternatives([f"{rate} Gbps" for flag, rate in GIGABITS.items() if mask & flag], mask)
+    return _alternatives({flag: f"{rate} Gbps" for flag, rate in GIGABITS.items()}, mask)
 
 
 def extendedSpeedText(mask: int) -> str:
     """C{"14.0625 Gbps"}; none is no fault here."""
-    said = [f"{rate} Gbps" for flag, rate in EXTENDED_GIGABITS.items() if mask & flag]
-    return _alternatives(said, mask) if mask else "No Extended Speed"
+    names = {flag: f"{rate} Gbps" for flag, rate in EXTENDED_GIGABITS.items()}
+    return _alternatives(names, mask) if mask else "No Extended Speed"
 
 
 def enabledSpeedText(mask: int) -> str:
@@ -91,8 +92,8 @@ def enabledSpeedText(mask: int) -> str:
 
 def extendedSpeed2Text(mask: int) -> str:
     """C{"212.5 Gbps"}; none is no fault here."""
-    said = [f"{rate} Gbps" for flag, rate in EXTENDED2_GIGABITS.items() if mask & flag]
-    return _alternatives(said, mask) if mask else "No Extended Speed"
+    names = {flag: f"{rate} Gbps" for flag, rate in EXTENDED2_GIGABITS.items()}
+    return _alternatives(names, mask) if mask else "No Extended Speed"
 
 
 def vendorSpeedText(mask: int) -> str:
@@ -101,8 +102,19 @@ def vendorSpeedText(mask: int) -> str:
     return f"{said} ({mask:#04x})" if said else f"{mask:#04x}"
 
 
-def _alternatives(said: list[str], mask: int) -> str:
-    return " or ".join(said) if said else f"undefined ({mask})"
+def lanesText(code: int) -> str:
+    """C{"VL0-7 (4)"}: virtual lanes for data, by their number's code."""
+    return f"{_LANES_OF[code]} ({code})" if code in _LANES_OF else str(code)
+
+
+_LANES_OF: Final = {1: "VL0", 2: "VL0-1", 3: "VL0-3", 4: "VL0-7", 5: "VL0-14"}
+
+
+def _alternatives(names: Mapping[Any, str], mask: int) -> str:
+    said = [name for flag, name in names.items() if mask & flag]
+    if not mask or mask & ~sum(names):
+        said.append(f"undefined ({mask})")
+    return " or ".join(said)
 
 
 class Rate(Code):

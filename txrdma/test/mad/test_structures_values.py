@@ -8,7 +8,7 @@ import copy
 import json
 import pickle
 import random
-from typing import Final
+from typing import Any, Final
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -276,6 +276,22 @@ class TextTests(SynchronousTestCase):
         info = smp.PortInfo(capabilityMask=1 << 1 | 1 << 31, capabilityMask2=1 << 10)
         self.assertEqual(self.line(info, "capabilityMask"), "0x80000002 (SM, HIERARCHY_INFO)")
         self.assertEqual(self.line(info, "capabilityMask2"), "0x0400 (LINK_SPEED_NDR)")
+
+    def test_numbersForCodes(self) -> None:
+        """A number that was given for a code is told as the code, and so in JSON."""
+        values: dict[str, Any] = {"portState": 4, "portPhysicalState": 9}
+        info = smp.PortInfo(**values)
+        self.assertEqual(self.line(info, "portState"), "ACTIVE (4)")
+        self.assertEqual(self.line(info, "portPhysicalState"), "UNKNOWN_0x9 (9)")
+        self.assertEqual(info.toDict()["portState"], "ACTIVE")
+
+    def test_undefined(self) -> None:
+        """Bits without a name are told, and so is that there is none; lanes are told by their names."""
+        info = smp.PortInfo(linkWidthEnabled=0x22, linkSpeedEnabled=0, vlCap=4, operationalVLs=9)
+        self.assertEqual(self.line(info, "linkWidthEnabled"), "4X or undefined (34)")
+        self.assertEqual(self.line(info, "linkSpeedEnabled"), "undefined (0)")
+        self.assertEqual(self.line(info, "vlCap"), "VL0-7 (4)")
+        self.assertEqual(self.line(info, "operationalVLs"), "9")
 
     def test_errorCorrection(self) -> None:
         """How errors are corrected is told by name."""
