@@ -32,17 +32,33 @@ class BaseOptions(usage.Options):
         print(f"txrdma {version('txrdma')}")
         raise SystemExit(0)
 
+    def getUsage(self, width: int | None = None) -> str:
+        """As Twisted's; but a default that the option itself tells is told once, and none not at all."""
+        defaults = self.defaults
+        said = {name for name, doc in self.docs.items() if "[default:" in (doc or "")}
+        self.defaults = {name: value for name, value in defaults.items() if value != "" and name not in said}
+        try:
+            usage = super().getUsage(width)
+        finally:
+            self.defaults = defaults
+        return usage
+
 
 class CommandOptions(BaseOptions):
     """
     Of a command; they may stand behind its arguments, too.
 
     @cvar synopsis: what follows its name.
+    @cvar appendix: lines at the end of the help, as they are: lists of what can be asked for.
     @cvar isCancelledByInterrupts: at Ctrl-C what it does is cancelled, with what that has to clean up.
     """
 
     synopsis = "[options]"
+    appendix: Sequence[str] = ()
     isCancelledByInterrupts = False
+
+    def getUsage(self, width: int | None = None) -> str:
+        return "\n".join((super().getUsage(width), *self.appendix, *([""] if self.appendix else [])))
 
     def getSynopsis(self) -> str:
         name = self.parent.subCommand if self.parent is not None else "command"
@@ -64,6 +80,13 @@ class CommandOptions(BaseOptions):
                 yield f"{name}={value}" if f"{name[2:]}=" in self.longOpt else name
             else:
                 yield name + value
+
+
+def columns(*rows: Sequence[str]) -> Iterator[str]:
+    """Rows as lines of aligned columns, for the end of a help."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 class TellingOptions(CommandOptions):

@@ -36,6 +36,7 @@ from txrdma.commands.fabrics import (
     where,
 )
 from txrdma.commands.fabrics import seconds as timeOption
+from txrdma.commands.options import columns
 from txrdma.commands.rows import showRows
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
@@ -123,13 +124,19 @@ class CommandOptions(FabricOptions):
         ["yes", "y", "Don't ask before counters are cleared."],
     ]
     optParameters = [
-        ["kind", "k", None, "Which counters: " + ", ".join(KINDS) + ". [default: counters]"],
+        ["kind", "k", None, "Which counters, as listed below. [default: counters]"],
         ["mask", None, None, "CounterSelect of what to clear. [default: everything]", count],
         ["watch", "w", None, "Show rates every so many seconds, until Ctrl-C.", timeOption],
         ["count", "c", 0, "Stop --watch after so many times.", count],
         ["sample", None, "", "Sample these counters, by their codes with commas between."],
         ["interval", "i", 1 << 20, "Of --sample: for so many of the port's ticks.", count],
     ]
+
+    appendix = (
+        "Kinds of counters, and the attributes that have them:",
+        "",
+        *columns(*((name, kind.__name__) for name, kind in KINDS.items())),
+    )
 
     def parseArgs(self, target: str = "", ports: str = "", *rest: str) -> None:
         if rest:

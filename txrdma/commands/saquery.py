@@ -22,9 +22,10 @@ from txrdma.commands.fabrics import (
 )
 from txrdma.commands.fabrics import field as nameAndValue
 from txrdma.commands.nodenames import NodeNames
+from txrdma.commands.options import columns
 from txrdma.commands.rows import showRows
 from txrdma.error import InvalidRequest
-from txrdma.iba.types import GUID
+from txrdma.iba.types import GID, GUID
 from txrdma.mad import sa
 from txrdma.mad._frames import Keys
 from txrdma.mad.attributes import Attribute, lines
@@ -165,14 +166,18 @@ class CommandOptions(FabricOptions):
     synopsis = "[options] [RECORD [VALUE/VALUE... | COMPONENT=VALUE...]]"
     longdesc = (
         "Ask the subnet's administration for all records that have certain components, as NodeRecord "
-        "nodeType=2 or PathRecord slid=1 dlid=4. RECORD is one of "
-        + ", ".join("/".join(kind.names) for kind in KINDS)
-        + "; NodeRecord unless said. Values alone are those of the first components, as in PIR 3/1: "
-        + "; ".join(f"{kind.names[-1]} {kind.shorts.replace(' ', '/')}" for kind in KINDS if kind.shorts)
-        + ". Or one of "
-        + ", ".join(f"{view.name} ({view.summary})" for view in VIEWS)
-        + ". A path is asked for from our own port, unless components, or --from and --to, each a TARGET, "
-        "say otherwise. " + TARGETS
+        "nodeType=2 or PathRecord slid=1 dlid=4; below stands what RECORD can be, NodeRecord unless said. "
+        "Values alone are those of the first components, as in PIR 3/1. A path is asked for from our own "
+        "port, unless components, or --from and --to, each a TARGET, say otherwise. " + TARGETS
+    )
+    appendix = (
+        "Records, what they are called, too, and the components that VALUE/VALUE... are for:",
+        "",
+        *columns(*((kind.names[0], " ".join(kind.names[1:]), kind.shorts) for kind in KINDS)),
+        "",
+        "Words for what is often asked for:",
+        "",
+        *columns(*((view.name, view.summary) for view in VIEWS)),
     )
     optFlags = [
         ["as-said", "a", "Of paths: add no source; some administrations tell all paths then."],
@@ -184,11 +189,21 @@ class CommandOptions(FabricOptions):
     ]
     optParameters = [
         ["columns", "c", "", "Components of --table, with commas between; and name, that of the node."],
-        ["from", None, "", "Of paths: from this TARGET."],
-        ["to", None, "", "Of paths: to this TARGET."],
         ["modifier", "m", None, "Attribute modifier.", count],
         ["smkey", None, 0, "SM_Key: some tell more to who knows it.", count],
     ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self["from"], self["to"] = [], []
+
+    def opt_from(self, target: str) -> None:
+        """Of paths: from this TARGET; of a MultiPathRecord, several times."""
+        self["from"].append(target)
+
+    def opt_to(self, target: str) -> None:
+        """Of paths: to this TARGET; of a MultiPathRecord, several times."""
+        self["to"].append(target)
 
     def parseArgs(self, record: str = "NR", *values: str) -> None:
         if "=" in record:
@@ -206,9 +221,13 @@ class CommandOptions(FabricOptions):
         if view is not None:
             self["columns"] = self["columns"] or ",".join(view.columns.split())
         self["table"] = self["table"] or bool(self["columns"])
-        isPath = self["kind"].record is sa.PathRecord
-        if (self["from"] or self["to"]) and not isPath:
+        record = self["kind"].record
+        if (self["from"] or self["to"]) and record not in (sa.PathRecord, sa.MultiPathRecord):
             raise usage.UsageError(f"--from and --to are for PathRecord, not for {self['kind'].names[0]}")
+        if record is sa.MultiPathRecord and not (self["from"] and self["to"]):
+            raise usage.UsageError("MultiPathRecord: say --from and --to, each once or several times")
+        if record is sa.PathRecord and max(len(self["from"]), len(self["to"])) > 1:
+            raise usage.UsageError("PathRecord has one --from and one --to; MultiPathRecord may have several")
 
 
 def _pairs(kind: Kind, text: str) -> Iterable[Pair]:
@@ -297,9 +316,32 @@ async def _asked(session: Session) -> list[Any]:
     rpc = _rpc(kind, options)
     records: list[Any] = []
     for pairs in view.queries if view is not None else ((),):
-        query = queried(kind.record, await _completed(session, kind, [*pairs, *options["components"]]))
+        completed = await _completed(session, kind, [*pairs, *options["components"]])
+        query = queried(kind.record, completed)
+        if kind.record is sa.MultiPathRecord:
+            query = await _between(session, query)
         records += await _answered(session, rpc, query, 0 if view is None else view.modifier)
     return records
+
+
+async def _between(session: Session, query: sa.Query[Any]) -> sa.Query[Any]:
+    """The same, asked with the GIDs of all ends."""
+    sources = [await _gidOf(session, each) for each in session.options["from"]]
+    targets = [await _gidOf(session, each) for each in session.options["to"]]
+    asked = sa.MultiPathRecord.between(sources, targets)
+    record = query.record.replace(sgidCount=len(sources), dgidCount=len(targets))
+    return asked._replace(record=record, mask=asked.mask | query.mask)
+
+
+async def _gidOf(session: Session, target: str) -> GID:
+    """Of the port that was named, as the administration knows it."""
+    try:
+        return GID.fromString(target)
+    except ValueError:
+        pass
+    query = sa.NodeRecord.query(lid=(await session.toServices(target)).dlid)
+    node = await session.agent.SubnAdmGet(query, session.administration)
+    return GID.fromParts(session.endPort.gids[0].prefix, node.nodeInfo.portGUID)
 
 
 async def _answered(session: Session, rpc: str, query: sa.Query[Any], modifier: int) -> list[Any]:
@@ -359,8 +401,8 @@ async def _completed(session: Session, kind: Kind, pairs: list[Pair]) -> list[Pa
     if kind.record is not sa.PathRecord:
         return pairs
     for option, component in (("from", "slid"), ("to", "dlid")):
-        if options[option]:
-            pairs.append((component, str((await session.toServices(options[option])).dlid)))
+        for target in options[option]:
+            pairs.append((component, str((await session.toServices(target)).dlid)))
     isFrom = options["from"] or names & {"sgid", "slid"} or options["as-said"]
     if isFrom or not session.endPort.gids:
         return pairs

@@ -12,6 +12,7 @@ from twisted.python import usage
 
 from txrdma.commands.attributefields import attributeDict
 from txrdma.commands.fabrics import count, FabricOptions, opened, Session, TARGETS, tellJSON, where
+from txrdma.commands.options import columns
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.iba.verbs import NodeType
@@ -232,10 +233,14 @@ class CommandOptions(FabricOptions):
 
     synopsis = "[options] ATTRIBUTE [TARGET [PORT]]"
     longdesc = (
-        "Show what a node or a port tells. ATTRIBUTE is one of "
-        + ", ".join("/".join(kind.names) for kind in KINDS)
-        + ", or Address: the GID and the LIDs of the port, and the node's name. Of tables all blocks are "
-        "asked for, unless --modifier chooses one. " + TARGETS
+        "Show what a node or a port tells; below stands what ATTRIBUTE can be, Address for the GID and the "
+        "LIDs of the port, and the node's name. Of tables all blocks are asked for, unless --modifier "
+        "chooses one. " + TARGETS
+    )
+    appendix = (
+        "Attributes, and what they are called, too:",
+        "",
+        *columns(*((kind.names[0], " ".join(kind.names[1:])) for kind in KINDS), ("Address", "Addr")),
     )
     optFlags = [["extended", "x", "Of PortInfo: with bit 31 of the modifier, for extended speeds."]]
     optParameters = [

@@ -218,6 +218,17 @@ class SAQueryTests(CommandTestCase):
         error = self.assertRaises(UsageError, Options().parseOptions, ["saquery", "NR", "--to", "4"])
         self.assertIn("for PathRecord", str(error))
 
+    def test_several(self) -> None:
+        """Paths between several ports at once."""
+        said = self.said("saquery", "MPR", "--from", "1", "--from", "h00001", "--to", "fe80::10:7", "--json")
+        told = [(each["fields"]["slid"], each["fields"]["dlid"]) for each in said.json]
+        self.assertEqual(told, [(1, 4), (2, 4)])
+        said = self.said("saquery", "MPR", "--from", "1", "--to", "4", "numbPath=1", "--debug", "--debug")
+        self.assertIn("MultiPathRecord.numbPath 1\n", said.errors)
+        self.assertIn("MultiPathRecord.sgidCount 1\n", said.errors)
+        for words in (["MPR", "--from", "1"], ["PR", "--to", "1", "--to", "2"]):
+            self.assertRaises(UsageError, Options().parseOptions, ["saquery", *words])
+
     def test_selectors(self) -> None:
         """A component with a selector is meant exactly, unless that is said."""
         words = ("saquery", "PR", "1/4", "--debug", "--debug")
