@@ -85,6 +85,7 @@ class MADSchedule(RPCs):
         self.maxOutstanding = maxOutstanding
         self._onProgress = onProgress
         self._waiting: OrderedDict[Deferred[Any], Callable[[], Deferred[Any]]] = OrderedDict()
+        self._begun: dict[Deferred[Any], Deferred[Any]] = {}
         self._outstanding: dict[Deferred[Any], None] = {}
         self._isIssuing = False
         self._runner = Runner(self._hasRoom, self._stopped)
@@ -191,12 +192,22 @@ class MADSchedule(RPCs):
                 except Exception:
                     waiting.errback(Failure())
                 else:
-                    answer.chainDeferred(waiting)
+                    self._begun[waiting] = answer
+                    answer.addBoth(self._tell, waiting)
         finally:
             self._isIssuing = False
 
-    def _unwait(self, answer: Deferred[Any]) -> None:
-        self._waiting.pop(answer, None)
+    def _tell(self, result: Any, waiting: Deferred[Any]) -> None:
+        """A call has ended that had to wait before it was made."""
+        self._begun.pop(waiting, None)
+        waiting.callback(result)
+
+    def _unwait(self, waiting: Deferred[Any]) -> None:
+        """Nobody wants its answer any more: it is not made, or cancelled."""
+        self._waiting.pop(waiting, None)
+        answer = self._begun.get(waiting)
+        if answer is not None:
+            answer.cancel()
 
     # Work.
 
@@ -208,8 +219,9 @@ class MADSchedule(RPCs):
         """Cancel all calls."""
         waiting = tuple(self._waiting)
         self._waiting.clear()
-        for answer in tuple(self._outstanding):
+        for answer in (*self._begun, *self._outstanding):
             answer.addErrback(dropped)
+        for answer in tuple(self._outstanding):
             answer.cancel()
         for answer in waiting:
             answer.addErrback(dropped)

@@ -458,6 +458,23 @@ class FaultTests(SynchronousTestCase):
         self.assertEqual((clock.getDelayedCalls(), self.agent.cancelled), ([], 3))
         self.assertEqual(self.schedule.progress.outstanding, 0)
 
+    def test_cancelledCalls(self) -> None:
+        """A call may be cancelled while it waits, and when it has been made after that."""
+        calls = [self.schedule.SubnGet(NodeInfo, HERE) for _ in range(6)]
+        calls[5].cancel()
+        self.failureResultOf(calls[5], CancelledError)
+        self.agent.answer()  # so that the fourth is made
+        self.assertEqual(self.agent.cancelled, 0)
+        calls[3].cancel()
+        self.failureResultOf(calls[3], CancelledError)
+        self.assertEqual(self.agent.cancelled, 1)
+        del self.agent.calls[2]
+        while self.schedule.progress.outstanding:
+            self.agent.answer()
+        for number in (0, 1, 2, 4):
+            self.successResultOf(calls[number])
+        self.assertEqual(self.schedule.progress.calls, 5)
+
     def test_cancelledFromWithin(self) -> None:
         """Work may cancel the run itself: it goes no further than to where it waits next."""
         reached: list[int] = []
