@@ -13,7 +13,11 @@ from fcntl import ioctl
 from struct import calcsize, Struct
 from typing import Final
 
-_ODD: Final = ("ppc", "mips", "sparc", "alpha")
+_THREE_BITS: Final = ("ppc", "powerpc", "mips", "sparc", "alpha")
+"""Machines that have three bits for the direction, one of them for none, and fewer for the size."""
+
+_EXCHANGED: Final = ("parisc", "hppa")
+"""Machines whose bits for the direction mean the opposite."""
 
 _REGISTER2: Final = Struct("=IIBBHIQQIB3x")
 _REGISTER: Final = Struct(f"=I{'2Q' if calcsize('@L') == 8 else '4I'}BBB3sBx")
@@ -27,10 +31,14 @@ def ioctlNumber(direction: int, number: int, size: int, machine: str = platform.
 
     @param direction: 1 when we give something to the kernel, 2 when it gives something back, 3 for both.
     """
-    if machine.startswith(_ODD):
-        bits = (4 if direction & 1 else 0) | (2 if direction & 2 else 0) or 1
-        return bits << 29 | size << 16 | 0x1B << 8 | number
-    return direction << 30 | size << 16 | 0x1B << 8 | number
+    gives, takes = direction & 1, direction >> 1
+    if machine.startswith(_THREE_BITS):
+        bits = (gives << 2 | takes << 1 or 1) << 29
+    elif machine.startswith(_EXCHANGED):
+        bits = (gives << 1 | takes) << 30
+    else:
+        bits = (takes << 1 | gives) << 30
+    return bits | size << 16 | 0x1B << 8 | number
 
 
 REGISTER_AGENT: Final = ioctlNumber(3, 1, _REGISTER.size)

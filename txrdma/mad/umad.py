@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Sequence
+from struct import error as structError
 from struct import Struct
 from typing import Final, NamedTuple
 
@@ -37,6 +38,12 @@ _LONGEST_READ: Final = _HEADER + 64 * 1024
 _BATCH: Final = 64
 _SOONER: Final = 900
 """Milliseconds that the kernel waits for each second that we do."""
+
+_LONGEST_WAIT: Final = 0x7FFFFFFF
+"""Milliseconds: more the kernel does not count."""
+
+_GONE: Final = (errno.EIO, errno.ENODEV, errno.ENXIO, errno.EPIPE)
+"""What is said of a device that was taken away."""
 
 _RESENDS: Final = 7
 """How often the kernel sends the segments of a long message again, each time after 2 seconds."""
@@ -101,13 +108,14 @@ class UmadPort:
         self._sysfs = endPort
         self._receiver: IMADReceiver | None = None
         self._agents: dict[tuple[int, int, int], _Agent] = {}
-        self._served: dict[int, _Agent] = {}
+        self._served: dict[int, list[_Agent]] = {}
         # Requests that the kernel waits for answers to; with what to send when it gives up, if that is known.
         self._asked: dict[bytes, tuple[bytes, bytes] | None] = {}
         self._buffer = bytearray(_LONGEST_READ)
         self._closed = False
+        self._madName = endPort.madName
         try:
-            self._fd = os.open(f"{folder}/{endPort.madName}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._fd = os.open(f"{folder}/{self._madName}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
             raise DeviceUnavailable(f"{self.name}: {error}") from error
         self._registry = Registry(self._fd)
@@ -141,16 +149,15 @@ class UmadPort:
         try:
             agent = self._register(managementClass, mask, oui)
         except OSError as error:
-            if mask and self._takes(managementClass, oui):
+            if error.errno == errno.EINVAL and mask and self._takes(managementClass, oui):
                 raise ResourceExhausted(f"{self.name}: class {managementClass:#x} is taken") from error
-            raise InvalidRequest(
-                f"{self.name}: class {managementClass:#x} can't be served: {error}"
-            ) from error
-        self._served[managementClass] = agent
+            raise self._refused(error, f"class {managementClass:#x} can't be served") from error
+        serving = self._served.setdefault(managementClass, [])
+        serving.append(agent)
 
         def end() -> None:
-            if self._served.get(managementClass) is agent:
-                del self._served[managementClass]
+            if agent in serving:
+                serving.remove(agent)
                 self._unregister(agent)
 
         return end
@@ -166,9 +173,8 @@ class UmadPort:
             raise DeviceUnavailable(f"{self.name} is closed")
         managementClass = datagram[1]
         isResponse = bool(datagram[3] & 0x80)
-        agent = self._served.get(managementClass) if isResponse else None
-        if agent is None:
-            agent = self._agentFor(managementClass, datagram)
+        serving = self._served.get(managementClass) if isResponse else None
+        agent = serving[0] if serving else self._agentFor(managementClass, datagram)
         header = self._envelope(agent, datagram, path, answerWithin)
         if answerWithin and not isResponse:
             key = _keyOf(datagram)
@@ -251,8 +257,11 @@ class UmadPort:
             except OSError as error:
                 self._lost(error)
                 return
-            if length > _HEADER:
-                self._arrived(bytes(self._buffer[:_HEADER]), bytes(self._buffer[_HEADER:length]))
+            header, datagram = bytes(self._buffer[:_HEADER]), bytes(self._buffer[_HEADER:length])
+            if len(self._buffer) > _LONGEST_READ:  # it has grown for this one
+                self._buffer = bytearray(_LONGEST_READ)
+            if datagram:
+                self._arrived(header, datagram)
 
     def connectionLost(self, reason: Failure) -> None:
         """The reactor says that it is over: so the kernel tells of a device that was taken away."""
@@ -265,12 +274,20 @@ class UmadPort:
             os.write(self._fd, header + datagram)
         except OSError as error:
             self._asked.pop(_keyOf(datagram), None)
-            if error.errno in (errno.EIO, errno.ENODEV, errno.EPIPE):
-                self._lost(error)
-            elif error.errno in (errno.EAGAIN, errno.ENOMEM):
-                raise ResourceExhausted(f"{self.name}: the kernel takes no more at present") from error
-            else:
-                raise InvalidRequest(f"{self.name}: the kernel refuses the datagram: {error}") from error
+            raise self._refused(error, "the kernel refuses the datagram") from error
+
+    def _refused(self, error: OSError, what: str) -> RDMAError:
+        """What to raise; a port that is gone is lost by it."""
+        # Before Linux 5.6 nothing else tells that: to read blocks for ever, and EINVAL says many things.
+        if error.errno in _GONE or (error.errno == errno.EINVAL and not self._isThere()):
+            self._lost(error)
+            return DeviceUnavailable(f"{self.name} is gone: {error}")
+        if error.errno in (errno.EAGAIN, errno.ENOMEM, errno.ENOBUFS):
+            return ResourceExhausted(f"{self.name}: {what}: there is no room at present: {error}")
+        return InvalidRequest(f"{self.name}: {what}: {error}")
+
+    def _isThere(self) -> bool:
+        return self._sysfs.madName == self._madName
 
     def _read(self) -> int:
         """One datagram into the buffer, which grows for long messages."""
@@ -320,22 +337,29 @@ class UmadPort:
         end = self.endPort
         isSMI = agent.managementClass & 0x7F == 1
         # The kernel gives up a little before us: it takes no request twice that it still waits for.
+        patience = min(int(answerWithin * _SOONER), _LONGEST_WAIT)
+        if answerWithin and not patience:
+            patience = 1  # 0 is not to wait at all
         resends = _RESENDS if self.doesRMPP and isLong(bytes(datagram[:36])) else 0
-        local = _LOCAL.pack(agent.number, 0, int(answerWithin * _SOONER), resends, len(datagram))
-        remote = _REMOTE.pack(
-            0 if isSMI else path.dqpn or 1,
-            0 if isSMI else path.qkey or GMP_QKEY,
-            path.dlid,
-            path.serviceLevel,
-            path.slid & ((1 << end.lidMask) - 1),
-            path.dgid is not None,
-            sourceIndex(self._gids, path),
-            path.hopLimit if end.lid else path.hopLimit or HOPS,
-            path.trafficClass,
-            path.dgid.raw if path.dgid is not None else bytes(16),
-            path.flowLabel,
-        )
-        return local + remote + _PKEY_INDEX.pack(self._pkeyIndex(path.pkey))
+        pkeyIndex = self._pkeyIndex(path.pkey)
+        try:
+            local = _LOCAL.pack(agent.number, 0, patience, resends, len(datagram))
+            remote = _REMOTE.pack(
+                0 if isSMI else path.dqpn or 1,
+                0 if isSMI else path.qkey or GMP_QKEY,
+                path.dlid,
+                path.serviceLevel,
+                path.slid & ((1 << end.lidMask) - 1),
+                path.dgid is not None,
+                sourceIndex(self._gids, path),
+                path.hopLimit if end.lid else path.hopLimit or HOPS,
+                path.trafficClass,
+                path.dgid.raw if path.dgid is not None else bytes(16),
+                path.flowLabel,
+            )
+        except structError as error:
+            raise InvalidRequest(f"{self.name}: {path} has no such header: {error}") from error
+        return local + remote + _PKEY_INDEX.pack(pkeyIndex)
 
     def _pkeyIndex(self, pkey: PKey) -> int:
         """Where a partition is in the table."""
@@ -353,9 +377,7 @@ class UmadPort:
             try:
                 agent = self._agents[key] = self._register(managementClass, 0, oui)
             except OSError as error:
-                raise InvalidRequest(
-                    f"{self.name}: class {managementClass:#x} does not pass here: {error}"
-                ) from error
+                raise self._refused(error, f"class {managementClass:#x} does not pass here") from error
         return agent
 
     def _takes(self, managementClass: int, oui: int) -> bool:

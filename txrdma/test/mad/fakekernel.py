@@ -24,6 +24,9 @@ ENABLE_PKEY = 0x1B03
 REGISTER_AGENT2 = 0xC0281B04
 UNREGISTER_AGENT = 0x40041B02
 
+MOST_AGENTS = 32
+"""That one file may have."""
+
 _LOCAL = struct.Struct("=IIIII")
 
 
@@ -173,7 +176,9 @@ class FakeKernel:
                 if same and agent.methods & methods:
                     raise OSError(errno.EINVAL, "Invalid argument")
         taken = sorted(file.agents)
-        fresh = next(n for n in range(32) if n not in taken)
+        fresh = next((n for n in range(MOST_AGENTS) if n not in taken), None)
+        if fresh is None:
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
         file.agents[fresh] = Agent(fresh, managementClass, methods, rmpp, oui)
         argument[:4] = struct.pack("=I", fresh)
         return 0
@@ -182,6 +187,11 @@ class FakeKernel:
 
     def _on(self, port: str) -> list[File]:
         return [file for file in self.files.values() if file.port == port]
+
+    def vanish(self, name: str) -> None:
+        """That port is taken away, as by kernels of old: readers hear nothing, writers that it is wrong."""
+        for file in self._on(name):
+            file.agents.clear()
 
     def _check(self) -> None:
         if self.isGone:

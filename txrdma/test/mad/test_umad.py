@@ -31,7 +31,6 @@ from txrdma.mad.errors import MADTimeoutError
 from txrdma.mad.messages import MADRequest
 from txrdma.mad.pma import PortCounters
 from txrdma.mad.ports import openMADPort
-from txrdma.mad.registration import ioctlNumber
 from txrdma.mad.sa import MultiPathRecord, NodeRecord, PathRecord
 from txrdma.mad.serving import MADServer
 from txrdma.mad.smp import NodeInfo
@@ -499,20 +498,3 @@ class TableTests(UmadCase):
         self.serve(server, ADMINISTRATION, lambda request: paths, Method.GET_MULTI)
         answer = self.result(client.SubnAdmGetMulti(MultiPathRecord(sgidCount=1, dgidCount=1), self.path))
         self.assertEqual(answer, paths)
-
-
-class NumberTests(SynchronousTestCase):
-    """The numbers of ioctls."""
-
-    def test_machines(self) -> None:
-        """They are as the kernel's headers have them on most machines, and on those that count otherwise."""
-        for machine, register, unregister in (
-            ("x86_64", 0xC0281B04, 0x40041B02),
-            ("aarch64", 0xC0281B04, 0x40041B02),
-            ("ppc64le", 0xC0281B04, 0x80041B02),
-            ("mips64", 0xC0281B04, 0x80041B02),
-        ):
-            self.assertEqual(ioctlNumber(3, 4, 40, machine), register, machine)
-            self.assertEqual(ioctlNumber(1, 2, 4, machine), unregister, machine)
-        self.assertEqual(ioctlNumber(0, 3, 0, "x86_64"), 0x1B03)
-        self.assertEqual(ioctlNumber(0, 3, 0, "ppc64"), 0x20001B03)
