@@ -201,10 +201,11 @@ class NumberTests(SynchronousTestCase):
             #include <stdio.h>
             #include <linux/types.h>
             #include <linux/ioctl.h>
-            struct one { __u32 id; unsigned long mask[16 / sizeof(long)]; __u8 rest[8]; };
+            typedef unsigned long __attribute__((aligned(4))) mask;
+            struct one { __u32 id; mask methods[16 / sizeof(long)]; __u8 rest[8]; };
             struct two { __u32 words[4]; __u64 mask[2]; __u32 oui; __u8 version; __u8 rest[3]; };
             int main(void) {
-                printf("%u %u %u %u", (unsigned)_IOWR(0x1b, 1, char[28]), (unsigned)_IOW(0x1b, 2, __u32),
+                printf("%u %u %u %u", (unsigned)_IOWR(0x1b, 1, struct one), (unsigned)_IOW(0x1b, 2, __u32),
                     (unsigned)_IO(0x1b, 3), (unsigned)_IOWR(0x1b, 4, struct two));
                 return 0;
             }
