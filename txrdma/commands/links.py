@@ -14,7 +14,7 @@ from txrdma.commands.sweeping import endWith, fabricOf, SweepOptions
 from txrdma.commands.topologies import ordered
 from txrdma.iba.verbs import PhysicalState, PortState
 from txrdma.mad.fabric import Fabric, Port
-from txrdma.mad.health import belowBest
+from txrdma.mad.health import belowBest, hasLink
 
 
 class CommandOptions(SweepOptions):
@@ -29,6 +29,7 @@ class CommandOptions(SweepOptions):
         ["all", "a", "Every port of every node, those without a link, too; links are told twice."],
         ["below", None, "Only links that could be better, or are not active."],
         ["enabled", None, "Measure them by what both ends have enabled, not by what they support."],
+        ["down", None, "Only ports without a link."],
         ["switches", None, "Only links between switches."],
         ["line", "l", "As iblinkinfo -l has it: every port of every node on a line."],
     ]
@@ -60,7 +61,9 @@ def chosen(fabric: Fabric, options: Any) -> Iterator[Port]:
             peer = port.peer
             if options["switches"] and not (node.isSwitch and peer is not None and peer.node.isSwitch):
                 continue
-            if options["all"]:
+            if options["down"] and (hasLink(port) or not number):
+                continue
+            if options["all"] or options["down"]:
                 if number or not node.isSwitch:
                     yield port
             elif peer is not None and _isFirst(port, peer):

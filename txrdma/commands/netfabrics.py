@@ -18,6 +18,9 @@ from txrdma.mad.smp import ExtendedPortInfo, SwitchInfo
 from txrdma.sim.netfile import parseNet
 from txrdma.sim.nodes import buildNodes, SimulatedNode
 
+_GROUPS: Final = re.compile(r"^(?:Chassis \d+|Non-Chassis Nodes|Hostname: ).*$", re.MULTILINE)
+"""Headings of C{ibnetdiscover -g}."""
+
 _NODE: Final = re.compile(r'(?:switch|hca|ca|rt)\s+\d+\s+"([^"]+)"(.*)', re.IGNORECASE)
 _PORT: Final = re.compile(r'\[(\d+)\](?:\(([0-9a-fA-F]+)\))?\s+"')
 _RATE: Final = re.compile(r"#.*\s(\d+)x(\w+)$")
@@ -34,7 +37,7 @@ def readFabric(text: str, name: str = "net file") -> Fabric:
 
     @raise ValueError: a line has no meaning.
     """
-    net = parseNet(text, name)
+    net = parseNet(_GROUPS.sub("#", text), name)
     nodes = buildNodes(net)
     fabric = Fabric()
     for identifier, node in nodes.items():

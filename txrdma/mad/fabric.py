@@ -180,8 +180,9 @@ class Node:
         return f"<Node {self.type.name} {self.guid} {self.description!r}>"
 
     def __str__(self) -> str:
-        """For people: C{"leaf 3 (0002:c903:0001:0002)"}."""
-        return f"{self.description or 'a node'} ({self.guid})"
+        """For people: C{"leaf 3 (0002:c903:0001:0002)"}; what cannot be printed is a space."""
+        said = "".join(letter if letter.isprintable() else " " for letter in self.description)
+        return f"{said or 'a node'} ({self.guid})"
 
     @property
     def info(self) -> NodeInfo:

@@ -221,11 +221,13 @@ class DevicesTests(CommandsTestCase):
 
     async def test_chassis(self) -> None:
         """The same nodes are in the same chassis."""
-        found = re.search(
-            r"^Chassis 1 \(guid (\w+)\)$(.*)^Non-Chassis", self.theirs("ibnetdiscover", "-g"), re.M | re.S
-        )
+        said = self.theirs("ibnetdiscover", "-g")
+        found = re.search(r"^Chassis 1 \(guid (\w+)\)$(.*)^Non-Chassis", said, re.MULTILINE | re.DOTALL)
         assert found is not None
         theirs = {int(guid, 16) for guid in re.findall(r"^switchguid=0x(\w+)\(", found[2], re.MULTILINE)}
+        path = Path(self.mktemp())
+        path.write_text(said)
+        self.assertEqual(len(await self.told("nodes", "--load", str(path))), 6)
         [ours] = (await self.told("discover"))["chassis"]
         self.assertEqual(int(ours["guid"].replace(":", ""), 16), int(found[1], 16))
         self.assertEqual({int(node["guid"].replace(":", ""), 16) for node in ours["nodes"]}, theirs)

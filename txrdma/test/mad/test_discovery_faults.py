@@ -127,6 +127,13 @@ class LiarTests(FaultTestCase):
         self.assertEqual((self.kinds(fabric), len(fabric.nodes)), (["contradiction"], 6))
         self.assertIn("no-guid", [finding.kind for finding in findings(fabric)])
 
+    def test_name(self) -> None:
+        """What a node calls itself is no command for the terminal that shows it."""
+        self.fabric.node("right").description = "\x1b[2Jri\nght"
+        self.fabric.port("right", 3).info[33] = 0x20
+        for line in described(self.swept().problems):
+            self.assertTrue(line.isprintable(), line)
+
     def test_downEnd(self) -> None:
         """A link of which one end says that there is none."""
         self.fabric.port("right", 3).info[33] = 0x20
