@@ -204,7 +204,6 @@ UNSEEN: Final[dict[str, tuple[str, str]]] = {
     "RMPPShortHeader": ("last first active", _LENGTHS),
     "BMFormat": ("*", "no other program has it; 16.2.1"),
     "DevMgtFormat": ("rmpp", "who manages devices uses no long messages; it is where SAFormat has it"),
-    "PathDetails": ("compMask waitForRepath", "tshark shows them in a trap; see NoticeTests"),
     "BKeyInfo": ("*", "no other program has it; 16.2.3.2"),
     **dict.fromkeys(
         ("VendorMADsTable", "HierarchyInfo", "CableInfo"), ("*", "bytes: no public source has more")
@@ -280,7 +279,7 @@ def witnesses() -> Seen:
             if base <= place.offset < base + kind.size * 8:
                 if not re.match("reserved|invariant|mad.data|smp", place.name):
                     found[kind].append(Witness("tshark", place._replace(offset=place.offset - base)))
-    for kind0, seenThere in _headersSeen():
+    for kind0, seenThere in (*_headersSeen(), *_trapsSeen()):
         found[kind0] += seenThere
     for number, place in libibmad().items():
         for kind2, (base, ranges) in LIBIBMAD.items():
@@ -325,6 +324,24 @@ def _headersSeen() -> Iterator[tuple[type[Layout], list[Witness]]]:
                 Witness("tshark", place._replace(offset=place.offset - base))
                 for place in places
                 if base <= place.offset and place.offset + place.width <= end and "reserved" not in place.name
+            ],
+        )
+
+
+def _trapsSeen() -> Iterator[tuple[type[Layout], list[Witness]]]:
+    """What tshark has of the details of traps."""
+    notices = [messages.Notice(isGeneric=True, trapNumber=number) for number in traps.Trap]
+    datagrams = [managementPacket(Method.TRAP, 7, 2, 0, notice.encode(), IBPath(), 0) for notice in notices]
+    base = (64 + 10) * 8
+    for notice, places in zip(notices, tshark(datagrams), strict=True):
+        details = traps.detailsOf(notice)
+        assert details is not None
+        yield (
+            type(details),
+            [
+                Witness("tshark", place._replace(offset=place.offset - base))
+                for place in places
+                if place.offset >= base and place.name.startswith("trap.")
             ],
         )
 
