@@ -23,6 +23,7 @@ from txrdma.mad.messages import ClassPortInfo, InformInfo, MADRequest, MADStatus
 from txrdma.mad.sa import Record
 from txrdma.mad.serving import MADServer
 from txrdma.mad.smp import GUIDInfo
+from txrdma.mad.values import PathMTU, Rate
 from txrdma.sim.manager import GID_PREFIX
 from txrdma.sim.nodes import SimulatedPort
 from txrdma.sim.routing import tableOf
@@ -30,6 +31,7 @@ from txrdma.sim.sagroups import (
     Group,
     Groups,
     INSUFFICIENT,
+    INVALID,
     INVALID_GID,
     NO_RECORDS,
     NO_RESOURCES,
@@ -38,8 +40,8 @@ from txrdma.sim.sagroups import (
     Subscriptions,
     TOO_MANY,
 )
-from txrdma.sim.sapaths import MOST_PATHS, Paths
-from txrdma.sim.sarecords import Matcher, Records
+from txrdma.sim.sapaths import MOST_PATHS, Paths, rateOf
+from txrdma.sim.sarecords import Matcher, ONLY_OF_SWITCHES, Records
 from txrdma.sim.traps import gidChanged
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ class SubnetAdministration:
         self._fabric = fabric
         self._records = Records(self._ends, fabric.sma, tableOf)
         self._paths = Paths(self._ends, fabric.portOf, lambda port: tableOf(port.node), fabric.sma)
-        self.groups = Groups(self._regrouped, self.notice)
+        self.groups = Groups(self._regrouped, self.notice, self._measure)
         self.services = Services(fabric.clock.seconds)
         self.subscriptions = Subscriptions()
         self._agent = MADAgent(fabric.clock, fabric.attachTo(port))
@@ -131,11 +133,11 @@ class SubnetAdministration:
         elif not self._records.knows(kind):
             raise MADRefusal(MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
         else:
-            for raw in self._records.all(kind, self._place(wanted, mask)):
-                if matcher.matches(raw):
-                    record = kind.decode(raw)
-                    if not leaveOut or _hasBits(wanted, record):
-                        yield record
+            adapters = Matcher(wanted, mask, (*leaveOut, *ONLY_OF_SWITCHES.get(kind, ())))
+            for raw in self._records.all(kind, self._place(wanted, mask), matcher, adapters):
+                record = kind.decode(raw)
+                if not leaveOut or _hasBits(wanted, record):
+                    yield record
 
     def _told(self, kind: type[Record], isTrusted: bool) -> Iterable[Record] | None:
         """Records that do not come from nodes."""
@@ -178,13 +180,17 @@ class SubnetAdministration:
     def _changes(self, wanted: Record, mask: int, method: Method) -> Attribute:
         isSet = method is Method.SET
         if isinstance(wanted, sa.MCMemberRecord):
-            if isSet and "portGID" in saidComponents(type(wanted), mask) and not self._has(wanted.portGID):
+            if (
+                isSet
+                and "portGID" in saidComponents(type(wanted), mask)
+                and self._with(wanted.portGID) is None
+            ):
                 raise MADRefusal(INVALID_GID, f"nobody has the GID {wanted.portGID}")
             return self.groups.join(wanted, mask) if isSet else self.groups.leave(wanted, mask)
         if isinstance(wanted, sa.ServiceRecord):
             if isSet:
                 return self.services.set(wanted, mask)
-            return self.services.delete(Matcher(wanted, mask, ["serviceLease"]).matches)
+            return self.services.delete(wanted)
         if isinstance(wanted, sa.GUIDInfoRecord):
             return self._alias(wanted, mask, isSet)
         raise MADRefusal(MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
@@ -196,10 +202,11 @@ class SubnetAdministration:
         if port is None or wanted.blockNum * 8 >= port.info[50]:
             raise MADRefusal(NO_RECORDS, "there is no such block")
         first = masks["guids"] & -masks["guids"]
+        if mask & first and wanted.blockNum == 0:
+            raise MADRefusal(INVALID, "the first of all is the port's own")
         before = GUIDInfo.decode(self._fabric.sma.told(port, 0x14, wanted.blockNum)).guids
-        mine = 0 if wanted.blockNum else 1  # the first of all is the port's own
         guids = [
-            (new if isSet else _NO_GUID) if mask & first << at and at >= mine else old
+            (new if isSet else _NO_GUID) if mask & first << at else old
             for at, (old, new) in enumerate(zip(before, wanted.guidInfo.guids, strict=True))
         ]
         port.tables = port.tables or {}
@@ -218,8 +225,15 @@ class SubnetAdministration:
         manager = self._fabric.manager
         return () if manager is None else manager.ports.values()
 
-    def _has(self, gid: GID) -> bool:
-        return any(port.guid.raw == gid.raw[8:] for port in self._ends())
+    def _with(self, gid: GID) -> SimulatedPort | None:
+        return next((port for port in self._ends() if port.guid.raw == gid.raw[8:]), None)
+
+    def _measure(self, gid: GID) -> tuple[PathMTU, Rate]:
+        """The MTU and the rate of who creates a group without saying them."""
+        port = self._with(gid)
+        if port is None:
+            return PathMTU.MTU_2048, Rate.GBPS_10
+        return PathMTU(port.info[36] >> 4 or port.info[41] & 15), rateOf(port)
 
     def _regrouped(self, group: Group) -> None:
         """Lay the ways of a group anew: a tree in the switches between its members."""

@@ -72,13 +72,20 @@ class Groups:
     The multicast groups. IPoIB's broadcast group is there from the beginning.
     """
 
-    def __init__(self, changed: Callable[[Group], None], told: Callable[[int, GID], None]) -> None:
+    def __init__(
+        self,
+        changed: Callable[[Group], None],
+        told: Callable[[int, GID], None],
+        measure: Callable[[GID], tuple[PathMTU, Rate]],
+    ) -> None:
         """
         @param changed: a group's members are others now.
         @param told: is called with 66 and 67 when a group comes and goes.
+        @param measure: tells the MTU and the rate of a port.
         """
         self._changed = changed
         self._told = told
+        self._measure = measure
         self.groups: dict[GID, Group] = {}
         broadcast = MCMemberRecord(
             mgid=IPOIB_BROADCAST,
@@ -110,8 +117,10 @@ class Groups:
         @raise MADRefusal: it says too little, or contradicts the group.
         """
         said = saidComponents(MCMemberRecord, mask)
-        if not {"portGID", "joinState"} <= said or not wanted.joinState:
+        if not {"portGID", "joinState"} <= said:
             raise MADRefusal(INSUFFICIENT, "who wants to join says which port, and how")
+        if not wanted.joinState:
+            raise MADRefusal(INVALID, "that is no way to join")
         group = self.groups.get(wanted.mgid) if "mgid" in said else None
         if group is None:
             group = self._create(wanted, said)
@@ -123,7 +132,7 @@ class Groups:
         member = changed(group.record, portGID=wanted.portGID, joinState=state, proxyJoin=wanted.proxyJoin)
         group.members[wanted.portGID] = member
         self._changed(group)
-        return changed(member, joinState=wanted.joinState)  # type: ignore[no-any-return]  # of the same type
+        return member  # type: ignore[no-any-return]  # of the same type
 
     def _create(self, wanted: MCMemberRecord, said: set[str]) -> Group:
         if not set(_TO_CREATE) <= said:
@@ -139,15 +148,16 @@ class Groups:
             mgid = GID(bytes.fromhex("ff12a01cfe80") + bytes(8) + free[0].to_bytes(2, "big"))
         elif mgid.raw[0] != 0xFF:
             raise MADRefusal(INVALID, f"{mgid} is no multicast GID")
+        mtu, rate = self._measure(wanted.portGID)
         record = changed(
             wanted,
             mgid=mgid,
             portGID=GID(bytes(16)),
             mlid=LID(free[0]),
             mtuSelector=Selector.EXACTLY,
-            mtu=wanted.mtu if "mtu" in said and wanted.mtu else PathMTU.MTU_2048,
+            mtu=wanted.mtu if "mtu" in said and wanted.mtu else mtu,
             rateSelector=Selector.EXACTLY,
-            rate=wanted.rate if "rate" in said and wanted.rate else Rate.GBPS_10,
+            rate=wanted.rate if "rate" in said and wanted.rate else rate,
             packetLifeTimeSelector=Selector.EXACTLY,
             packetLifeTime=wanted.packetLifeTime if "packetLifeTime" in said else 18,
             scope=wanted.scope if "scope" in said else mgid.raw[1] & 15,
@@ -171,9 +181,9 @@ class Groups:
         member = None if group is None else group.members.get(wanted.portGID)
         if group is None or member is None or wanted.joinState & ~member.joinState:
             raise MADRefusal(INVALID, "it is no such member")
-        state = member.joinState & ~wanted.joinState
-        if state:
-            group.members[wanted.portGID] = changed(member, joinState=state)
+        left = changed(member, joinState=member.joinState & ~wanted.joinState)
+        if left.joinState:
+            group.members[wanted.portGID] = left
         else:
             del group.members[wanted.portGID]
         if not any(one.joinState & FULL_MEMBER for one in group.members.values()) and not group.isPermanent:
@@ -181,7 +191,7 @@ class Groups:
             del self.groups[wanted.mgid]
             self._told(67, wanted.mgid)
         self._changed(group)
-        return member
+        return left  # type: ignore[no-any-return]  # of the same type
 
 
 def _agrees(name: str, wanted: MCMemberRecord, group: MCMemberRecord) -> bool:
@@ -229,30 +239,30 @@ class Services:
         @raise MADRefusal: it does not say which, and where.
         """
         if not {"serviceID", "serviceGID"} <= saidComponents(ServiceRecord, mask):
-            raise MADRefusal(INSUFFICIENT, "a service has an ID and a GID")
+            raise MADRefusal(INVALID, "a service has an ID and a GID")
         lease = record.serviceLease if "serviceLease" in saidComponents(ServiceRecord, mask) else FOREVER
         until = float("inf") if lease == FOREVER else self._seconds() + lease
         kept = changed(record, serviceLease=lease)
         self._services[record.serviceID, record.serviceGID, record.servicePKey] = (kept, until)
         return kept  # type: ignore[no-any-return]  # of the same type
 
-    def delete(self, matches: Callable[[bytes], bool]) -> ServiceRecord:
+    def delete(self, record: ServiceRecord) -> ServiceRecord:
         """
-        Offer those no more.
+        Offer one no more: that with these identifiers (IBA 15.2.5.14).
 
         @raise MADRefusal: there was none.
         """
-        found = [key for key, (record, _) in self._services.items() if matches(record.encode())]
-        if not found:
+        kept = self._services.pop((record.serviceID, record.serviceGID, record.servicePKey), None)
+        if kept is None:
             raise MADRefusal(NO_RECORDS, "there is no such service")
-        return [self._services.pop(key)[0] for key in found][-1]
+        return kept[0]
 
 
 class Subscriptions:
     """Who wants to be told of what."""
 
     def __init__(self) -> None:
-        self._subscriptions: dict[tuple[int, int, bytes], tuple[InformInfo, IBPath, GID]] = {}
+        self._subscriptions: dict[tuple[int, bytes], tuple[InformInfo, IBPath, GID]] = {}
 
     def inform(self, wanted: InformInfo, path: IBPath, gid: GID) -> InformInfo:
         """
@@ -260,13 +270,14 @@ class Subscriptions:
 
         @param path: leads to who asks, whose port has C{gid}.
         """
-        about = changed(wanted, subscribe=1, qpn=0, responseTimeValue=0)
-        key = (path.dlid, path.dqpn, about.encode())
+        who = path.dqpn if wanted.subscribe else wanted.qpn  # which names itself to end it (IBA 13.4.8.3)
+        about = changed(wanted, subscribe=1, qpn=who, responseTimeValue=0)
+        key = (path.dlid, about.encode())
         if not wanted.subscribe:
             if self._subscriptions.pop(key, None) is None:
                 raise MADRefusal(INVALID, "it was no subscriber")
         else:
-            self._subscriptions[key] = (wanted, path, gid)
+            self._subscriptions[key] = (about, path, gid)
         return wanted
 
     def records(self) -> Iterator[InformInfoRecord]:

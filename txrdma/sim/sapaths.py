@@ -36,6 +36,8 @@ _MOST_HOPS: Final = 255
 """Of a path that leaves the subnet."""
 
 _RATES: Final = {rate.gigabits: rate for rate in Rate}
+_GIGABITS: Final = [gigabits for gigabits in _RATES if gigabits is not None]
+_MTUS: Final = range(PathMTU.MTU_256, PathMTU.MTU_4096 + 1)
 
 
 def rateOf(port: SimulatedPort) -> Rate:
@@ -124,7 +126,7 @@ class Paths:
         self, source: SimulatedPort, target: SimulatedPort, wanted: PathRecord, said: set[str]
     ) -> Iterator[PathRecord]:
         pkey = self._pkey(source, target, wanted.pkey if "pkey" in said else None)
-        if pkey is None or ("serviceLevel" in said and wanted.serviceLevel):
+        if pkey is None:
             return
         isElsewhere = "dgid" in said and isOfAnother(wanted.dgid)
         for offset in range(1 << target.lmc):
@@ -135,19 +137,18 @@ class Paths:
             found = self._measured(source, dlid)
             if found is None:
                 continue
-            mtu, rate = found
-            if not _suits(wanted, said, mtu, rate):
+            limited = _limited(wanted, said, *found)
+            if limited is None:
                 continue
+            mtu, rate = limited
             yield PathRecord(
-                serviceID=wanted.serviceID,
                 dgid=wanted.dgid if isElsewhere else GID.fromParts(GID_PREFIX, target.guid),
                 sgid=GID.fromParts(GID_PREFIX, source.guid),
                 dlid=LID(dlid),
                 slid=LID(slid),
                 hopLimit=_MOST_HOPS if isElsewhere else 0,
-                flowLabel=wanted.flowLabel if "flowLabel" in said else 0,
-                trafficClass=wanted.trafficClass if "trafficClass" in said else 0,
                 reversible=True,
+                serviceLevel=wanted.serviceLevel if "serviceLevel" in said else 0,
                 pkey=pkey,
                 mtuSelector=Selector.EXACTLY,
                 mtu=PathMTU(mtu),
@@ -164,17 +165,19 @@ class Paths:
             if (wanted is None or (wanted ^ key) & 0x7FFF == 0) and any(
                 sharesPartition(key, other) for other in theirs
             ):
-                return key
+                return key if wanted is None else wanted
         return None
 
     def _measured(self, source: SimulatedPort, dlid: int) -> tuple[int, Rate] | None:
         """The MTU and the rate of the narrowest link on the way; None when there is no way."""
-        mtu, slowest, port = source.info[36] >> 4 if source.number else source.info[41] & 15, 1e9, source
-        rate = Rate.GBPS_2_5
+        mtu, port = source.info[36] >> 4 if source.number else source.info[41] & 15, source
+        slowest, rate = _byGigabits(self._rate(source))
         for hop in range(64):
             if port.node.isSwitch:
                 own = port.node.ports[0]
                 if own.lid <= dlid < own.lid + (1 << own.lmc):
+                    mtu = min(mtu, own.info[41] & 15)
+                    slowest, rate = min((slowest, rate), _byGigabits(self._rate(own)))
                     break
                 table = self._linear(port)
                 out = table[dlid] if dlid < len(table) else 0xFF
@@ -188,14 +191,10 @@ class Paths:
             if port.way is None:
                 return None
             mtu = min(mtu, port.info[36] >> 4)
-            link = self._rate(port)
-            if (link.gigabits or 0) < slowest:
-                rate, slowest = link, link.gigabits or 0
+            slowest, rate = min((slowest, rate), _byGigabits(self._rate(port)))
             port = port.way
         else:
             return None
-        if slowest == 1e9:  # to itself
-            rate = self._rate(source)
         return mtu, rate
 
     def _rate(self, port: SimulatedPort) -> Rate:
@@ -206,26 +205,54 @@ class Paths:
         return known
 
 
+def _byGigabits(rate: Rate) -> tuple[float, Rate]:
+    return rate.gigabits or 0.0, rate
+
+
 def isOfAnother(gid: GID) -> bool:
     """Whether a GID is that of a port in another subnet (IBA 4.1.1)."""
     first = gid.raw[0]
     return first not in (0, 0xFF) and (first != 0xFE or gid.raw[1] & 0xC0 != 0x80)
 
 
-def _suits(wanted: PathRecord, said: set[str], mtu: int, rate: Rate) -> bool:
-    """Whether a path is as wide, as fast, as short-lived as is asked for."""
-    return all(
-        name not in said or compared(selector if name + "Selector" in said else None, there, asked)
-        for name, selector, there, asked in (
-            ("mtu", wanted.mtuSelector, mtu, wanted.mtu),
-            ("rate", wanted.rateSelector, rate.gigabits or 0, wanted.rate.gigabits or 0),
-            ("packetLifeTime", wanted.packetLifeTimeSelector, SUBNET_TIMEOUT, wanted.packetLifeTime),
-        )
-    )
+def _limited(wanted: PathRecord, said: set[str], mtu: int, rate: Rate) -> tuple[int, Rate] | None:
+    """The MTU and the rate at which a path can be used as is asked for; None when it can't."""
+    use: float | None
+    if "mtu" in said:
+        use = used(wanted.mtuSelector, mtu, wanted.mtu, _MTUS)
+        if use is None:
+            return None
+        mtu = int(use)
+    if "rate" in said:
+        there = rate.gigabits or 0
+        use = used(wanted.rateSelector, there, wanted.rate.gigabits or 0, _GIGABITS)
+        if use is None or use != there and wanted.rateSelector is Selector.EXACTLY:
+            return None
+        rate = _RATES[use]
+    lives = wanted.packetLifeTime
+    if "packetLifeTime" in said and not _suits(wanted.packetLifeTimeSelector, SUBNET_TIMEOUT, lives):
+        return None
+    return mtu, rate
 
 
-def compared(selector: Selector | None, there: float, wanted: float) -> bool:
-    """Whether a number suits; without a selector it has to be the same."""
+def used(selector: Selector, there: float, wanted: float, steps: Iterable[float]) -> float | None:
+    """
+    What is used of an MTU or a rate: less than there is can be, more can't.
+
+    @param steps: all that there can be.
+    """
+    if selector is Selector.LARGEST:
+        return there
+    if selector is Selector.GREATER:
+        return there if there > wanted else None
+    if selector is Selector.EXACTLY:
+        return wanted if there >= wanted else None
+    below = max((step for step in steps if step < wanted), default=None)
+    return None if below is None else min(there, below)
+
+
+def _suits(selector: Selector, there: int, wanted: int) -> bool:
+    """Whether a time suits."""
     if selector is Selector.GREATER:
         return there > wanted
     if selector is Selector.LESS:

@@ -60,6 +60,14 @@ def _places(kind: type[Record], mask: int, leaveOut: frozenset[str]) -> Iterator
                 yield base + field.offset + index * field.width, field.width
 
 
+ONLY_OF_SWITCHES: Final[dict[type[Record], tuple[str, ...]]] = {
+    sa.PKeyTableRecord: ("portNum",),
+    sa.SLtoVLMappingTableRecord: ("inputPortNum", "outputPortNum"),
+    sa.VLArbitrationTableRecord: ("outputPortNum",),
+}
+"""Components that say nothing of other nodes, which have one port each with a LID (IBA 15.2.5.3, 9, 15)."""
+
+
 class Records:
     """All records that come from nodes, encoded, one after the other."""
 
@@ -92,16 +100,24 @@ class Records:
         """Whether such records are here."""
         return kind in self._makers
 
-    def all(self, kind: type[Record], at: Callable[[SimulatedPort], bool]) -> Iterator[bytes]:
+    def all(
+        self,
+        kind: type[Record],
+        at: Callable[[SimulatedPort], bool],
+        matcher: Matcher,
+        adapters: Matcher,
+    ) -> Iterator[bytes]:
         """
-        Every record of a kind.
+        Every record of a kind that is asked for.
 
         @param at: whether those of an end port can be meant at all.
+        @param adapters: tells which ones of nodes that are no switches are.
         """
         make = self._makers[kind]
         for port in self._ends():
             if at(port):
-                yield from make(port)
+                matches = (matcher if port.node.isSwitch else adapters).matches
+                yield from (raw for raw in make(port) if matches(raw))
 
     @staticmethod
     def _node(port: SimulatedPort) -> Iterator[bytes]:
@@ -168,8 +184,7 @@ class Records:
             if node.isSwitch and one.number:
                 many = int.from_bytes(node.switchInfo[14:16], "big")
             for block in range(-(-many // _SWITCHES_BLOCK)):
-                number = one.number if node.isSwitch else 0
-                head = _lid(port) + block.to_bytes(2, "big") + bytes((number, 0, 0, 0))
+                head = _lid(port) + block.to_bytes(2, "big") + bytes((one.number, 0, 0, 0))
                 yield head + self._sma.pkeys(one, block)
 
     def _lanes(self, port: SimulatedPort) -> Iterator[bytes]:
@@ -183,7 +198,7 @@ class Records:
 
     def _arbitration(self, port: SimulatedPort) -> Iterator[bytes]:
         node = port.node
-        for number in range(node.numPorts + 1) if node.isSwitch else (0,):
+        for number in range(node.numPorts + 1) if node.isSwitch else (port.number,):
             for block in _ARBITRATION_BLOCKS:
                 told = self._sma.told(port, 0x0018, block << 16 | number)
                 yield _lid(port) + bytes((number, block)) + bytes(4) + told

@@ -197,16 +197,18 @@ class IbsimTestCase(TestCase):
 
     @cvar net: the text of its net file.
     @cvar hasSM: whether OpenSM is to bring it up.
+    @cvar smConfiguration: of OpenSM, besides what it needs here.
     """
 
     skip = OUTSIDE
     timeout = 120
     net = ""
     hasSM = False
+    smConfiguration = ""
 
     def setUp(self) -> None:
         self.addTypeEqualityFunc(list, self._sameLists)
-        self.fabric = Ibsim(self.net, self.hasSM)
+        self.fabric = Ibsim(self.net, self.hasSM, self.smConfiguration)
         self.addCleanup(self.fabric.stop)
 
     def _sameLists(self, first: list[Any], second: list[Any], msg: object = None) -> None:

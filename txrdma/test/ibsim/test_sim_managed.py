@@ -13,7 +13,7 @@ Besides what L{txrdma.test.ibsim.test_sim_answers} names, these are not compared
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -63,6 +63,7 @@ class Place:
         self.entry: int = 0 if node.isSwitch else node.info.localPortNum
         self.info: smp.PortInfo = (own or node.ports[self.entry]).info
         self.guid: GUID = node.guid
+        self.linked = [port.number for port in node.ports.values() if port.peer is not None]
 
     def name(self, fabric: SimulatedFabric) -> str:
         """Its identifier in the net file."""
@@ -71,6 +72,10 @@ class Place:
     def numbers(self) -> range:
         """The ports that PortInfo can be asked of."""
         return range(self.ports + 1) if self.isSwitch else range(1, self.ports + 1)
+
+    def incoming(self) -> Sequence[int]:
+        """The ports in of which tables of lanes are compared."""
+        return range(self.ports + 1) if self.ports <= MOST_PORTS else (0, self.ports)
 
     def tables(self, top: int) -> Iterator[tuple[type[Attribute], int]]:
         """Tables that can be set, and their modifiers."""
@@ -81,11 +86,10 @@ class Place:
         yield from ((smp.LinearForwardingTable, block) for block in range(top // 64 + 1))
         for position in range(self.ports // 16 + 1):
             yield from ((smp.MulticastForwardingTable, position << 28 | block) for block in range(3))
-        incoming = range(self.ports + 1) if self.ports <= MOST_PORTS else (0, self.ports)
         for number in self.numbers():
             yield smp.PKeyTable, number << 16
             yield from ((smp.VLArbitrationTable, block << 16 | number) for block in (1, 3))
-            yield from ((smp.SLtoVLMappingTable, port << 8 | number) for port in incoming)
+            yield from ((smp.SLtoVLMappingTable, port << 8 | number) for port in self.incoming())
 
 
 class ManagedTestCase(AnswersMixin):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from txrdma.iba.types import GID, GUID, LID
+from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.iba.verbs import NodeType
 from txrdma.mad import sa
 from txrdma.mad._frames import Keys
@@ -113,7 +113,9 @@ class RecordTests(AdministrationTestCase):
         """A port gets GUIDs, is found by them, and loses them; its own stays."""
         guids = tuple(GUID.fromInt(number) for number in range(0x50, 0x58))
         record = sa.GUIDInfoRecord(lid=self.lid("c"), guidInfo=GUIDInfo(guids=guids))
-        mask = 0b11 | 0b11 << 4  # the LID, the block, and the first two GUIDs
+        mask = 0b11 | 0b10 << 4  # the LID, the block, and the second GUID
+        asked = self.agent.SubnAdmSet(record, self.sa, componentMask=mask | 1 << 4)
+        self.assertEqual(self.refused(asked, MADError).status, 0x0200)  # the first one is the port's own
         told = self.told(self.agent.SubnAdmSet(record, self.sa, componentMask=mask))
         own = self.fabric.port("c").guid
         self.assertEqual(told.guidInfo.guids[:3], (own, guids[1], GUID(bytes(8))))
@@ -180,13 +182,18 @@ class PathTests(AdministrationTestCase):
         self.assertEqual(self.path().rate, Rate.GBPS_50)
 
     def test_selectors(self) -> None:
-        """What a path must exceed, or stay below, decides."""
+        """A path can be used for less than it has, not for more."""
         self.assertEqual(self.path(mtuSelector=Selector.GREATER, mtu=PathMTU.MTU_1024).mtu, 4)
         self.assertEqual(self.path(rateSelector=Selector.LESS, rate=Rate.GBPS_400).rate, Rate.GBPS_200)
+        self.assertEqual(self.path(rateSelector=Selector.LESS, rate=Rate.GBPS_200).rate, Rate.GBPS_168)
+        self.assertEqual(self.path(mtuSelector=Selector.LESS, mtu=PathMTU.MTU_2048).mtu, 3)
+        self.assertEqual(self.path(mtuSelector=Selector.EXACTLY, mtu=PathMTU.MTU_256).mtu, 1)
         for wanted in (
             {"mtuSelector": Selector.GREATER, "mtu": PathMTU.MTU_2048},
-            {"rateSelector": Selector.LESS, "rate": Rate.GBPS_200},
-            {"rate": Rate.GBPS_400},
+            {"rateSelector": Selector.EXACTLY, "rate": Rate.GBPS_100},
+            {"rateSelector": Selector.LESS, "rate": Rate.GBPS_2_5},
+            {"mtuSelector": Selector.LESS, "mtu": PathMTU.MTU_256},
+            {"rateSelector": Selector.EXACTLY, "rate": Rate.GBPS_400},
             {"pkey": 0x1234},
         ):
             query = sa.PathRecord.query(sgid=self.gid("a"), dgid=self.gid("c"), **wanted)
@@ -298,6 +305,7 @@ class SubscriptionTests(AdministrationTestCase):
             type=0xFFFF,
             trapNumber=trap,
             producerType=0xFFFFFF,
+            qpn=QPN(1),
         )
         self.told(self.agent.SubnAdmSet(info, self.sa), 0)
 
