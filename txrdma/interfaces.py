@@ -360,7 +360,8 @@ class IPathResolver(Interface):
         """
         The path to what people call a port: a LID, a GID, a port GUID, a directed route, text of these.
 
-        @raise ValueError: the text means nothing. Otherwise errors come with the Deferred.
+        @return: fires with the path; fails with C{ValueError} when the text means nothing, and with
+            L{txrdma.error.RDMAError} when no path is known.
         """
 
 

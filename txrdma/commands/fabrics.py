@@ -184,7 +184,7 @@ class Session:
     async def _resolved(self, target: str) -> IBPath:
         known: object
         try:
-            known = parsedTarget(target)
+            known = parsedTarget(target, self.endPort)
         except InvalidRequest:
             known = await self._lidNamed(target)
             if known is None:
@@ -236,14 +236,14 @@ def _directed(text: str) -> IBDRPath:
         raise InvalidRequest(str(error)) from error
 
 
-def parsedTarget(text: str) -> int | GID | GUID | IBPath:
+def parsedTarget(text: str, endPort: MADEndPort | None = None) -> int | GID | GUID | IBPath:
     """
     Read what was typed.
 
     @raise InvalidRequest: it names no port.
     """
     try:
-        return parseTarget(text)
+        return parseTarget(text, endPort)
     except ValueError as error:
         raise InvalidRequest(str(error)) from error
 

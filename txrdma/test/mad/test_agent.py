@@ -181,6 +181,11 @@ class AgentTests(SynchronousTestCase):
         self.assertNoResult(patient)
         pass_(self.clock, 9, 0.5)
         self.failureResultOf(patient, MADTimeoutError)
+        slow = agent.SubnGet(NodeInfo, IBPath(dlid=LID(2), packetLifeTime=1, responseTime=19), retries=0)
+        pass_(self.clock, 2.0, 0.1)
+        self.assertNoResult(slow)
+        pass_(self.clock, 0.3, 0.1)
+        self.failureResultOf(slow, MADTimeoutError)
 
     def test_busy(self) -> None:
         """BUSY is asked again after a pause, which does not count as silence."""

@@ -5,24 +5,32 @@ Paths are values with a text that reads back, and resolvers find them from what 
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from twisted.internet.defer import Deferred, succeed
-from twisted.trial.unittest import SynchronousTestCase
+from twisted.trial.unittest import SkipTest, SynchronousTestCase, TestCase
 
-from txrdma.error import DeviceUnavailable
+from txrdma.error import DeviceUnavailable, RDMAError
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, MTU, PKey
 from txrdma.interfaces import IPathResolver
-from txrdma.mad.paths import IPPathResolver, parseTarget, SAPathResolver, StaticPathResolver
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.attributes import ManagementClass, Method
+from txrdma.mad.paths import IPPathResolver, parseTarget, SAPathResolver, sourceAddress, StaticPathResolver
+from txrdma.mad.pma import PortCounters
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.sa import PathRecord, Query
+from txrdma.mad.serving import MADServer
 from txrdma.mad.values import PathMTU
+from txrdma.mad.verbsport import VerbsPort
+from txrdma.soft.device import openSoftDevice
+from txrdma.test.mad.test_verbsport import Answers, VerbsPortCase
 
 OURS = GID.fromString("fe80::1")
 THEIRS = GID.fromString("fe80::2")
@@ -353,15 +361,71 @@ class ResolverTests(SynchronousTestCase):
         self.failureResultOf(resolver.resolve(OURS), ValueError)
         self.failureResultOf(resolver.resolve("elsewhere"), ValueError)
 
+    def test_thorough(self) -> None:
+        """A LID is asked for, too, where one wants to know what its path is like."""
+        record = PathRecord(dlid=LID(5), slid=LID(3), serviceLevel=4, packetLifeTime=17, mtu=PathMTU.MTU_1024)
+        agent = Administration(PathRecord=record)
+        path = self.successResultOf(SAPathResolver(agent, END_PORT, asksForLIDs=True).resolve("lid 5"))
+        self.assertEqual((path.serviceLevel, path.packetLifeTime, path.mtu), (4, 17, MTU.MTU_1024))
+        _, query, _ = agent.asked[0]
+        self.assertEqual((query.record.slid, query.record.dlid), (3, 5))
+
+    def test_scoped(self) -> None:
+        """A GID with a scope is reached by the port of that name, or not at all."""
+        agent = Administration(PathRecord=PathRecord(dlid=LID(5)))
+        resolver = SAPathResolver(agent, replace(END_PORT, names=("mlx5_0/1",)))
+        self.assertEqual(self.successResultOf(resolver.resolve("fe80::2%mlx5_0/1")).dlid, 5)
+        self.failureResultOf(resolver.resolve("fe80::2%mlx5_0/2"), ValueError)
+
+    def test_global(self) -> None:
+        """A path that leaves the subnet has a GRH; one that does not has none."""
+        for hops, isGlobal in ((0, False), (1, False), (64, True)):
+            record = PathRecord(
+                sgid=OURS, dgid=THEIRS, dlid=LID(5), hopLimit=hops, flowLabel=6, trafficClass=7
+            )
+            resolver = SAPathResolver(Administration(PathRecord=record), END_PORT)
+            path = self.successResultOf(resolver.resolve(THEIRS))
+            self.assertEqual((path.hasGRH, path.dgid), (isGlobal, THEIRS if isGlobal else None))
+
     def test_ip(self) -> None:
         """On RoCE v2 an address is a GID, reached from ours of the same family."""
         port = MADEndPort(GUID.fromInt(1), (OURS, GID.fromIP("10.0.0.1")))
         resolver = IPPathResolver(port)
         path = self.successResultOf(resolver.resolve("10.0.0.2"))
         self.assertEqual((path.sgid, path.dgid), (GID.fromIP("10.0.0.1"), GID.fromIP("10.0.0.2")))
+        self.assertEqual((path.hasGRH, path.hopLimit), (True, 64))
         self.assertEqual(self.successResultOf(resolver.resolve(THEIRS)).sgid, OURS)
+        self.assertEqual(self.successResultOf(resolver.resolve("fe80::2%eth7")).sgid, OURS)
         self.failureResultOf(resolver.resolve("somewhere"), ValueError)
         self.failureResultOf(IPPathResolver(END_PORT).resolve("10.0.0.2"), DeviceUnavailable)
+
+    def test_source(self) -> None:
+        """Of several addresses it is the one that the host's routes prefer, else one of its kind."""
+        mine = [GID.fromIP(text) for text in ("10.0.0.1", "10.1.0.1", "2001:db8::1", "fe80::1")]
+        port = MADEndPort(GUID.fromInt(1), (GID(bytes(16)), *mine))
+        routes = {
+            "10.1.0.9": "10.1.0.1",
+            "2001:db8::9": "2001:db8::1",
+            "fe80::9%eth0": "fe80::1",
+            "10.9.9.9": "10.9.9.1",
+        }
+        resolver = IPPathResolver(port, sourceAddress=routes.get)
+        for target, source in (
+            ("10.1.0.9", "10.1.0.1"),
+            ("10.9.9.9", "10.0.0.1"),
+            ("10.7.7.7", "10.0.0.1"),
+            ("2001:db8::9", "2001:db8::1"),
+            ("fe80::9%eth0", "fe80::1"),
+            ("fe80::8", "fe80::1"),
+            ("2001:db8::7", "2001:db8::1"),
+        ):
+            self.assertEqual(self.successResultOf(resolver.resolve(target)).sgid, GID.fromIP(source), target)
+
+    def test_kernelsRoutes(self) -> None:
+        """This host's kernel knows from where it would reach itself, and that it reaches no nonsense."""
+        self.assertEqual(sourceAddress("127.0.0.1"), "127.0.0.1")
+        self.assertIsNone(sourceAddress("nobody.invalid"))
+        self.assertIsNone(sourceAddress("fe80::1%nosuch0"))
 
     def test_provides(self) -> None:
         """All are resolvers."""
@@ -371,3 +435,47 @@ class ResolverTests(SynchronousTestCase):
             IPPathResolver(END_PORT),
         ):
             self.assertTrue(IPathResolver.providedBy(resolver))
+
+
+class RoCETests(VerbsPortCase):
+    """By IP through software devices."""
+
+    def test_ip(self) -> None:
+        """A path by IP address leads to whoever has the address: all that is missing is its queue pair."""
+        told = PortCounters(portXmitWait=7)
+        asked = self.serve(ManagementClass.PERFORMANCE, lambda request: told)
+        end = self.ports[0].endPort
+        path = self.successResultOf(IPPathResolver(end).resolve(self.addresses[1]))
+        self.assertEqual(path.sgidIndexAt(end), 0)
+        way = replace(path, dqpn=self.ports[1].qpn)
+        self.assertEqual(self.result(self.agent.PerformanceGet(PortCounters, way)), told)
+        came = asked.asked[0].path
+        self.assertEqual((came.sgid, came.dgid), (path.sgid, path.dgid))
+        self.assertEqual((came.reverse().sgid, came.reverse().dgid), (path.dgid, path.sgid))
+
+
+class LoopbackTests(TestCase):
+    """By IP through software devices on this host's own network, with a real reactor."""
+
+    async def test_ip(self) -> None:
+        """The kernel finds the neighbour."""
+        from twisted.internet import reactor
+
+        ours = os.getpid()  # RoCE v2 has but one port, so the addresses are our own
+        addresses = [f"127.{ours >> 8 & 0x7F}.{ours & 0xFF}.{last}" for last in (11, 12)]
+        ports: list[VerbsPort] = []
+        try:
+            for address in addresses:
+                device = openSoftDevice(reactor, (address,), port=4791, route="rocev2")
+                ports.append(VerbsPort(cast("Any", reactor), device))
+                self.addCleanup(ports[-1].close)
+        except RDMAError as error:
+            raise SkipTest(f"RoCE's UDP port is somebody else's here: {error}") from error
+        agents = [MADAgent(reactor, port, timeoutSeconds=1.0) for port in ports]
+        for agent in agents:
+            self.addCleanup(agent.close)
+        told = PortCounters(portXmitWait=7)
+        MADServer(agents[1]).handle(ManagementClass.PERFORMANCE, Answers(lambda request: told), (Method.GET,))
+        path = await IPPathResolver(ports[0].endPort).resolve(addresses[1])
+        way = replace(path, dqpn=ports[1].qpn)
+        self.assertEqual(await agents[0].PerformanceGet(PortCounters, way), told)

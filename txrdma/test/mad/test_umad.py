@@ -131,6 +131,9 @@ class PortTests(UmadCase):
         end = self.port("mlx5_0").endPort
         self.assertEqual((end.lid, end.lidMask, end.smLID, end.smServiceLevel), (7, 1, 1, 3))
         self.assertEqual(end.pkeys, (0x7FFF, 0x8001))
+        self.assertTrue(end.isCalled("mlx5_0/1"))
+        self.assertTrue(end.isCalled("mlx5_0"))
+        self.assertFalse(end.isCalled("mlx5_0/2"))
 
     def test_noSuchFile(self) -> None:
         """Without its device file a port is not to be had; nor with an error that says nothing."""
