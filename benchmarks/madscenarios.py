@@ -80,7 +80,6 @@ class Asking:
     def _refused(self, failure: Failure) -> None:
         if not self._isOver:
             self.failed += 1
-            self._ask()
 
 
 async def rate(reactor: Any, orders: Orders) -> Result:

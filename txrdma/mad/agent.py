@@ -23,7 +23,7 @@ from txrdma.iba.path import IBDRPath, IBPath, lifetimeSeconds, RESPONSE_TIME
 from txrdma.iba.types import GID, LID
 from txrdma.interfaces import IMADAgent, IMADPort, IMADReceiver
 from txrdma.mad._answers import answerOf, check, HEADER, OFFSETS, redirected, TABLES, whole
-from txrdma.mad._frames import frame, Keys, managementPacket, NO_KEYS
+from txrdma.mad._frames import directedPacket, directedTail, frame, Keys, managementPacket, NO_KEYS
 from txrdma.mad._long import Failed, isLong, LongMessages, Received, RMPP_CLASSES
 from txrdma.mad._transaction import Transaction, Transactions
 from txrdma.mad.attributes import Attribute, ManagementClass, Method, RPC, RPCS
@@ -45,10 +45,12 @@ _unpack: Final = HEADER.unpack_from
 _IDENTIFIER: Final = Struct(">8xQ")
 _RESPONSE: Final = 0x80
 _TRAP_REPRESS: Final = 0x07
-_DIRECTED: Final = ManagementClass.SUBN_DIRECTED
+_DIRECTED: Final = int(ManagementClass.SUBN_DIRECTED)
 _SUBN: Final = ManagementClass.SUBN_LID
 _ADM: Final = ManagementClass.SUBN_ADM
 _NO_DIRECTION: Final = 0x7FFF
+_GET_MULTI: Final = Method.GET_MULTI
+_TABLES: Final = frozenset(map(int, TABLES))
 
 
 class Call(Transaction):
@@ -139,11 +141,15 @@ class MADAgent(RPCs):
         )
         self._begin = self._transactions.begin
         self._newIdentifier = self._transactions.newIdentifier
+        self._find = self._transactions.find
         self._timer: IDelayedCall | None = None
         self._timerAt = 0.0
         self._closed = ""
         self._patience: dict[int | None, float] = {}
         self._slow: dict[tuple[int, GID | LID], float] = {}
+        self._tailPath: IBDRPath | None = None
+        self._tailKey = 0
+        self._tail = b""
         self._long = LongMessages(port.transactionIDBits)
         self._longTimer: IDelayedCall | None = None
         self._longTimerAt = 0.0
@@ -234,7 +240,7 @@ class MADAgent(RPCs):
             return
         self._begin(call, self._seconds())
         try:
-            if call.rpc.method is not Method.GET_MULTI:
+            if call.rpc.method is not _GET_MULTI:
                 self._send(datagram, path, call.timeoutSeconds)
             elif self.port.doesRMPP:
                 self._send(whole(datagram, call.content), path, call.timeoutSeconds)
@@ -249,10 +255,16 @@ class MADAgent(RPCs):
         if self._timer is None or call.deadline < self._timerAt:
             self._reschedule()
 
-    @staticmethod
-    def _datagram(call: Call, path: IBPath, identifier: int) -> bytes:
+    def _datagram(self, call: Call, path: IBPath, identifier: int) -> bytes:
         rpc, keys = call.rpc, call.keys
         if rpc.managementClass is _SUBN:
+            if type(path) is IBDRPath and not call.content:
+                if path is not self._tailPath or keys.mkey != self._tailKey:
+                    self._tail = directedTail(b"", path, keys.mkey)
+                    self._tailPath, self._tailKey = path, keys.mkey
+                return directedPacket(
+                    rpc.method, identifier, call.kind.attributeID, call.modifier, path, self._tail
+                )
             return managementPacket(
                 rpc.method, identifier, call.kind.attributeID, call.modifier, call.content, path, keys.mkey
             )
@@ -296,7 +308,7 @@ class MADAgent(RPCs):
         if not method & _RESPONSE and method != _TRAP_REPRESS:
             self._requested(datagram, envelope)
             return
-        call = self._transactions.find(identifier)
+        call = self._find(identifier)
         if managementClass in RMPP_CLASSES and isLong(datagram) and not self.port.doesRMPP:
             self._longAnswer(call, datagram, envelope)
             return
@@ -319,7 +331,7 @@ class MADAgent(RPCs):
             ):
                 check(call.rpc, kind, call.datagram, datagram)
             offset = kind.dataOffset or OFFSETS[managementClass]
-            if call.rpc.answer in TABLES:  # a port that joins long messages brings them whole
+            if method in _TABLES:  # a port that joins long messages brings them whole
                 if not isLong(datagram):
                     raise WireError(kind.__name__, 24, "the table is no long message")
                 answer: Any = answerOf(call.rpc, kind, datagram, datagram[offset:])
