@@ -183,20 +183,36 @@ def queried(record: type[Record], pairs: Iterable[Pair]) -> Query[Any]:
     """
     A query for the records with these components; those of the inner attribute are named as they are there.
 
+    Of several values in one field C{name[3]} is one: only it is meant then.
+
     @raise InvalidRequest: there is no such component, or the value does not fit.
     """
     masks, _ = componentsOf(record)
     known = {name.lower(): name for name in masks}
     values: dict[str, Any] = {}
+    partial: dict[str, int] = {}
     for name, text in pairs:
-        component = known.get(name.rpartition(".")[2].lower())
+        match = _INDEXED.fullmatch(name)
+        said = name if match is None else match[1]
+        component = known.get(said.rpartition(".")[2].lower())
         if component is None:
-            raise InvalidRequest(f"{record.__name__} has no component {name}; there are {', '.join(masks)}")
-        values[component] = read(_place(record, component)[-1], text)
+            raise InvalidRequest(f"{record.__name__} has no component {said}; there are {', '.join(masks)}")
+        field = _place(record, component)[-1]
+        if match is None:
+            values[component] = read(field, text)
+            continue
+        zeros = values.get(component, read(field, "0"))
+        values[component] = _oneOf(field, zeros, int(match[2]), text)
+        first = masks[component] & -masks[component]
+        partial[component] = partial.get(component, 0) | first << int(match[2])
     try:
-        return record.query(**values)
+        query = record.query(**values)
     except (WireError, TypeError) as error:
         raise InvalidRequest(str(error)) from error
+    mask = query.mask
+    for component, bits in partial.items():
+        mask = mask & ~masks[component] | bits
+    return query._replace(mask=mask)
 
 
 def read(field: Field, text: str) -> Any:

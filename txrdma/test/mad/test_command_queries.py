@@ -18,7 +18,7 @@ from txrdma.iba.types import GID
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.attributes import allAttributes, ManagementClass, RPCS
 from txrdma.mad.ports import openMADPort
-from txrdma.mad.sa import MCMemberRecord, NodeRecord, PathRecord, Record, ServiceRecord
+from txrdma.mad.sa import GUIDInfoRecord, MCMemberRecord, NodeRecord, PathRecord, Record, ServiceRecord
 from txrdma.mad.smp import NodeInfo, PKeyTable, PortInfo, SMInfo
 from txrdma.mad.values import SMState
 from txrdma.test.mad.commanding import CommandTestCase
@@ -431,6 +431,14 @@ class FieldsTests(SynchronousTestCase):
         """A query has the mask of its components."""
         self.assertEqual(queried(NodeRecord, [("lid", "1"), ("nodeInfo.nodeType", "1")]).mask, 0b10001)
         self.assertEqual(queried(MCMemberRecord, []).mask, 0)
+
+    def test_parts(self) -> None:
+        """Of several values in one component some can be meant, and no others."""
+        query = queried(GUIDInfoRecord, [("lid", "3"), ("guids[1]", "0x1234"), ("guidInfo.guids[3]", "5")])
+        whole = queried(GUIDInfoRecord, [("guids", "0")]).mask
+        first = whole & -whole
+        self.assertEqual(query.mask, 1 | first << 1 | first << 3)
+        self.assertEqual([int(guid) for guid in query.record.guidInfo.guids], [0, 0x1234, 0, 5, 0, 0, 0, 0])
 
     def test_refused(self) -> None:
         """Values that do not fit are told."""

@@ -497,7 +497,7 @@ class PageTests(CommandTestCase):
         blocks = re.findall(
             r"^```console\n\$ txrdma (.*)\n((?:.*\n)*?)```$", self.page.read_text(), re.MULTILINE
         )
-        self.assertGreater(len(blocks), 8)
+        self.assertGreater(len(blocks), 6)
         for line, shown in blocks:
             said = self.said(*line.split())
             lines = [each.rstrip() for each in said.rstrip("\n").splitlines()]
