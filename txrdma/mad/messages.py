@@ -467,6 +467,11 @@ class ReportedNotice(Notice):
     details: bytes = data(54)
     issuerGID: GID = data(16)
 
+    @classmethod
+    def of(cls, notice: Notice, issuerGID: GID) -> ReportedNotice:
+        """A notice, reported by who knows the issuer's GID."""
+        return cls.decode(notice.encode()[: Notice.size] + issuerGID.raw)
+
 
 Notice.rpcs |= ReportedNotice.rpcs
 

@@ -19,7 +19,15 @@ from txrdma.mad import sa
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.attributes import Attribute, ManagementClass, Method
 from txrdma.mad.errors import MADRefusal
-from txrdma.mad.messages import ClassPortInfo, InformInfo, MADRequest, MADStatus, Notice, SAFormat
+from txrdma.mad.messages import (
+    ClassPortInfo,
+    InformInfo,
+    MADRequest,
+    MADStatus,
+    Notice,
+    ReportedNotice,
+    SAFormat,
+)
 from txrdma.mad.sa import Record
 from txrdma.mad.serving import MADServer
 from txrdma.mad.smp import GUIDInfo
@@ -87,8 +95,11 @@ class SubnetAdministration:
 
     def tell(self, notice: Notice) -> None:
         """Report it to those who want to hear of it (IBA 13.4.11)."""
+        issuer = self._fabric.portOf(notice.issuerLID)
+        gid = GID(bytes(16)) if issuer is None else GID.fromParts(GID_PREFIX, issuer.guid)
+        report = ReportedNotice.of(notice, gid)
         for path in self.subscriptions.interested(notice):
-            self._agent.SubnAdmReport(notice, path).addErrback(lambda failure: None)
+            self._agent.SubnAdmReport(report, path).addErrback(lambda failure: None)
 
     # IMADHandler
 

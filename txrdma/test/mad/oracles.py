@@ -121,7 +121,7 @@ def tiled(place: Place, tiles: set[tuple[int, int]]) -> bool:
 
 
 def _lines(name: str) -> Iterator[str]:
-    text = files("txrdma.test").joinpath("vectors", name).read_text()
+    text = files("txrdma.test").joinpath(f"vectors/{name}").read_text()
     return (line for line in text.splitlines() if line.strip() and not line.startswith("#"))
 
 

@@ -11,7 +11,7 @@ from txrdma.iba.verbs import NodeType
 from txrdma.mad import sa
 from txrdma.mad._frames import Keys
 from txrdma.mad.errors import MADError
-from txrdma.mad.messages import ClassPortInfo, InformInfo, Notice
+from txrdma.mad.messages import ClassPortInfo, InformInfo, Notice, ReportedNotice
 from txrdma.mad.serving import MADServer
 from txrdma.mad.smp import GUIDInfo, NodeInfo, PortInfo
 from txrdma.mad.values import PathMTU, PortCapability, Rate, Selector
@@ -315,6 +315,9 @@ class SubscriptionTests(AdministrationTestCase):
         self.fabric.cut("right", 1)
         self.pump(0)
         self.assertEqual([notice.issuerLID for notice in self.heard], [self.lid("right")])
+        (report,) = self.heard
+        assert isinstance(report, ReportedNotice)
+        self.assertEqual(self.fabric.nodes["right"].guid.raw, report.issuerGID.raw[8:])
         (record,) = self.table(sa.InformInfoRecord)
         self.assertEqual((record.subscriberGID, record.informInfo.trapNumber), (self.gid("a"), 128))
         self.subscribe(128, subscribe=0)
