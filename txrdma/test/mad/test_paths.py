@@ -254,6 +254,29 @@ class ValueTests(SynchronousTestCase):
         self.assertEqual(IBPath.fromPort(port, dlid=LID(9)).slid, 0x24)
         self.assertEqual(IBPath.toPort(port, slid=LID(9)).dlid, 0x24)
 
+    @given(st.data())
+    def test_anyIndex(self, data: st.DataObject) -> None:
+        """Whatever a port's tables hold, an index leads to a value and back."""
+        port = MADEndPort(
+            GUID.fromInt(1),
+            tuple(data.draw(st.lists(gids, min_size=1, max_size=8, unique=True))),
+            lid=LID(data.draw(st.integers(1, 0xBFFF))),
+            lidMask=data.draw(st.integers(0, 7)),
+            pkeys=tuple(
+                data.draw(st.lists(st.integers(0, 0xFFFF).map(PKey), min_size=1, max_size=8, unique=True))
+            ),
+        )
+        at = (
+            data.draw(st.integers(0, len(port.pkeys) - 1)),
+            data.draw(st.integers(0, len(port.gids) - 1)),
+            data.draw(st.integers(0, (1 << port.lidMask) - 1)),
+        )
+        there = IBPath.fromPort(port, pkeyIndex=at[0], gidIndex=at[1], lidBits=at[2])
+        self.assertEqual((there.pkeyIndexAt(port), there.sgidIndexAt(port), there.slidBitsAt(port)), at)
+        back = there.reverse()
+        self.assertEqual((back.pkeyIndexAt(port), back.dgidIndexAt(port), back.dlidBitsAt(port)), at)
+        self.assertEqual(IBPath.toPort(port, pkeyIndex=at[0], gidIndex=at[1], lidBits=at[2]), back)
+
     def test_routeFromPort(self) -> None:
         """A directed route is not LID routed, unless that is said."""
         route = IBDRPath.fromPort(self.port, pkeyIndex=1, drPath=(1,))

@@ -383,7 +383,7 @@ class FabricTests(FabricTestCase):
         self.assertEqual((most, schedule.progress.most, schedule.progress.calls), (7, 7, 200))
 
     def test_cancel(self) -> None:
-        """Cancelling the run leaves nothing: no transaction, and no timer but the fabric's own."""
+        """Cancelling the run leaves no transaction; the agent's one timer finds nothing, and is no more."""
         self.pump()
         before = len(self.clock.getDelayedCalls())
         schedule = MADSchedule(self.agent, 16)
