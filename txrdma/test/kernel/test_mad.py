@@ -213,9 +213,9 @@ class RemovalTests(MADCase):
     witness = Witness("umad and vmad ports", "rxe", "device deleted under them")
 
     def vanish(self, description: str) -> None:
-        silent = self.open("umad:rxe0")
-        self.serve(silent, PERFORMANCE, lambda request: None)
-        self.serve(silent, ADMINISTRATION, lambda request: None, Method.GET_TABLE, Method.GET_MULTI)
+        methods = Method.GET_TABLE, Method.GET_MULTI
+        self.serve(self.open("umad:rxe0"), PERFORMANCE, lambda request: None)
+        self.serve(self.open("umad:rxe0"), ADMINISTRATION, lambda request: None, *methods)
         agent, path = self.open(description, timeoutSeconds=PATIENCE, retries=0), self.pathTo(0)
         question = MultiPathRecord.between([GID(bytes(16))] * 50, [GID(bytes(16))] * 50)
         waiting: list[Deferred[Any]] = [
