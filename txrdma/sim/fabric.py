@@ -197,8 +197,12 @@ class SimulatedFabric:
         Have another manager stand by at a node; with a higher priority than the master's it will be it soon.
 
         @param pollSeconds: how often they look after each other.
+        @raise ValueError: there is no such node, or there is a manager at it already.
         """
-        candidate = Candidate(self, self.port(at).end, lmc, priority, pollSeconds)
+        port = self.port(at).end
+        if port in self.sma.managers:
+            raise ValueError(f"there is a manager at {at!r} already")
+        candidate = Candidate(self, port, lmc, priority, pollSeconds)
         candidate.discover()
         for one in self.sma.managers.values():
             assert isinstance(one, Candidate)

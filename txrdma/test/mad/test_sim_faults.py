@@ -105,6 +105,20 @@ class FaultTests(FabricTestCase):
         self.pump(0.1)
         self.successResultOf(call)
 
+    def test_jitter(self) -> None:
+        """Answers take longer by chance, not all the same, by no more than is said."""
+        self.fabric.jitterSeconds = 0.01
+        came: list[float] = []
+        for _ in range(50):
+            call = self.agent.SubnGet(smp.NodeInfo, route(1))
+            call.addCallback(lambda _info: came.append(self.clock.seconds()))
+        self.pump(1)
+        self.assertEqual(len(came), 50)
+        self.assertGreater(came[0], 0.001)
+        self.assertLess(came[0], 0.004)
+        self.assertGreater(came[-1], 0.008)
+        self.assertLessEqual(came[-1], 0.011)
+
     def test_busy(self) -> None:
         """A node that is busy is asked again, and answers when it no longer is."""
         self.fabric.busy("c", 2)
@@ -319,6 +333,41 @@ class StringTests(SynchronousTestCase):
         self.assertEqual((port.port.number, port.fabric.latencySeconds, port.fabric.loss), (2, 0.25, 0.5))
         self.assertIsNone(port.fabric.manager)
 
+    def test_faults(self) -> None:
+        """Nodes that hang, times that vary, counters that change."""
+        port = self.open("sim:fattree:40:8:jitter=0.5:dead=h00003+leaf0001:errors=2:traffic=1000")
+        fabric = port.fabric
+        dead = [name for name, node in fabric.nodes.items() if node.isDead]
+        self.assertEqual((dead, fabric.jitterSeconds), (["h00003", "leaf0001"], 0.5))
+        self.clock.advance(1000)
+        counted = [
+            end.count().value(name, 1000.0)
+            for node in fabric.nodes.values()
+            for end in node.external
+            if end.way is not None
+            for name in ("symbolErrorCounter", "portXmitData")
+        ]
+        errors, data = counted[::2], counted[1::2]
+        self.assertAlmostEqual(sum(errors) / len(errors) / 2000, 1, 0)
+        self.assertAlmostEqual(sum(data) / len(data) / 1e6, 1, 0)
+        self.assertGreater(max(errors), min(errors))
+
+    def test_equipment(self) -> None:
+        """Several managers, LEDs, FDR10."""
+        port = self.open("sim:fattree:40:8:manager=h00001:standby=h00002:leds=yes:fdr10=yes")
+        states = {end.node.identifier: one.state.name for end, one in port.fabric.sma.managers.items()}
+        self.assertEqual(states, {"h00001": "MASTER", "h00002": "STANDBY"})
+        agent = MADAgent(self.clock, port)
+        calls = [
+            agent.SubnGet(kind, route(1), modifier)
+            for kind, modifier in ((smp.LedInfo, 0), (smp.ExtendedPortInfo, 1), (smp.PortInfo, 1))
+        ]
+        self.clock.advance(0)
+        light, extended, info = (self.successResultOf(call) for call in calls)
+        self.assertFalse(light.ledMask)
+        self.assertEqual((extended.linkSpeedActive, info.linkSpeedActive, info.linkSpeedExtActive), (1, 4, 0))
+        agent.close()
+
     def test_shared(self) -> None:
         """Ports of one string are in one fabric, as long as one is open."""
         clock = Clock()
@@ -342,6 +391,10 @@ class StringTests(SynchronousTestCase):
             ("sim:fattree:8:loss=2", "loss"),
             ("sim:fattree:8:colour=red", "colour"),
             ("sim:fattree:8:managed=maybe", "managed"),
+            ("sim:fattree:8:leds=2", "leds"),
+            ("sim:fattree:8:dead=h00001+nobody", "nobody"),
+            ("sim:fattree:8:standby=nobody", "nobody"),
+            ("sim:fattree:8:jitter=-1", "jitter"),
             ("sim:fattree:8:node=nobody", "nobody"),
             ("sim:fattree:8:node=h00000/x", "slash"),
             ("ibsim:x:y:maybe", "sm"),

@@ -123,6 +123,11 @@ class StandbyTests(FabricTestCase):
         self.told(self.command("c", HANDOVER), 0)
         self.assertEqual(self.state("c"), SMState.MASTER)
 
+    def test_twice(self) -> None:
+        """A port has one manager."""
+        for name in ("c", "d"):
+            self.assertRaises(ValueError, self.fabric.standBy, name)
+
     def test_route(self) -> None:
         """By a directed route it tells the same."""
         self.assertEqual(self.told(self.agent.SubnGet(smp.SMInfo, route(1, 3, 1))).smState, SMState.STANDBY)
