@@ -4,10 +4,10 @@ What the command lines of all commands have in common.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from getopt import GetoptError, gnu_getopt
-from importlib.metadata import version
 
 from twisted.internet.interfaces import (
     IReactorCore,
@@ -27,8 +27,19 @@ class IReactor(IReactorCore, IReactorFDSet, IReactorTCP, IReactorThreads, IReact
 class BaseOptions(usage.Options):
     """Of C{txrdma} itself and of its commands."""
 
+    def opt_help(self) -> None:
+        """Display this help and exit."""
+        try:
+            print(self)
+            sys.stdout.flush()
+        except BrokenPipeError:  # "| head" has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(0)
+
     def opt_version(self) -> None:
         """Tell the version, then stop."""
+        from importlib.metadata import version  # slow to import
+
         print(f"txrdma {version('txrdma')}")
         raise SystemExit(0)
 

@@ -215,11 +215,14 @@ class DevicesTests(SynchronousTestCase):
 
     def test_closedPipe(self) -> None:
         """A reader that has seen enough, as C{head} has, is no error."""
-        reading, writing = os.pipe()
-        os.close(reading)
-        try:
-            arguments = [sys.executable, "-m", "txrdma.command", "devices", "--json"]
-            done = subprocess.run(arguments, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
-        finally:
-            os.close(writing)
-        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        for words in (("devices", "--json"), ("saquery", "--help")):
+            reading, writing = os.pipe()
+            os.close(reading)
+            try:
+                arguments = [sys.executable, "-m", "txrdma.command", *words]
+                done = subprocess.run(
+                    arguments, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60
+                )
+            finally:
+                os.close(writing)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
