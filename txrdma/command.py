@@ -6,10 +6,12 @@ Each command is a module of L{txrdma.commands}; this is the way there.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast, Final
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import react
@@ -86,17 +88,30 @@ def _cancelled(failure: Failure) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script."""
     options = Options()  # type: ignore[no-untyped-call]  # of Twisted's
+    with _importing():
+        try:
+            options.parseOptions(sys.argv[1:] if arguments is None else arguments)  # type: ignore[no-untyped-call]
+        except usage.UsageError as error:
+            name = f"txrdma {options.subCommand}" if options.subCommand else "txrdma"
+            raise SystemExit(f"{name}: {error}\nTry: {name} --help") from None
+        assert options.subCommand is not None  # or postOptions would have refused
+        command(options.subCommand).prepare(options.subOptions)
+        from twisted.internet import reactor
     try:
-        options.parseOptions(sys.argv[1:] if arguments is None else arguments)  # type: ignore[no-untyped-call]
-    except usage.UsageError as error:
-        name = f"txrdma {options.subCommand}" if options.subCommand else "txrdma"
-        raise SystemExit(f"{name}: {error}\nTry: {name} --help") from None
-    assert options.subCommand is not None  # or postOptions would have refused
-    command(options.subCommand).prepare(options.subOptions)
-    try:
-        react(_interruptible, (options,))
+        react(_interruptible, (options,), cast(Any, reactor))
     except KeyboardInterrupt:  # before the reactor has taken over
         raise SystemExit(INTERRUPTED) from None
+
+
+@contextmanager
+def _importing() -> Iterator[None]:
+    """What is imported stays, so Python need not look for garbage in it: a tenth of the time goes there."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 if __name__ == "__main__":
