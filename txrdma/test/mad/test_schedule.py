@@ -177,6 +177,22 @@ class ScheduleTests(SynchronousTestCase):
         self.successResultOf(done)
         self.assertEqual(order, [1, 2, 3, 4, 5, "all but one", 6])
 
+    def test_turns(self) -> None:
+        """Of several sources each has its turn."""
+
+        async def asks(number: int) -> None:
+            await self.schedule.SubnGet(NodeInfo, HERE, number)
+
+        self.schedule.mqueue(asks(number) for number in range(100, 106))
+        self.schedule.mqueue(asks(number) for number in range(200, 203))
+        done = self.schedule.run()
+        order = []
+        while self.agent.calls:
+            order.append(self.agent.calls[0][2])
+            self.agent.answer()
+        self.successResultOf(done)
+        self.assertEqual(order, [100, 101, 102, 103, 200, 104, 201, 105, 202])
+
     def test_waitForMany(self) -> None:
         """Yielding an C{mqueue} waits for all that came of it."""
         order: list[object] = []

@@ -189,13 +189,16 @@ class FaultTests(SynchronousTestCase):
             reached.append(2)
 
         def outer() -> Generator[Any, Any, None]:
-            yield inner()
-            reached.append(3)
+            try:
+                yield inner()
+                reached.append(3)
+            finally:
+                reached.append(4)
 
         done.append(self.schedule.run(outer()))
         self.agent.answer()
         self.failureResultOf(done[0], CancelledError)
-        self.assertEqual(reached, [1])
+        self.assertEqual(reached, [1, 4])
         self.assertEqual(self.schedule.progress.running, 0)
 
     def test_stubborn(self) -> None:
