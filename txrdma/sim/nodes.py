@@ -13,6 +13,7 @@ from typing import Final, TYPE_CHECKING
 
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
+from txrdma.mad.linkspeeds import mayHaveFDR10
 from txrdma.mad.smp import NodeInfo, PortInfo, SwitchInfo
 from txrdma.mad.values import DownDefault, PathMTU, PortCapability
 from txrdma.sim.counters import Counters
@@ -75,6 +76,9 @@ EXTENDED_PORT_INFO: Final = (0xFF90, 0)
 
 _FDR10_SUPPORTED, _FDR10_ENABLED, _FDR10_ACTIVE = 7, 11, 15
 _NO_FDR10: Final = bytes(64)
+_MELLANOX: Final = b"\x00\x02\xc9"
+_SWITCHX: Final = 0xC738
+_CONNECTX3: Final = 0x1003
 _QDR: Final = 4
 
 
@@ -351,6 +355,10 @@ def _switchInfo() -> SwitchInfo:
 
 def learnFDR10(port: SimulatedPort) -> None:
     """Let a port be a vendor's that knows FDR10, and has it enabled in place of the extended speeds."""
+    node = port.node
+    if not mayHaveFDR10(NodeInfo.decode(node.info)):  # else nobody asks for the vendor's attribute
+        device = (_SWITCHX if node.isSwitch else _CONNECTX3).to_bytes(2, "big")
+        node.info = node.info[:30] + device + node.info[32:37] + _MELLANOX + node.info[40:]
     port.tables = port.tables or {}
     port.tables[EXTENDED_PORT_INFO] = bytes((0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1)).ljust(64, b"\0")
     port.info[_SPEED] |= port.info[32] >> 4

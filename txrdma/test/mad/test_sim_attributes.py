@@ -11,6 +11,7 @@ from txrdma.iba.types import GID, GUID, LID
 from txrdma.iba.verbs import NodeType, PortState
 from txrdma.mad import sa, smp
 from txrdma.mad._frames import Keys
+from txrdma.mad.discovery import Sweep
 from txrdma.mad.errors import MADError, MADTimeoutError
 from txrdma.mad.vendor import OPENIB_OUI, OpenIBPing
 from txrdma.sim.fabric import SimulatedFabric
@@ -166,6 +167,15 @@ class SpeedTests(FabricTestCase):
             self.assertEqual(self.vendors(path, port), (1, 1, 1))
         self.assertEqual(self.vendors(route(1, 3), 1), (0, 0, 0))
         self.assertEqual(self.vendors(route(1), 8), (1, 1, 0))
+
+    def test_found(self) -> None:
+        """A sweep finds it, as the nodes say that they are of the vendor's."""
+        self.fabric.runFDR10("left")
+        found = self.told(Sweep(self.agent).run())
+        speeds = {node.description: node.ports[1].speed for node in found.nodes.values()}
+        self.assertEqual(
+            speeds, {"a": "FDR10", "b": "FDR10", "c": "HDR", "d": "HDR", "left": "FDR10", "right": "HDR"}
+        )
 
     def test_disabled(self) -> None:
         """What one end has switched off is active at neither, when the link has come up again."""
