@@ -156,7 +156,7 @@ def loaded(path: str) -> Fabric:
         text = Path(path).read_text(encoding="utf-8")
         if text.lstrip().startswith(("{", "[")):
             return Fabric.fromDict(json.loads(text))
-        from txrdma.commands.netfabrics import readFabric  # seldom needed
+        from txrdma.sim.netfabrics import readFabric  # seldom needed
 
         return readFabric(text, path)
     except (OSError, ValueError) as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from struct import Struct
-from typing import Any, Final, TYPE_CHECKING
+from typing import Any, Final
 
 from txrdma.commands.nodenames import NodeNames
 from txrdma.iba.path import IBDRPath
@@ -19,9 +19,6 @@ from txrdma.mad.fabric import Fabric, Node, Port
 from txrdma.mad.linkspeeds import activeSpeed, NAMES
 from txrdma.mad.snapshots import nodeDict, problemDicts
 from txrdma.mad.values import LANES
-
-if TYPE_CHECKING:
-    from txrdma.sim.netfile import NetNode
 
 _WIDTHS: Final = {int(flag): f"{lanes}x" for flag, lanes in LANES.items()}
 _EXTENDED: Final = {
@@ -157,35 +154,10 @@ def _hostLine(port: Port, own: _Listed, known: dict[int, _Listed]) -> str:
 
 
 def netText(fabric: Fabric, names: NodeNames) -> str:
-    """A net file: what simulators make the same fabric of, its LIDs, widths and speeds included."""
-    from txrdma.sim.netfile import Net  # seldom needed
+    """A net file: what simulators make the same fabric of."""
+    from txrdma.sim.netfabrics import netOf  # seldom needed
 
-    net = Net()
-    for node in ordered(fabric):
-        info = node.info
-        made = net.add(node.type, info.numPorts, _identifier(node))
-        made.description = names.name(node.guid, node.description)
-        made.guid, made.systemImageGUID = node.guid, info.systemImageGUID
-        made.vendorID, made.deviceID = info.vendorID, info.deviceID
-        made.lid = node.lid
-        _links(node, made)
-    return net.text()
-
-
-def _links(node: Node, made: NetNode) -> None:
-    from txrdma.sim.netfile import NetLink
-
-    for port in node.linked():
-        peer = port.peer
-        assert peer is not None  # linked has looked
-        raw = port.raw or bytes(64)
-        made.links[port.number] = NetLink(
-            _identifier(peer.node), peer.number, raw[29], raw[35] & 15, raw[63] & 31
-        )
-
-
-def _identifier(node: Node) -> str:
-    return f"{_LETTERS.get(node.type, 'H')}-{node.guid.raw.hex()}"
+    return netOf(fabric, names).text()
 
 
 # As Graphviz.

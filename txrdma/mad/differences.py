@@ -81,7 +81,7 @@ def _ofPort(old: Port | None, new: Port | None, name: str) -> Iterator[Differenc
         yield difference("port-changed", f"GUID {was}", f"GUID {now}")
     if old is None or new is None or not (old.raw and new.raw):
         return
-    if old.state is not new.state:
+    if old.state != new.state:
         yield difference("state-changed", old.state.name, new.state.name)
     elif (was := _rate(old)) != (now := _rate(new)) and new.peer is not None:
         yield difference("rate-changed", was, now)

@@ -113,7 +113,7 @@ def _linkFindings(fabric: Fabric) -> Iterator[Finding]:
         there = f"the link to {other}"
         if one.state is not PortState.ACTIVE or other.state is not PortState.ACTIVE:
             states = (
-                one.state.name if one.state is other.state else f"{one.state.name} and {other.state.name}"
+                one.state.name if one.state == other.state else f"{one.state.name} and {other.state.name}"
             )
             yield _about("state", one, f"{there} is {states}")
             continue

@@ -299,6 +299,11 @@ class DifferenceTests(HealthTestCase):
         self.assertIn(("rate-changed", "left", 2), found)
         self.assertIn(("node-changed", "router", None), found)
 
+    def test_unknownState(self) -> None:
+        """A state that there is not is the same as itself."""
+        self.fabric.port("c").info[32] |= 15
+        self.assertEqual(self.changed(self.swept()), [])
+
     def test_disabled(self) -> None:
         """A disabled port is a change of state."""
         before = self.swept()

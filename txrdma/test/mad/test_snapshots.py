@@ -12,7 +12,6 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.commands.netfabrics import readFabric
 from txrdma.commands.nodenames import NodeNames
 from txrdma.commands.topologies import listing, netText
 from txrdma.iba.path import IBDRPath
@@ -23,6 +22,7 @@ from txrdma.mad.discovery import Sweep
 from txrdma.mad.fabric import Fabric, Problem
 from txrdma.mad.smp import NodeInfo, PortInfo, SwitchInfo
 from txrdma.sim.fattree import fatTree
+from txrdma.sim.netfabrics import readFabric
 from txrdma.sim.netfile import Net
 from txrdma.test.mad.simulated import FabricTestCase, TWO_SWITCHES
 

@@ -1,5 +1,5 @@
 """
-Net files as snapshots: what C{discover} or C{ibnetdiscover} has printed, read again.
+Fabrics and net files: a fabric written as one, and read of what C{discover} or C{ibnetdiscover} has printed.
 
 Such a file says nothing of states: a link whose ends have LIDs is taken for an active one.
 """
@@ -11,13 +11,15 @@ from collections.abc import Iterator
 from typing import Final
 
 from txrdma.iba.types import GUID
-from txrdma.iba.verbs import PortState
+from txrdma.iba.verbs import NodeType, PortState
 from txrdma.mad.fabric import Fabric, Node, Port
 from txrdma.mad.linkspeeds import LaneSpeed
 from txrdma.mad.smp import ExtendedPortInfo, SwitchInfo
-from txrdma.sim.netfile import parseNet
+from txrdma.mad.snapshots import INames
+from txrdma.sim.netfile import Net, NetLink, parseNet
 from txrdma.sim.nodes import buildNodes, SimulatedNode
 
+_LETTERS: Final = {NodeType.SWITCH: "S", NodeType.CHANNEL_ADAPTER: "H", NodeType.ROUTER: "R"}
 _GROUPS: Final = re.compile(r"^(?:Chassis \d+|Non-Chassis Nodes|Hostname: ).*$", re.MULTILINE)
 """Headings of C{ibnetdiscover -g}."""
 
@@ -29,6 +31,41 @@ _WIDTHS: Final = {"1": 1, "4": 2, "8": 4, "12": 8, "2": 16}
 _GUIDS: Final = re.compile(r"switchguid=0x[0-9a-fA-F]+\(([0-9a-fA-F]+)\)")
 _FDR10: Final = ExtendedPortInfo(linkSpeedSupported=1, linkSpeedEnabled=1, linkSpeedActive=1).encode()
 _ACTIVE: Final = int(PortState.ACTIVE)
+
+
+# Writing.
+
+
+def netOf(fabric: Fabric, names: INames | None = None) -> Net:
+    """
+    A net of which simulators make the same fabric, its LIDs, widths and speeds included; FDR10 is QDR in it.
+
+    @param names: of nodes; their descriptions unless said.
+    """
+    net = Net()
+    for node in sorted(fabric.nodes.values(), key=lambda node: (not node.isSwitch, node.guid.raw)):
+        made = net.add(
+            node.type if node.type in _LETTERS else NodeType.CHANNEL_ADAPTER, node.numPorts, _called(node)
+        )
+        made.description = node.description if names is None else names.name(node.guid, node.description)
+        made.guid, made.systemImageGUID = node.guid, node.systemImageGUID
+        made.vendorID, made.deviceID, made.lid = node.vendorID, node.deviceID, node.lid
+        for port in node.linked():
+            assert port.peer is not None  # that is what linked means
+            made.links[port.number] = _link(port, port.peer)
+    return net
+
+
+def _link(port: Port, peer: Port) -> NetLink:
+    raw = port.raw or bytes(64)
+    return NetLink(_called(peer.node), peer.number, raw[29], raw[35] & 15, raw[63] & 31)
+
+
+def _called(node: Node) -> str:
+    return f"{_LETTERS.get(node.type, 'H')}-{node.guid.raw.hex()}"
+
+
+# Reading.
 
 
 def readFabric(text: str, name: str = "net file") -> Fabric:

@@ -1,0 +1,179 @@
+"""
+Sweeps and everything that is made of them, in fabrics that tell anything; and files with anything in them.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.commands.errors import described as describedErrors
+from txrdma.commands.links import iblinkinfoLine, linkDict
+from txrdma.commands.nodenames import NodeNames, parseNodeNames
+from txrdma.commands.slurm import slurmText
+from txrdma.commands.topologies import dotText, listing, netText, ordered, toldDict
+from txrdma.error import InvalidRequest
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.chassis import chassis
+from txrdma.mad.differences import differences
+from txrdma.mad.discovery import Sweep
+from txrdma.mad.errorcounters import Counted, CounterReport, parseThresholds, Thresholds
+from txrdma.mad.fabric import described, Fabric
+from txrdma.mad.health import findings, recordedManagers
+from txrdma.sim.clock import SimulatedClock
+from txrdma.sim.fabric import SimulatedFabric
+from txrdma.sim.netfabrics import readFabric
+from txrdma.test.mad.simulated import TWO_SWITCHES, twoSwitches
+
+NAMES = NodeNames()
+ENOUGH = settings(deadline=None, max_examples=60)
+LINES = TWO_SWITCHES.splitlines()
+NODES = ("a", "b", "c", "d", "left", "right")
+
+
+def swept(changes: list[tuple[str, int | None, int, int]]) -> Fabric:
+    """What a sweep finds where nodes, or their ports, tell other bytes in some places."""
+    clock = SimulatedClock()
+    fabric = SimulatedFabric(clock, twoSwitches(), isManaged=False)
+    for name, number, place, value in changes:
+        node = fabric.node(name)
+        if number is None:
+            where = place % len(node.info)
+            node.info = node.info[:where] + bytes((value,)) + node.info[where + 1 :]
+        else:
+            port = node.ports[number % len(node.ports)]
+            if port.info:
+                port.info[place % len(port.info)] = value
+    agent = MADAgent(clock, fabric.attach("a"), timeoutSeconds=0.1, retries=0)
+    found: list[Any] = []
+    Sweep(agent).run().addBoth(found.append)
+    while not found and clock.calls:
+        clock.advance(max(0.0, clock.calls[0].getTime() - clock.seconds()))
+    agent.close()
+    assert isinstance(found[0], Fabric), found
+    return found[0]
+
+
+class AnyFabricTests(SynchronousTestCase):
+    """Nodes and ports that tell anything."""
+
+    @ENOUGH
+    @given(
+        st.lists(
+            st.tuples(
+                st.sampled_from(NODES),
+                st.none() | st.integers(0, 8),
+                st.integers(0, 63),
+                st.integers(0, 255),
+            ),
+            max_size=12,
+        )
+    )
+    def test_everything(self, changes: list[tuple[str, int | None, int, int]]) -> None:
+        """The sweep ends; what it has found is shown in all forms, judged, written, and read again."""
+        fabric = swept(changes)
+        told = json.loads(json.dumps(fabric.toDict()))
+        again = Fabric.fromDict(told)
+        self.assertEqual(again.toDict(), told)
+        self.assertEqual(differences(fabric, again), [])
+        self.assertEqual(
+            Fabric.fromDict(json.loads(json.dumps(toldDict(fabric, NAMES)))).nodes.keys(), fabric.nodes.keys()
+        )
+        for lines in (
+            listing(fabric, NAMES, chassis(fabric)),
+            dotText(fabric, NAMES),
+            netText(fabric, NAMES).splitlines(),
+            slurmText(fabric, NAMES),
+            described(fabric.problems),
+            (f"{finding.where} {finding.text}" for finding in findings(fabric)),
+            (f"{finding.where} {finding.text}" for finding in recordedManagers(fabric)),
+            (iblinkinfoLine(port, NAMES) for port in fabric.ports()),
+            map(str, differences(swept([]), fabric)),
+        ):
+            for line in lines:
+                self.assertNotIn("\x1b", line)
+        for port in fabric.ports():
+            linkDict(port, NAMES)
+        report = CounterReport([Counted(node, 0, {"portRcvErrors": 1}) for node in fabric.nodes.values()])
+        self.assertTrue(list(describedErrors(report, NAMES, Thresholds(), withLinks=True)))
+        self.assertEqual(len(ordered(fabric)), len(fabric.nodes))
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20) | st.floats(allow_nan=False),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+class AnyFileTests(SynchronousTestCase):
+    """Files that somebody has edited."""
+
+    @ENOUGH
+    @given(st.data())
+    def test_json(self, data: st.DataObject) -> None:
+        """A snapshot with something else in it is read, or refused."""
+        told = json.loads(json.dumps(swept([]).toDict()))
+        here: Any = told
+        while True:
+            key = data.draw(st.sampled_from(list(here) if isinstance(here, dict) else range(len(here))))
+            if not isinstance(here[key], (dict, list)) or not here[key] or data.draw(st.booleans()):
+                break
+            here = here[key]
+        here[key] = data.draw(ANYTHING)
+        try:
+            fabric = Fabric.fromDict(told)
+        except ValueError:
+            return
+        self.assertEqual(Fabric.fromDict(fabric.toDict()).toDict(), fabric.toDict())
+
+    @ENOUGH
+    @given(ANYTHING)
+    def test_otherJSON(self, told: Any) -> None:
+        """What is no snapshot at all is refused."""
+        self.assertRaises(ValueError, Fabric.fromDict, told)
+
+    @ENOUGH
+    @given(st.lists(st.text(max_size=40) | st.from_regex(r'\s*0x[0-9a-f]{1,20} "?[a-z #"]*', fullmatch=True)))
+    def test_names(self, lines: list[str]) -> None:
+        """A node-name map is read, or refused."""
+        try:
+            parseNodeNames("\n".join(lines))
+        except InvalidRequest:
+            pass
+
+    @ENOUGH
+    @given(
+        st.lists(
+            st.text(max_size=40) | st.from_regex(r"(PortRcvErrors|VL15Dropped) *=.{0,9}", fullmatch=True)
+        )
+    )
+    def test_thresholds(self, lines: list[str]) -> None:
+        """A file of thresholds is read, or refused."""
+        try:
+            parseThresholds("\n".join(lines))
+        except InvalidRequest:
+            pass
+
+    @ENOUGH
+    @given(
+        st.lists(
+            st.tuples(st.integers(0, 30), st.text(max_size=30) | st.sampled_from(TWO_SWITCHES.splitlines()))
+        )
+    )
+    def test_net(self, changes: list[tuple[int, str]]) -> None:
+        """A net file is read, and is then the same when it is written again; or it is refused."""
+        lines = list(LINES)
+        for place, line in changes:
+            lines[place % len(lines)] = line
+        try:
+            fabric = readFabric("\n".join(lines))
+        except ValueError:
+            return
+        text = netText(fabric, NAMES)
+        self.assertEqual(netText(readFabric(text), NAMES), text)
