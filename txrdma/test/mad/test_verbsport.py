@@ -247,6 +247,45 @@ class TableTests(VerbsPortCase):
         self.assertGreater(self.network.dropped, 20)
 
 
+class CrowdTests(VerbsPortCase):
+    """Several ports at once."""
+
+    def test_namesakes(self) -> None:
+        """Who asks the same server by the same transaction gets its own table, and its own answers."""
+        third = self.port(self.network.device("10.0.0.3"))
+        agents = [self.agent, MADAgent(self.clock, third, timeoutSeconds=0.5)]
+        self.addCleanup(agents[1].close)
+        for agent in agents:
+            agent._transactions._next = 0x1234
+
+        def told(request: MADRequest) -> list[NodeRecord]:
+            lid = 1 if request.path.sgid == GID.fromIP("10.0.0.1") else 3
+            return [NodeRecord(lid=LID(lid))] * 500
+
+        self.network.faults = Faults(loss=0.05)
+        self.serve(ADMINISTRATION, told, Method.GET_TABLE)
+        calls = [agent.SubnAdmGetTable(NodeRecord, self.path) for agent in agents]
+        tables = [self.result(call) for call in calls]
+        self.assertEqual([{record.lid for record in table} for table in tables], [{1}, {3}])
+        self.assertEqual([len(table) for table in tables], [500, 500])
+
+    def test_bothWays(self) -> None:
+        """Two ports may ask each other at the same time, by the same transaction."""
+        for agent in (self.agent, self.other):
+            agent._transactions._next = 0x1234
+        back = IBPath(dgid=GID.fromIP(self.addresses[0]), dqpn=self.ports[0].qpn)
+        servers = (MADServer(self.agent), self.server)
+        for number, server in enumerate(servers):
+            records = [NodeRecord(lid=LID(number + 1))] * 300
+            server.handle(ADMINISTRATION, Answers(lambda request, r=records: r), (Method.GET_TABLE,))  # type: ignore[misc]  # of this turn
+        calls = [
+            self.agent.SubnAdmGetTable(NodeRecord, self.path),
+            self.other.SubnAdmGetTable(NodeRecord, back),
+        ]
+        tables = [self.result(call) for call in calls]
+        self.assertEqual([{record.lid for record in table} for table in tables], [{2}, {1}])
+
+
 class FaultTests(VerbsPortCase):
     """What becomes of a port when its device fails."""
 
