@@ -7,17 +7,20 @@ from __future__ import annotations
 from typing import Any, Final
 
 from txrdma.iba.path import IBDRPath, IBPath
-from txrdma.iba.types import LID
+from txrdma.iba.types import GID, LID
 from txrdma.mad._frames import Keys
 from txrdma.mad.attributes import Attribute
 from txrdma.mad.discovery import Sweep
 from txrdma.mad.errors import MADError
-from txrdma.mad.paths import SAPathResolver, toLID
+from txrdma.mad.paths import SAPathResolver, toAdministration, toLID
+from txrdma.mad.pma import PortCounters
+from txrdma.mad.sa import MCMemberRecord
 from txrdma.mad.satransactor import SATransactor
 from txrdma.mad.schedule import MADSchedule
 from txrdma.mad.smp import (
     GUIDInfo,
     LinearForwardingTable,
+    MulticastForwardingTable,
     NodeDescription,
     NodeInfo,
     PKeyTable,
@@ -72,6 +75,9 @@ HOSTS: Final[dict[type[Attribute], list[int]]] = {
 }
 """What each kind of node is asked for, with which modifiers."""
 
+BROADCAST: Final = GID.fromString("ff12:401b:ffff::ffff:ffff")
+"""The group of IP over InfiniBand, which OpenSM makes by itself."""
+
 TRUSTED: Final = Keys(smKey=1)
 """OpenSM's own key unless told otherwise: without it, nobody hears of P_Keys."""
 
@@ -119,6 +125,30 @@ class SATransactorTests(IbsimTestCase):
         agent = self.agentAt("a")
         transactor = SATransactor(agent, agent.port.refresh())
         await self.compare(agent, transactor, PortInfo, IBDRPath(drPath=(1, 2)), 2)
+
+    async def test_multicast(self) -> None:
+        """Multicast tables, after two have joined the group that OpenSM has from the beginning."""
+        for name in ("a", "c"):
+            agent = self.agentAt(name)
+            end = agent.port.refresh()
+            query = MCMemberRecord.query(mgid=BROADCAST, portGID=end.gids[0], joinState=1)
+            joined = await agent.SubnAdmSet(query, toAdministration(end))
+        transactor = SATransactor(agent, end)
+        block = joined.mlid - 0xC000 >> 5
+        for way in (IBDRPath(drPath=(1,)), IBDRPath(drPath=(1, 3))):
+            while not any((await agent.SubnGet(MulticastForwardingTable, way, block)).portMasks):
+                pass  # OpenSM lays the ways after it has answered
+            await self.compare(agent, transactor, MulticastForwardingTable, way, block)
+
+    async def test_passed(self) -> None:
+        """Counters are asked of the ports themselves."""
+        agent = self.agentAt("a")
+        end = agent.port.refresh()
+        self.fabric.console('PerformanceSet "c"[1] PortCounters.SymbolErrorCounter=77')
+        lid = next(node.lid for node in (await Sweep(agent).run()).nodes.values() if node.description == "c")
+        asked = PortCounters(portSelect=1)
+        told = await SATransactor(agent, end).PerformanceGet(asked, toLID(end, lid))
+        self.assertEqual(told.symbolErrorCounter, 77)
 
     async def test_manager(self) -> None:
         """OpenSM's own attribute."""
