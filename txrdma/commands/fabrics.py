@@ -34,7 +34,7 @@ from txrdma.mad.agent import MADAgent, RETRIES
 from txrdma.mad.dump import dumped
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.paths import parseTarget, SAPathResolver, toAdministration, toLID
-from txrdma.mad.ports import openMADPort
+from txrdma.mad.ports import defaultMADPort, openMADPort
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.satransactor import SATransactor
 
@@ -50,6 +50,7 @@ TARGETS: Final = (
 _COMBINED: Final = re.compile(r"(?:lid\s+)?(0x[0-9a-fA-F]{1,4}|\d+)\s+(?:DR\s*)?(0(?:,\d+)+)", re.IGNORECASE)
 """A LID, then a directed route, as smpquery -c has them."""
 
+_SIMULATED: Final = "sim"
 _REDRAWN: Final = 0.1
 _LONGEST_PATIENCE: Final = 4.0
 _NO_RECORDS: Final = 3
@@ -62,7 +63,10 @@ def seconds(text: str) -> float:
 
     @raise ValueError: it is none.
     """
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
     if not 0.001 <= value <= 3600:
         raise ValueError("say from 0.001 to 3600 seconds")
     return value
@@ -74,9 +78,12 @@ def count(text: str) -> int:
 
     @raise ValueError: it is none.
     """
-    value = int(text, 0)
+    try:
+        value = int(text, 0)
+    except ValueError:
+        value = -1
     if value < 0:
-        raise ValueError("say 0 or more")
+        raise ValueError("say a number, 0 or more")
     return value
 
 
@@ -108,7 +115,7 @@ class FabricOptions(CommandOptions):
     ]
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
+        super().__init__()
         self["debug"] = 0
 
     def opt_debug(self) -> None:
@@ -256,8 +263,14 @@ def opened(reactor: Any, options: FabricOptions) -> Iterator[Session]:
     Errors of calls leave as one line; with C{--debug} they say more.
     """
     names = readNodeNames(options["node-names"])
+    device = options["device"] or defaultMADPort()
+    if not options["device"] and device.partition(":")[0] == _SIMULATED:
+        print(
+            "no management port is here, so this is a simulated fabric (--device says another)",
+            file=sys.stderr,
+        )
     try:
-        port = openMADPort(reactor, options["device"])
+        port = openMADPort(reactor, device)
     except ValueError as error:
         raise InvalidRequest(str(error)) from error
     level: int = options["debug"]

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from getopt import GetoptError, gnu_getopt
+from typing import Final
 
 from twisted.internet.interfaces import (
     IReactorCore,
@@ -55,6 +56,22 @@ class BaseOptions(usage.Options):
         return usage
 
 
+_ENFORCED: Final = "Parameter type enforcement failed: "
+"""What Twisted says before the reason."""
+
+
+def _named(name: str, coerce: Callable[[str], object]) -> Callable[[str], object]:
+    """The same, but which option it was is told, too."""
+
+    def named(text: str) -> object:
+        try:
+            return coerce(text)
+        except ValueError as error:
+            raise ValueError(f"--{name} {text}: {error}") from error
+
+    return named
+
+
 class CommandOptions(BaseOptions):
     """
     Of a command; they may stand behind its arguments, too.
@@ -67,6 +84,12 @@ class CommandOptions(BaseOptions):
     synopsis = "[options]"
     appendix: Sequence[str] = ()
     isCancelledByInterrupts = False
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # of Twisted's
+        for name, parameter in self._dispatch.items():
+            if isinstance(parameter, usage.CoerceParameter):
+                parameter.coerce = _named(name, parameter.coerce)
 
     def getUsage(self, width: int | None = None) -> str:
         return "\n".join((super().getUsage(width), *self.appendix, *([""] if self.appendix else [])))
@@ -81,9 +104,12 @@ class CommandOptions(BaseOptions):
         try:
             said, arguments = gnu_getopt(list(given), self.shortOpt, self.longOpt)
             given = [*self._flat(said), "--", *arguments]
-        except GetoptError:
-            pass  # what is wrong, Twisted says
-        super().parseOptions(given)  # type: ignore[no-untyped-call]  # of Twisted's
+        except GetoptError as error:
+            raise usage.UsageError(str(error)) from error
+        try:
+            super().parseOptions(given)  # type: ignore[no-untyped-call]  # of Twisted's
+        except usage.UsageError as error:
+            raise usage.UsageError(str(error).removeprefix(_ENFORCED)) from error
 
     def _flat(self, options: Sequence[tuple[str, str]]) -> Iterator[str]:
         for name, value in options:

@@ -18,6 +18,7 @@ from txrdma.commands.fabrics import (
     FabricOptions,
     opened,
     portNumbers,
+    Progress,
     Session,
     TARGETS,
     tellJSON,
@@ -29,7 +30,7 @@ from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
 from txrdma.mad._frames import Keys
 from txrdma.mad.errors import MADFailure, MADTimeoutError
-from txrdma.mad.fabric import Fabric, Node, Port
+from txrdma.mad.fabric import described, Fabric, Node, Port
 from txrdma.mad.smp import ExtendedPortInfo, NodeInfo, PortInfo
 
 _SHOWN: Final = (
@@ -239,13 +240,20 @@ async def _everywhere(session: Session) -> list[dict[str, Any]]:
 
     options = session.options
     changes: list[Change] = options["changes"]
-    fabric = await Sweep(session.agent).run()
+    with Progress("asking") as progress:
+        fabric = await Sweep(session.agent, progress=progress).run()
     ports = [port for port in linkedPorts(fabric) if _isFor(port, changes)]
     if _cuts(changes):
         ports = farthestFirst(ports, isWhole=options["force"])
     said = f"{', '.join(map(str, changes))} {len(ports)} ports of {len(fabric.nodes)} nodes"
     confirmed(said, options["yes"])
-    told = [await _oneOfMany(session, port, changes) for port in ports]
+    told = []
+    with Progress("changing") as progress:
+        for port in ports:
+            told.append(await _oneOfMany(session, port, changes))
+            progress(len(told), len(ports))
+    for problem in described(fabric.problems):
+        print(problem, file=sys.stderr)
     if not options["json"]:
         print(f"{said}: {sum(not each['error'] for each in told)} done")
     for each in told:

@@ -6,12 +6,16 @@ from __future__ import annotations
 
 import io
 import json
+import signal
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
+import txrdma
 from txrdma.command import Options
 from txrdma.commands.counters import added, changed, counterNames, Difference, Rates
 from txrdma.commands.fabrics import portNumbers
@@ -128,6 +132,22 @@ class PerfQueryTests(CommandTestCase):
         self.clock.callLater(0.5, self.fabric.setCounters, "h00001", 1, linkDownedCounter=255)
         text = self.said("perfquery", "2", "--watch", "1", "--count", "1").out
         self.assertIn("linkDownedCounter +252, linkDownedCounter is full: clear it\n", text)
+
+    def test_watchInterrupted(self) -> None:
+        """Ctrl-C ends it without a word; the status says so."""
+        words = ("perfquery", "2", "--watch", "0.2", "--json", "-d", self.device)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "txrdma.command", *words],
+            cwd=Path(txrdma.__file__).parents[1],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        self.assertEqual(json.loads(process.stdout.readline())[0]["port"], 1)
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=30)
+        self.assertEqual((process.returncode, errors), (130, ""))
 
     def test_watchLost(self) -> None:
         """A look that gets no answer is told, and the next one goes on."""

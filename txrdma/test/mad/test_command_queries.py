@@ -11,7 +11,7 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.command import Options
-from txrdma.commands import saquery, smpquery
+from txrdma.commands import fabrics, saquery, smpquery
 from txrdma.commands.attributefields import assigned, attributeNamed, attributesOf, queried, rpcNamed
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import GID
@@ -461,3 +461,36 @@ class FieldsTests(SynchronousTestCase):
         classes = {managementClass for managementClass, _ in allAttributes()}
         wanted = {ManagementClass.COMM_MGT, ManagementClass.DEV_MGT, ManagementClass.PERFORMANCE}
         self.assertTrue(wanted <= classes)
+
+
+class CommandLineTests(CommandTestCase):
+    """What is typed, and what is told of it."""
+
+    def refused(self, *words: str) -> str:
+        return str(self.assertRaises(UsageError, Options().parseOptions, words))
+
+    def test_values(self) -> None:
+        """An option with a value that it can't have is told by its name."""
+        self.assertEqual(
+            self.refused("smpquery", "NI", "3", "--timeout", "x"),
+            "--timeout x: say from 0.001 to 3600 seconds",
+        )
+        self.assertEqual(self.refused("smpquery", "NI", "-mz"), "--modifier z: say a number, 0 or more")
+
+    def test_unknown(self) -> None:
+        """An option that there is not, also behind arguments."""
+        self.assertEqual(self.refused("smpquery", "NI", "3", "--foo"), "option --foo not recognized")
+
+    def test_help(self) -> None:
+        """Defaults are told once, and only where there are some; what can be asked for is listed."""
+        text = str(saquery.CommandOptions())
+        self.assertNotIn("[default: ]", text)
+        self.assertEqual(text.count("[default: the first]"), 1)
+        self.assertIn("  NodeRecord ", text)
+
+    def test_embedded(self) -> None:
+        """Where nothing is said, and there is no port, it is a simulated fabric; that is told."""
+        self.patch(fabrics, "defaultMADPort", lambda: "sim")
+        words = "no management port is here, so this is a simulated fabric"
+        self.assertIn(words, self.said("smpquery", "NI", device="").errors)
+        self.assertNotIn(words, self.said("smpquery", "NI").errors)
