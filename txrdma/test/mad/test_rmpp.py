@@ -281,7 +281,8 @@ class SenderTests(SynchronousTestCase):
         """What is acknowledged once more, or less than before, changes nothing and brings nothing again."""
         self.numbers()
         self.acknowledge(1, 6)
-        self.numbers()
+        self.acknowledge(1, 3)
+        self.assertEqual(self.numbers(), [2, 3, 4, 5, 6])
         self.acknowledge(5, 6)
         due = self.deadline()
         for number, end in ((5, 6), (5, 5), (3, 4), (0, 0), (1, 6)):
