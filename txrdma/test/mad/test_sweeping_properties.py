@@ -18,6 +18,10 @@ from txrdma.commands.nodenames import NodeNames, parseNodeNames
 from txrdma.commands.slurm import slurmText
 from txrdma.commands.topologies import dotText, listing, netText, ordered, toldDict
 from txrdma.error import InvalidRequest
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import GUID, LID
+from txrdma.iba.verbs import NodeType
+from txrdma.mad.administered import AdministeredSweep
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.chassis import chassis
 from txrdma.mad.differences import differences
@@ -25,10 +29,13 @@ from txrdma.mad.discovery import Sweep
 from txrdma.mad.errorcounters import Counted, CounterReport, parseThresholds, Thresholds
 from txrdma.mad.fabric import described, Fabric
 from txrdma.mad.health import findings, recordedManagers
+from txrdma.mad.sa import LinkRecord, NodeRecord, PortInfoRecord
+from txrdma.mad.smp import NodeInfo, PortInfo
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.netfabrics import readFabric
 from txrdma.test.mad.simulated import TWO_SWITCHES, twoSwitches
+from txrdma.test.mad.test_discovery import Administration
 
 NAMES = NodeNames()
 ENOUGH = settings(deadline=None, max_examples=60)
@@ -102,6 +109,54 @@ class AnyFabricTests(SynchronousTestCase):
         report = CounterReport([Counted(node, 0, {"portRcvErrors": 1}) for node in fabric.nodes.values()])
         self.assertTrue(list(describedErrors(report, NAMES, Thresholds(), withLinks=True)))
         self.assertEqual(len(ordered(fabric)), len(fabric.nodes))
+
+
+SMALL = st.integers(0, 5)
+NODE_RECORDS = st.builds(
+    lambda lid, kind, ports, guid, port, number: NodeRecord(
+        lid=LID(lid),
+        nodeInfo=NodeInfo(
+            nodeType=NodeType(kind),
+            numPorts=ports,
+            nodeGUID=GUID.fromInt(guid),
+            portGUID=GUID.fromInt(port),
+            localPortNum=number,
+        ),
+    ),
+    *(SMALL, SMALL, SMALL | st.just(255), SMALL, SMALL, SMALL | st.just(255)),
+)
+LINK_RECORDS = st.builds(
+    lambda one, port, other, otherPort: LinkRecord(
+        fromLID=LID(one), fromPort=port, toLID=LID(other), toPort=otherPort
+    ),
+    *(SMALL, SMALL | st.just(255)) * 2,
+)
+PORT_RECORDS = st.builds(
+    lambda lid, number, content: PortInfoRecord(
+        endPortLID=LID(lid), portNum=number, portInfo=PortInfo.decode(content)
+    ),
+    *(SMALL, SMALL | st.just(255), st.binary(min_size=64, max_size=64)),
+)
+
+
+class AnyAdministrationTests(SynchronousTestCase):
+    """Administrations that tell anything."""
+
+    @ENOUGH
+    @given(st.lists(NODE_RECORDS), st.lists(LINK_RECORDS), st.lists(PORT_RECORDS))
+    def test_tables(self, nodes: list[Any], links: list[Any], ports: list[Any]) -> None:
+        """A fabric comes of it, which can be shown and written."""
+        tables = {"NodeRecord": nodes, "LinkRecord": links, "PortInfoRecord": ports}
+        done = AdministeredSweep(Administration(**tables), IBPath()).run()
+        fabric = self.successResultOf(done)
+        self.assertEqual(len(fabric.nodes), len({record.nodeInfo.nodeGUID for record in nodes}))
+        told = json.loads(json.dumps(fabric.toDict()))
+        self.assertEqual(Fabric.fromDict(told).toDict(), told)
+        for lines in (listing(fabric, NAMES), dotText(fabric, NAMES), slurmText(fabric, NAMES)):
+            self.assertIsNotNone(list(lines))
+        findings(fabric)
+        for port in fabric.ports():
+            linkDict(port, NAMES)
 
 
 ANYTHING = st.recursive(
