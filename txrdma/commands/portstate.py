@@ -252,14 +252,17 @@ async def _everywhere(session: Session) -> list[dict[str, Any]]:
         for port in ports:
             told.append(await _oneOfMany(session, port, changes))
             progress(len(told), len(ports))
-    for problem in described(fabric.problems):
-        print(problem, file=sys.stderr)
     if not options["json"]:
         print(f"{said}: {sum(not each['error'] for each in told)} done")
     for each in told:
         if each["error"]:
             print(f"{each['name']} port {each['port']}: {each['error']}", file=sys.stderr)
-    return told
+    for problem in described(fabric.problems):
+        print(problem, file=sys.stderr)
+    return told + [
+        {"path": problem.where, "port": None, "name": None, "error": f"{problem.kind}: {problem.text}"}
+        for problem in fabric.problems
+    ]
 
 
 async def _oneOfMany(session: Session, port: Port, changes: Sequence[Change]) -> dict[str, Any]:

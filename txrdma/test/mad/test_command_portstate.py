@@ -256,6 +256,14 @@ class EverywhereTests(CommandTestCase):
         self.assertEqual(said.status, 1)
         self.assertTrue(all("can" in each["error"] for each in said.json))
 
+    def test_silent(self) -> None:
+        """A node that does not answer is told, and what leads there is done all the same."""
+        self.fabric.silence("h00039")
+        said = self.said("portstate", "--everywhere", "down", "--yes", "-t", "0.1", "--json")
+        self.assertEqual(said.status, 1)
+        self.assertEqual([each["port"] for each in said.json if each["error"]], [None])
+        self.assertIn("unreachable at DR 0,1,", said.errors)
+
     def test_mistakes(self) -> None:
         """What cannot be meant."""
         for arguments in (["--everywhere"], ["--everywhere", "lid", "7"]):
