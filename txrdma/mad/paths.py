@@ -25,6 +25,9 @@ from txrdma.mad.sa import PathRecord, Query
 Target = Union[int, GID, GUID, IBPath, str]
 """What leads to a port: a LID, a GID, a port GUID, a path, or text of one of these."""
 
+EndPort = Union[MADEndPort, Callable[[], MADEndPort]]
+"""What our own port is, or what tells it: a port's LID, and its subnet's manager, may become others."""
+
 _LINK_LOCAL: Final = 0xFE80 << 48
 _GUID: Final = re.compile(
     r"0x[0-9a-fA-F]{9,16}|[0-9a-fA-F]{16}|[0-9a-fA-F]{1,4}(:[0-9a-fA-F]{1,4}){3}",
@@ -80,6 +83,11 @@ def _gid(text: str, said: str, endPort: MADEndPort | None) -> GID:
     return gid
 
 
+def current(endPort: EndPort) -> MADEndPort:
+    """What our own port is now."""
+    return endPort() if callable(endPort) else endPort
+
+
 def toLID(endPort: MADEndPort, lid: int, serviceLevel: int = 0) -> IBPath:
     """The way to a LID for datagrams of management, from our own port."""
     return IBPath(
@@ -101,10 +109,10 @@ class SAPathResolver:
     level and no life time: who wants these has it ask for LIDs, too.
     """
 
-    def __init__(self, agent: RPCs, endPort: MADEndPort, asksForLIDs: bool = False) -> None:
+    def __init__(self, agent: RPCs, endPort: EndPort, asksForLIDs: bool = False) -> None:
         """
         @param agent: remains its owner's.
-        @param endPort: of the port that the agent goes through.
+        @param endPort: of the port that the agent goes through, or what tells it.
         """
         self._agent = agent
         self._endPort = endPort
@@ -112,27 +120,27 @@ class SAPathResolver:
 
     def resolve(self, target: object) -> Deferred[IBPath]:
         """The path to a port; L{txrdma.mad.errors.MADError} where the administration knows of none."""
+        end = current(self._endPort)
         try:
-            known = _read(target, self._endPort)
+            known = _read(target, end)
         except ValueError as error:
             return fail(error)
-        end = self._endPort
         if isinstance(known, IBPath):
             return succeed(known)
         if isinstance(known, int):
             if not self._asksForLIDs:
                 return succeed(toLID(end, known))
-            return self._ask(PathRecord.query(slid=end.lid, dlid=known, reversible=True, numbPath=1))
+            return self._ask(PathRecord.query(slid=end.lid, dlid=known, reversible=True, numbPath=1), end)
         if not end.gids:
             return fail(DeviceUnavailable("our port has no GID to ask from"))
         if isinstance(known, GUID):
             known = GID.fromParts(end.gids[0].prefix or _LINK_LOCAL, known)
-        return self._ask(PathRecord.query(sgid=end.gids[0], dgid=known, reversible=True, numbPath=1))
+        return self._ask(PathRecord.query(sgid=end.gids[0], dgid=known, reversible=True, numbPath=1), end)
 
-    def _ask(self, query: Query[PathRecord]) -> Deferred[IBPath]:
-        if not self._endPort.smLID:
+    def _ask(self, query: Query[PathRecord], end: MADEndPort) -> Deferred[IBPath]:
+        if not end.smLID:
             return fail(DeviceUnavailable("no subnet manager is known to our port, so none can be asked"))
-        return self._agent.SubnAdmGet(query, toAdministration(self._endPort)).addCallback(pathOf)
+        return self._agent.SubnAdmGet(query, toAdministration(end)).addCallback(pathOf)
 
 
 @implementer(IPathResolver)
@@ -185,12 +193,12 @@ class IPPathResolver:
 
     def __init__(
         self,
-        endPort: MADEndPort,
+        endPort: EndPort,
         hopLimit: int = 64,
         sourceAddress: Callable[[str], str | None] = sourceAddress,
     ) -> None:
         """
-        @param endPort: of the port to go through.
+        @param endPort: of the port to go through, or what tells it.
         @param sourceAddress: where this host would reach an address from.
         """
         self._endPort = endPort
@@ -217,7 +225,7 @@ class IPPathResolver:
 
     def _ours(self, gid: GID, target: str) -> GID | None:
         """Which of our GIDs to come from."""
-        alike = [own for own in self._endPort.gids if own.isMapped == gid.isMapped and any(own.raw)]
+        alike = [own for own in current(self._endPort).gids if own.isMapped == gid.isMapped and any(own.raw)]
         if len(alike) < 2:
             return alike[0] if alike else None
         _, percent, scope = target.partition("%")

@@ -12,13 +12,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from twisted.internet.defer import Deferred
 
-from txrdma.iba.path import IBDRPath, IBPath, MADEndPort, PERMISSIVE_LID
+from txrdma.iba.path import IBDRPath, IBPath, PERMISSIVE_LID
 from txrdma.iba.types import LID
 from txrdma.iba.verbs import NodeType
 from txrdma.mad._frames import Keys
 from txrdma.mad.attributes import Attribute
 from txrdma.mad.errors import MADError, MADFailure
-from txrdma.mad.paths import toAdministration
+from txrdma.mad.paths import current, EndPort, toAdministration
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.sa import (
     GUIDInfoRecord,
@@ -52,6 +52,7 @@ from txrdma.mad.smp import (
 )
 
 _K = TypeVar("_K")
+_R = TypeVar("_R", bound=Record)
 _V = TypeVar("_V")
 
 
@@ -122,14 +123,13 @@ class SATransactor(RPCs):
     Errors are those of C{SubnAdmGet}: what nobody has is an answer without records there.
     """
 
-    def __init__(self, agent: RPCs, endPort: MADEndPort) -> None:
+    def __init__(self, agent: RPCs, endPort: EndPort) -> None:
         """
         @param agent: remains its owner's.
-        @param endPort: of the port that it goes through.
+        @param endPort: of the port that it goes through, or what tells it.
         """
         self._agent = agent
         self._endPort = endPort
-        self._administration = toAdministration(endPort)
         self._lids: dict[_Place, LID] = {}
         self._nodes: dict[LID, NodeInfo] = {}
 
@@ -182,8 +182,13 @@ class SATransactor(RPCs):
             raise
         return await self._ask(question, other)
 
+    def _administered(self, query: Query[_R], question: _Question) -> Deferred[_R]:
+        """What the administration tells."""
+        way = toAdministration(current(self._endPort))
+        return self._agent.SubnAdmGet(query, way, **question.options)
+
     async def _ask(self, question: _Question, query: Query[Record]) -> Attribute:
-        record = await self._agent.SubnAdmGet(query, self._administration, **question.options)
+        record = await self._administered(query, question)
         content: Attribute = getattr(record, _RECODED[question.kind].field)
         return content
 
@@ -214,15 +219,14 @@ class SATransactor(RPCs):
         if node.nodeType is NodeType.SWITCH or number in (0, node.localPortNum) or number > node.numPorts:
             return None
         sibling = NodeRecord.query(nodeGUID=node.nodeGUID, localPortNum=number)
-        lid = (await self._agent.SubnAdmGet(sibling, self._administration, **question.options)).lid
+        lid = (await self._administered(sibling, question)).lid
         return _RECODED[PortInfo].record.query(endPortLID=lid, portNum=number)
 
     async def _nodeAt(self, lid: LID, question: _Question) -> NodeInfo:
         """What is at a LID."""
         node = question.remembered(self._nodes, lid)
         if node is None:
-            query = NodeRecord.query(lid=lid)
-            record = await self._agent.SubnAdmGet(query, self._administration, **question.options)
+            record = await self._administered(NodeRecord.query(lid=lid), question)
             node = self._nodes[lid] = record.nodeInfo
         return node
 
@@ -233,14 +237,13 @@ class SATransactor(RPCs):
             return path.dlid
         if path.drDLID != PERMISSIVE_LID:
             return path.drDLID
-        start = self._endPort.lid if path.drSLID == PERMISSIVE_LID else path.dlid
+        start = current(self._endPort).lid if path.drSLID == PERMISSIVE_LID else path.dlid
         lid = start
         for length, port in enumerate(path.drPath, 1):
             place = (start, path.drPath[:length])
             known = question.remembered(self._lids, place)
             if known is None:
-                query = LinkRecord.query(fromLID=lid, fromPort=port)
-                link = await self._agent.SubnAdmGet(query, self._administration, **question.options)
+                link = await self._administered(LinkRecord.query(fromLID=lid, fromPort=port), question)
                 known = self._lids[place] = link.toLID
             lid = known
         return lid

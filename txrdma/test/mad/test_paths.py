@@ -370,6 +370,16 @@ class ResolverTests(SynchronousTestCase):
         self.failureResultOf(resolver.resolve("nobody"), ValueError)
         self.assertEqual(len(agent.asked), 4)
 
+    def test_newManager(self) -> None:
+        """A resolver that is told where to look asks whoever is the manager now."""
+        agent = Administration(PathRecord=PathRecord(dlid=LID(5)))
+        end = [END_PORT]
+        resolver = SAPathResolver(agent, lambda: end[0])
+        for manager in (9, 12):
+            end[0] = replace(END_PORT, smLID=LID(manager))
+            self.successResultOf(resolver.resolve(THEIRS))
+        self.assertEqual([way.dlid for _, _, way in agent.asked], [9, 12])
+
     def test_noManager(self) -> None:
         """Where no manager is known, nobody can be asked."""
         resolver = SAPathResolver(Administration(), MADEndPort(GUID.fromInt(1), (OURS,)))

@@ -4,6 +4,7 @@ What is asked of nodes is asked of the subnet's administration instead, and the 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from twisted.internet.defer import Deferred, fail, succeed
@@ -296,6 +297,17 @@ class RouteTests(SynchronousTestCase):
         self.kinds()
         self.failureResultOf(self.ask(1, 4), MADError)
         self.assertEqual(self.kinds(), ["NodeRecord", "LinkRecord", "LinkRecord"])
+
+    def test_newManager(self) -> None:
+        """Where it is told what our port is, it asks whoever is the manager now, from where we are now."""
+        end = [END_PORT]
+        self.transactor = SATransactor(self.agent, lambda: end[0])
+        self.links[7, 1] = 20
+        for lid, manager in ((3, 9), (7, 12)):
+            end[0] = replace(END_PORT, lid=LID(lid), smLID=LID(manager))
+            self.assertEqual(self.successResultOf(self.ask(1)), SWITCH)
+        self.assertEqual([way.dlid for _, _, way, _ in self.agent.asked], [9, 9, 12, 12])
+        self.assertEqual([query.record.fromLID for _, query, _, _ in self.agent.asked[::2]], [3, 7])
 
     def test_nowhere(self) -> None:
         """A route that leads nowhere is the administration's error."""
