@@ -232,6 +232,25 @@ class DevicesTests(CommandsTestCase):
         self.assertEqual(int(ours["guid"].replace(":", ""), 16), int(found[1], 16))
         self.assertEqual({int(node["guid"].replace(":", ""), 16) for node in ours["nodes"]}, theirs)
 
+    async def test_slots(self) -> None:
+        """So are those of a vendor whose systems tell the slot, which is left out."""
+        systems = iter(("0x0005ad0001000001", "0x0005ad0002000001"))
+        text = re.sub(
+            "vendid=0x2c9\ndevid=0xc738\nsysimgguid=0x99", lambda _: self.slot(next(systems)), self.net
+        )
+        self.fabric.stop()
+        self.fabric = type(self.fabric)(text)
+        self.addCleanup(self.fabric.stop)
+        said = self.theirs("ibnetdiscover", "-g")
+        self.assertEqual(re.findall(r"^Chassis \d+ \(guid (\w+)\)$", said, re.MULTILINE), ["0x5ad0000000001"])
+        [ours] = (await self.told("discover"))["chassis"]
+        self.assertEqual((ours["guid"], len(ours["nodes"])), ("0005:ad00:0000:0001", 2))
+
+    @staticmethod
+    def slot(system: str) -> str:
+        """What a net file says of a switch there."""
+        return f"vendid=0x5ad\ndevid=0x5a07\nsysimgguid={system}"
+
     async def test_net(self) -> None:
         """ibsim makes nodes of the same systems, vendors and devices of what we print."""
         net = await self.said("discover", "--format", "net")
