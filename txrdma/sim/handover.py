@@ -98,7 +98,9 @@ class Candidate:
         )
 
     def control(self, command: int, info: SMInfo) -> int:
-        """Do what another one says; a command that its state has no use for is refused."""
+        """Do what a master says, or who takes over; a command that the state has no use for is refused."""
+        if command != ACKNOWLEDGE and info.smState is not SMState.MASTER:
+            return MADStatus.INVALID_FIELD
         states = {
             (SMState.STANDBY, DISABLE): SMState.NOT_ACTIVE,
             (SMState.STANDBY, DISCOVER): SMState.DISCOVERING,

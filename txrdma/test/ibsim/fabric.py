@@ -94,6 +94,22 @@ class Ibsim:
         self._start("opensm.out", settings, "ibsim-run", "opensm", *options)
         self._await("opensm.log", "SUBNET UP")
 
+    def standBy(self, host: str, configuration: str = "") -> None:
+        """Start another OpenSM, at a host, until it stands by."""
+        folder = self.folder / "standby"
+        folder.mkdir()
+        (folder / "opensm.conf").write_text(f"force_log_flush TRUE\n{configuration}\n")
+        settings = {"SIM_HOST": host, "OSM_CACHE_DIR": str(folder), "OSM_TMP_DIR": str(folder)}
+        options = ("-F", str(folder / "opensm.conf"), "-f", str(folder / "opensm.log"), "-s", "0")
+        self._start("standby.out", settings, "ibsim-run", "opensm", *options)
+        self._await("standby/opensm.log", "Entering STANDBY state")
+
+    def stopManager(self) -> None:
+        """End the first OpenSM."""
+        manager = self._processes.pop(1)
+        manager.terminate()
+        manager.wait(STOP_SECONDS)
+
     def _start(self, log: str, settings: Mapping[str, str], *words: str, console: int | None = None) -> None:
         with open(self.folder / log, "wb") as out:
             process = subprocess.Popen(

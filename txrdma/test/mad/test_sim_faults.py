@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -358,7 +359,7 @@ class StringTests(SynchronousTestCase):
         states = {end.node.identifier: one.state.name for end, one in port.fabric.sma.managers.items()}
         self.assertEqual(states, {"h00001": "MASTER", "h00002": "STANDBY"})
         agent = MADAgent(self.clock, port)
-        calls = [
+        calls: list[Deferred[Any]] = [
             agent.SubnGet(kind, route(1), modifier)
             for kind, modifier in ((smp.LedInfo, 0), (smp.ExtendedPortInfo, 1), (smp.PortInfo, 1))
         ]

@@ -29,8 +29,8 @@ class StandbyTests(FabricTestCase):
     def states(self) -> tuple[str, str]:
         return self.state("c").name, self.state("d").name
 
-    def command(self, name: str, command: int) -> Any:
-        return self.agent.SubnSet(smp.SMInfo(), IBPath(dlid=self.lid(name)), command)
+    def command(self, name: str, command: int, state: SMState = SMState.MASTER) -> Any:
+        return self.agent.SubnSet(smp.SMInfo(smState=state), IBPath(dlid=self.lid(name)), command)
 
     def smLID(self, name: str) -> int:
         return int.from_bytes(self.fabric.port(name).end.info[18:20], "big")
@@ -103,6 +103,7 @@ class StandbyTests(FabricTestCase):
         for command in (ACKNOWLEDGE, STANDBY, 0, 9):
             self.assertEqual(self.refused(self.command("c", command), MADError, 0).status, 0x1C)
         self.assertEqual(self.refused(self.command("d", DISABLE), MADError, 0).status, 0x1C)
+        self.assertEqual(self.refused(self.command("c", DISABLE, SMState.STANDBY), MADError, 0).status, 0x1C)
         self.assertEqual(self.refused(self.command("a", HANDOVER), MADError, 0).status, 0x0C)
         self.assertEqual(self.told(self.command("c", DISABLE), 0).smState, SMState.NOT_ACTIVE)
         self.fabric.silence("d")
