@@ -9,6 +9,7 @@ from typing import Any
 
 from harness import Target
 
+from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
 import txrdma.cm.messages  # noqa: F401  # so that its structures are known
@@ -23,7 +24,7 @@ from txrdma.mad.agent import MADAgent
 from txrdma.mad.attributes import allAttributes, ManagementClass, Method
 from txrdma.mad.dump import dumped
 from txrdma.mad.errors import MADFailure, MADRefusal
-from txrdma.mad.messages import formatOf, MADHeader, MADRequest, MADStatus, Notice, RMPPHeader
+from txrdma.mad.messages import formatOf, MADHeader, MADRequest, MADStatus, Notice, RMPPHeader, RMPPType
 from txrdma.mad.serving import MADServer
 from txrdma.mad.traps import describe, detailsOf
 from txrdma.testing.captures import names, packets
@@ -189,7 +190,7 @@ def _agent(raw: bytes) -> None:
     """Every call ends once, in an answer or in an error of its own, and nothing is left."""
     clock, port = Clock(), _Port()
     agent = MADAgent(clock, port, timeoutSeconds=1.0, retries=1)  # type: ignore[arg-type]  # it is one by shape
-    calls = [
+    calls: list[Deferred[Any]] = [
         agent.SubnGet(smp.NodeInfo, _THERE),
         agent.SubnGet(smp.PortInfo, IBDRPath(drPath=(1, 2)), 3),
         agent.SubnAdmGetTable(sa.NodeRecord, _THERE),
@@ -298,10 +299,12 @@ def _headers() -> Iterator[bytes]:
             yield b"\x00\x20" + datagram[24:56]
     yield b"".join(
         b"\x00\x20"
-        + RMPPHeader(version=1, type=kind, active=True, first=one == 1, last=one == 9, data1=one, data2=two)
+        + RMPPHeader(
+            version=1, type=RMPPType(kind), active=True, first=one == 1, last=one == 9, data1=one, data2=two
+        )
         .encode()
         .ljust(32, b"\0")
-        for kind, one, two in ((1, 1, 0), (1, 2, 0), (2, 1, 64), (2, 2, 64), (1, 9, 60), (4, 0, 0))  # type: ignore[misc]  # codes are numbers
+        for kind, one, two in ((1, 1, 0), (1, 2, 0), (2, 1, 64), (2, 2, 64), (1, 9, 60), (4, 0, 0))
     )
 
 

@@ -301,7 +301,7 @@ class Receiver:
         if ended is None and header.type is not RMPPType.DATA:
             ended = Ended(RMPPStatus.BAD_TYPE)
         number = header.data1
-        if ended is None and header.first != (number == 1):
+        if ended is None and (header.first != (number == 1) or number == 0):
             ended = Ended(RMPPStatus.INCONSISTENT_FIRST)
         if ended is not None:
             return self._refuse(ended)

@@ -81,6 +81,7 @@ class LyingTests(LongFaultTestCase):
         """A first segment that is not the first, and one of no number."""
         self.transferEnds(self.changed(26, b"\xfb", 1), RMPPStatus.INCONSISTENT_FIRST)
         self.transferEnds(self.changed(26, b"\xf9", 0), RMPPStatus.INCONSISTENT_FIRST)
+        self.transferEnds(self.changed(28, bytes(4), 1), RMPPStatus.INCONSISTENT_FIRST)
 
     def test_rest(self) -> None:
         """Other versions, types and status codes than there are."""
