@@ -148,7 +148,7 @@ class MADAgent(RPCs):
         self._patience: dict[int | None, float] = {}
         self._slow: dict[tuple[int, GID | LID], float] = {}
         self._tailPath: IBDRPath | None = None
-        self._tailKey = 0
+        self._tailKeys = keys
         self._tail = b""
         self._long = LongMessages(port.transactionIDBits)
         self._longTimer: IDelayedCall | None = None
@@ -235,12 +235,13 @@ class MADAgent(RPCs):
         identifier = call.identifier = self._newIdentifier()
         datagram = call.datagram = self._datagram(call, path, identifier)
         call.path = path
-        if call.rpc.answer is None:
+        rpc = call.rpc
+        if rpc.answer is None:
             self._send(datagram, path)
             return
         self._begin(call, self._seconds())
         try:
-            if call.rpc.method is not _GET_MULTI:
+            if rpc.method is not _GET_MULTI:
                 self._send(datagram, path, call.timeoutSeconds)
             elif self.port.doesRMPP:
                 self._send(whole(datagram, call.content), path, call.timeoutSeconds)
@@ -259,9 +260,9 @@ class MADAgent(RPCs):
         rpc, keys = call.rpc, call.keys
         if rpc.managementClass is _SUBN:
             if type(path) is IBDRPath and not call.content:
-                if path is not self._tailPath or keys.mkey != self._tailKey:
+                if path is not self._tailPath or keys is not self._tailKeys:
                     self._tail = directedTail(b"", path, keys.mkey)
-                    self._tailPath, self._tailKey = path, keys.mkey
+                    self._tailPath, self._tailKeys = path, keys
                 return directedPacket(
                     rpc.method, identifier, call.kind.attributeID, call.modifier, path, self._tail
                 )

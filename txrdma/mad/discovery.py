@@ -94,15 +94,25 @@ class _Question(Call):
 
     def answered(self, answer: object) -> None:
         """The node has told."""
-        self.sweep._told(self, answer, None)
+        sweep = self.sweep
+        if sweep._done is not None:
+            sweep.answered += 1
+            self.then(answer, self.path, self.about)
+        sweep._ended(self)
 
-    def failed(self, error: Exception) -> None:
+    def failed(self, error: BaseException) -> None:
         """It has not."""
-        self.sweep._told(self, None, error)
+        sweep = self.sweep
+        sweep._open.pop(self, None)
+        if sweep._done is not None:
+            sweep.answered += 1
+            sweep._failed(error, self)
+        sweep._ended(self)
 
     def fell(self, failure: Failure) -> None:
         """It has not, says a Deferred."""
-        self.sweep._told(self, None, failure.value)
+        assert failure.value is not None
+        self.failed(failure.value)
 
     def cancel(self) -> None:
         """Nobody wants to know any more."""
@@ -181,16 +191,11 @@ class Sweep:
             question.answer = agent.call("SubnGet", question.kind, question.path, question.modifier)
             question.answer.addCallbacks(question.answered, question.fell)
 
-    def _told(self, question: _Question, answer: Any, error: BaseException | None) -> None:
+    def _ended(self, question: _Question) -> None:
         waiting, opened = self._waiting, self._open
         opened.pop(question, None)
         if self._done is None:
             return
-        self.answered += 1
-        if error is None:
-            question.then(answer, question.path, question.about)
-        else:
-            self._failed(error, question)
         while waiting and len(opened) < self._maxOutstanding:
             self._send(waiting.popleft())
         if self.progress is not None:

@@ -148,12 +148,12 @@ class IbsimPort:
         """Send one; it waits here while ibsim is behind."""
         if len(datagram) != 256:
             raise InvalidRequest(f"a datagram has 256 bytes here, not {len(datagram)}")
-        isSMP = datagram[1] & 0x7F == 1
         if isinstance(path, IBDRPath):
             if path.drSLID != _PERMISSIVE or path.drDLID != _PERMISSIVE:
                 raise InvalidRequest("ibsim knows no directed routes with LID-routed parts")
             head = _DIRECTED_HEAD
         else:
+            isSMP = datagram[1] & 0x7F == 1
             to, by = (0, 0) if isSMP else (path.dqpn or 1, path.sqpn or 1)
             head = _ENVELOPE.pack(path.dlid, 0, to, by, 0, 256)
         self._waiting.append(head + datagram)
