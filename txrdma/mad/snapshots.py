@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol, TYPE_CHECKING
 
+from txrdma.error import WireError
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID
 from txrdma.mad.smp import SwitchInfo
-from txrdma.wire import WireError
 
 if TYPE_CHECKING:
     from txrdma.mad.fabric import Fabric, Node, Port
