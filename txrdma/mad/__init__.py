@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from txrdma.iba.path import MADEndPort as MADEndPort
     from txrdma.mad._frames import Keys as Keys
     from txrdma.mad.administered import AdministeredSweep as AdministeredSweep
+    from txrdma.mad.administered import LIDSweep as LIDSweep
     from txrdma.mad.agent import MADAgent as MADAgent
     from txrdma.mad.discovery import Sweep as Sweep
     from txrdma.mad.errors import MADClassError as MADClassError
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 _HOMES: Final = {
     "txrdma.iba.path": "IBDRPath IBPath MADEndPort",
     "txrdma.mad._frames": "Keys",
-    "txrdma.mad.administered": "AdministeredSweep",
+    "txrdma.mad.administered": "AdministeredSweep LIDSweep",
     "txrdma.mad.agent": "MADAgent",
     "txrdma.mad.discovery": "Sweep",
     "txrdma.mad.errors": "MADClassError MADError MADFailure MADRefusal MADTimeoutError MADTransferError",
