@@ -128,6 +128,13 @@ class UmadTests(MADCase):
         record("seconds until two attempts of 2 failed", round(time.monotonic() - began, 2))
         self.assertEqual(said, [os.strerror(110)] * 2)
 
+    def test_unreachable(self) -> None:
+        """What the kernel has no way to is not sent, and the error says so."""
+        path = replace(self.pathTo(1), sgid=None, dgid=GID.fromString("2001:db8::1"))
+        error = self.failure(self.open("umad:rxe0").PerformanceGet(PortCounters, path), InvalidRequest)
+        self.assertIn("the kernel refuses the datagram", str(error))
+        record("a destination without a route", str(error).rpartition(": ")[2])
+
     def test_recovers(self) -> None:
         """A server that answers only the second time is heard."""
         client, server = self.open("umad:rxe0", timeoutSeconds=1.0), self.open("umad:rxe1")

@@ -17,7 +17,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import WireError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID, QPN
-from txrdma.mad._frames import frame
+from txrdma.mad._frames import frame, Keys
 from txrdma.mad._long import (
     Delivered,
     Event,
@@ -31,7 +31,7 @@ from txrdma.mad._long import (
     Packet,
     Received,
 )
-from txrdma.mad._rmpp import LONGEST_MESSAGE, Receiver, TOTAL_SECONDS, WINDOW
+from txrdma.mad._rmpp import LONGEST_MESSAGE, Receiver, RESENDS, TOTAL_SECONDS, WINDOW
 from txrdma.mad.attributes import ManagementClass, Method
 from txrdma.mad.messages import RMPPHeader, RMPPStatus, RMPPType
 
@@ -355,6 +355,45 @@ class EndTests(SynchronousTestCase):
             client.received(said, FROM_SERVER, 1.0)
             self.assertEqual(client.outgoing(), [])
             self.failed(client, status)
+
+    def test_nobody(self) -> None:
+        """When nobody acknowledges it is given up, and who might hear it after all is told."""
+        server, client, _ = self.begin()
+        self.assertEqual(len(server.outgoing()), 4)
+        sent = 0
+        while (deadline := server.deadline()) is not None:
+            server.expired(deadline)
+            *again, last = server.outgoing()
+            sent += len(again)
+        self.assertEqual(sent, 3 * RESENDS)
+        self.failed(server, RMPPStatus.TOO_MANY_RETRIES)
+        said = self.told([last], Method.GET_TABLE_RESP, RMPPStatus.TOO_MANY_RETRIES, RMPPType.ABORT)
+        client.received(said, FROM_SERVER, 20.0)
+        self.assertTrue(self.failed(client, RMPPStatus.TOO_MANY_RETRIES).byPeer)
+
+    def test_classes(self) -> None:
+        """Each class has its own headers in every segment; lengths include what of them is behind RMPP's."""
+        for managementClass, room, behind in ((0x06, 192, 28), (0x32, 216, 4), (0x03, 200, 20)):
+            template = frame(managementClass, Method.GET_RESP, 77, 0x11, 0, b"", Keys(oui=0x001405, smKey=9))
+            server, client = LongMessages(), LongMessages()
+            server.send(template, bytes(range(200)) * 3, TO_CLIENT, 0.0)
+            datagrams = [packet.datagram for packet in server.outgoing()]
+            client.received(datagrams[0], FROM_SERVER, 0.0)
+            (answer,) = client.outgoing()
+            server.received(answer.datagram, FROM_CLIENT, 0.0)
+            datagrams += [packet.datagram for packet in server.outgoing()]
+            for datagram in datagrams[1:]:
+                client.received(datagram, FROM_SERVER, 0.0)
+            self.assertEqual(received(client.events()), [bytes(range(200)) * 3])
+            self.assertEqual(
+                {datagram[36 : 36 + behind] for datagram in datagrams}, {template[36 : 36 + behind]}
+            )
+            lengths = [rmpp(datagram).data2 for datagram in datagrams]
+            count = -(-600 // room)
+            self.assertEqual(len(lengths), count)
+            self.assertEqual(
+                (lengths[0], lengths[-1]), (600 + count * behind, 600 - (count - 1) * room + behind)
+            )
 
     def test_tooLong(self) -> None:
         """A table without end is stopped before it fills our memory."""
