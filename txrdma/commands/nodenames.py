@@ -56,7 +56,7 @@ def parseNodeNames(text: str, name: str = "node-name map") -> NodeNames:
         known = None if match is None else _named(match[2] or "")
         if match is None or known is None:
             raise InvalidRequest(f'{name}, line {number}: a GUID and a name, as 0x2c9000100d050 "leaf 3"')
-        guid = int(match[1], 0)
+        guid = int(match[1], 16 if match[1].startswith("0x") else 10)
         if known and guid < 1 << 64:
             names.setdefault(GUID.fromInt(guid), known)
     return NodeNames(names)

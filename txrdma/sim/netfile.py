@@ -28,6 +28,18 @@ _KINDS: Final = {
 }
 _NAMES: Final = {NodeType.SWITCH: "Switch", NodeType.CHANNEL_ADAPTER: "Hca", NodeType.ROUTER: "Rt"}
 _MOST_PORTS: Final = 254
+_MOST: Final = {
+    **dict.fromkeys(("switchguid", "caguid", "rtguid", "sysimgguid"), (1 << 64) - 1),
+    "vendid": 0xFFFFFF,
+    "devid": 0xFFFF,
+    "lid": 0xFFFF,
+    "lmc": 7,
+    "width": 0xFF,
+    "speed": 0xF,
+    "extspeed": 0xF,
+}
+"""The largest numbers that have room in a fabric."""
+
 _LANES: Final = {"1": 1, "4": 2, "8": 4, "12": 8}
 """Widths that are written by their lanes, and the mask of each; what else stands there is a mask."""
 
@@ -173,7 +185,7 @@ class _Parser:
         elif (match := _PORT.fullmatch(line)) is not None:
             self._link(number, *match.groups())
         elif (match := _SETTING.match(line)) is not None:
-            self._setting(match[1].lower(), int(match[2], 0))
+            self._setting(number, match[1].lower(), match[2])
         elif line.split()[0] not in ("module", "include", "do"):
             raise NetFileError(self._name, number, f"{line!r} has no meaning")
         else:
@@ -187,8 +199,12 @@ class _Parser:
         node = self._node = self._net.add(_KINDS[kind.lower()], int(ports), identifier)
         if (quoted := _QUOTED.search(rest)) is not None:
             node.description = quoted[1]
+            rest = rest[quoted.end() :]
         if (lid := _LID.search(rest)) is not None:
-            node.lid, node.lmc = int(lid[1]), int(lid[2] or 0)
+            node.lid, node.lmc = (
+                self._number(number, "lid", lid[1]),
+                self._number(number, "lmc", lid[2] or "0"),
+            )
         said, self._said = self._said, {}
         for key in _GUIDS.values():
             if key in said:
@@ -206,15 +222,28 @@ class _Parser:
         link = NetLink(peer, int(peerPort or 1))
         for letter, value in _OPTION.findall(rest.partition("#")[0]):
             if letter == "w":
-                link.width = _LANES.get(value, int(value, 0))
+                link.width = _LANES.get(value) or self._number(number, "width", value)
             elif letter == "s":
-                link.speed = int(value, 0)
+                link.speed = self._number(number, "speed", value)
             else:
-                link.extendedSpeed = int(value, 0)
+                link.extendedSpeed = self._number(number, "extspeed", value)
         node.links[int(port)] = link
         self._where[node.identifier, int(port)] = number
 
-    def _setting(self, key: str, value: int) -> None:
+    def _number(self, line: int, key: str, text: str) -> int:
+        """
+        A number that fits where it belongs.
+
+        @raise NetFileError: it does not.
+        """
+        value = int(text, 16 if text[:2].lower() == "0x" else 10)
+        most = _MOST.get(key)
+        if most is not None and value > most:
+            raise NetFileError(self._name, line, f"{key} is at most {most:#x}, not {text}")
+        return value
+
+    def _setting(self, line: int, key: str, text: str) -> None:
+        value = self._number(line, key, text)
         if key == "width":
             self._net.width = value
         elif key == "speed":

@@ -300,6 +300,9 @@ class NodeNamesTests(SynchronousTestCase):
 
     def test_parse(self) -> None:
         """GUIDs with names; comments and empty lines are nothing; other lines are told by number."""
+        self.assertEqual(
+            parseNodeNames("0200 decimal, though it begins with a 0").names.keys(), {GUID.fromInt(200)}
+        )
         names = parseNodeNames('\n# x\n0x1 "one"\n  0x00ff  "two words"   # said\n')
         self.assertEqual(names.names, {GUID.fromInt(1): "one", GUID.fromInt(255): "two words"})
         self.assertEqual(list(names.guids("one")), [GUID.fromInt(1)])

@@ -52,9 +52,25 @@ class NetFileTests(SynchronousTestCase):
             ('Hca 1 "a"\n\nHca 1 "a"', 3),
             ('Switch 2 "a"\n[1] "b"[1]\n\nHca 1 "b"\n[1] "a"[2]', 2),
             ("module x", 1),
+            ("speed=0x10", 1),
+            ("width=256", 1),
+            ("switchguid=0x10000000000000000", 1),
+            ('devid=0x10000\nHca 1 "a"', 1),
+            ('Hca 1 "a" # "a" lid 65536', 1),
+            ('Hca 1 "a" # "a" lid 1 lmc 8', 1),
+            ('Switch 2 "a"\n[1] "a"[2] w=256', 2),
+            ('Switch 2 "a"\n[1] "a"[2] s=16', 2),
+            ('Switch 2 "a"\n[1] "a"[2] e=0x10', 2),
         ):
             error = self.assertRaises(NetFileError, parseNet, text)
             self.assertIn(f"line {line}:", str(error), text)
+
+    def test_descriptions(self) -> None:
+        """What stands in a description is a description, whatever it looks like."""
+        net = parseNet('Hca 1 "a" # " lid 7 lmc 1" lid 2\n\nHca 1 "b" # " lid 9"\n\nvendid=010\nHca 1 "c"\n')
+        self.assertEqual([(node.lid, node.lmc) for node in net.nodes.values()], [(2, 0), (0, 0), (0, 0)])
+        self.assertEqual(net.nodes["c"].vendorID, 10)
+        self.assertEqual(parseNet(net.text()), net)
 
     def test_fatTrees(self) -> None:
         """Fat trees have the switches and links that they should, every port at most once."""
