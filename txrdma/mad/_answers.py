@@ -66,7 +66,7 @@ def redirected(path: IBPath, datagram: bytes) -> IBPath | None:
     """
     The path to whom an answer names instead of the one who was asked (IBA 13.4.8.1).
 
-    @return: None when it names nobody.
+    @return: None when it names nobody; without a LID where it names a GID only.
     @raise WireError: it is too short.
     """
     info = ClassPortInfo.decode(datagram, OFFSETS[datagram[1]])
@@ -75,10 +75,11 @@ def redirected(path: IBPath, datagram: bytes) -> IBPath | None:
         return None
     return IBPath(
         slid=path.slid,
-        dlid=LID(info.redirectLID) or path.dlid,
+        dlid=LID(info.redirectLID),
         serviceLevel=info.redirectServiceLevel,
         sgid=path.sgid,
         dgid=info.redirectGID if hasGID and (path.hasGRH or not info.redirectLID) else None,
+        hopLimit=path.hopLimit,
         trafficClass=info.redirectTrafficClass,
         flowLabel=info.redirectFlowLabel,
         pkey=PKey(info.redirectPKey) or path.pkey,

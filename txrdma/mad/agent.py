@@ -29,6 +29,7 @@ from txrdma.mad._transaction import Transaction, Transactions
 from txrdma.mad.attributes import Attribute, ManagementClass, Method, RPC, RPCS
 from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError, MADTransferError, silence
 from txrdma.mad.messages import ClassPortInfo, MAD_LENGTH, MADStatus, RMPPHeader, RMPPType
+from txrdma.mad.redirection import Redirections
 from txrdma.mad.rpcs import checkedKind, RPCs
 from txrdma.mad.sa import Query
 
@@ -36,6 +37,8 @@ _log = Logger()
 
 RETRIES: Final = 3
 MOST_REDIRECTIONS: Final = 4
+MOST_RESPONSE_TIME: Final = 22
+"""How long who is asked may ask us to wait, a time's code: 17 seconds; some say hours."""
 
 LONG_PATIENCE_SECONDS: Final = 10.0
 """How long the next piece of a long message is awaited, at least: Linux sends one again after 2 seconds."""
@@ -150,6 +153,7 @@ class MADAgent(RPCs):
         self._tailPath: IBDRPath | None = None
         self._tailKeys = keys
         self._tail = b""
+        self._redirections = Redirections(self, self._issueThere)
         self._long = LongMessages(port.transactionIDBits)
         self._longTimer: IDelayedCall | None = None
         self._longTimerAt = 0.0
@@ -224,6 +228,7 @@ class MADAgent(RPCs):
     def _forget(self, call: Call) -> None:
         """Nobody wants the answer any more."""
         self._transactions.end(call)
+        self._redirections.forget(call)
         if call.rpc.managementClass in RMPP_CLASSES and not self._closed:
             self._long.forget(call.datagram)
             self._longTurn()
@@ -292,7 +297,8 @@ class MADAgent(RPCs):
     def _learn(self, call: Call, said: ClassPortInfo) -> None:
         """How long this one takes to answer: remembered when that is longer than most do."""
         key = call.rpc.managementClass, call.path.dgid or call.path.dlid
-        longer = lifetimeSeconds(said.responseTimeValue) - lifetimeSeconds(RESPONSE_TIME)
+        code = min(said.responseTimeValue, MOST_RESPONSE_TIME)
+        longer = lifetimeSeconds(code) - lifetimeSeconds(RESPONSE_TIME)
         if longer > 0:
             self._slow[key] = longer
         else:
@@ -500,13 +506,20 @@ class MADAgent(RPCs):
             way = redirected(call.path, datagram)
             if way is not None and call.redirections < MOST_REDIRECTIONS:
                 call.redirections += 1
-                try:
-                    self._issue(call, way)
-                except RDMAError as error:
-                    call.failed(error)
+                if way.dlid or not self.port.endPort.lid:
+                    self._issueThere(call, way)
+                else:
+                    self._redirections.follow(call, way, self.port.endPort, status, datagram)
                 return
             why = " to nobody" if way is None else f" for the {call.redirections + 1}th time"
         call.failed(MADError(call.rpc, call.path, status, call.datagram, datagram, why))
+
+    def _issueThere(self, call: Call, path: IBPath) -> None:
+        """Send it to whom an answer has named."""
+        try:
+            self._issue(call, path)
+        except RDMAError as error:
+            call.failed(error)
 
     # Time.
 

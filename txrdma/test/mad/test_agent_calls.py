@@ -14,7 +14,7 @@ from txrdma.error import InvalidRequest, Refused
 from txrdma.iba.path import IBDRPath, IBPath, lifetimeSeconds, RESPONSE_TIME
 from txrdma.iba.types import LID, PKey, QPN
 from txrdma.mad._frames import Keys
-from txrdma.mad.agent import MADAgent
+from txrdma.mad.agent import MADAgent, MOST_RESPONSE_TIME
 from txrdma.mad.attributes import Method, RPCS
 from txrdma.mad.baseboard import BKeyInfo
 from txrdma.mad.congestion import CongestionInfo
@@ -271,6 +271,8 @@ class PatienceTests(SynchronousTestCase):
         self.near(self.patience(elsewhere), usual)
         self.told(8)
         self.near(self.patience(TO_2), usual)
+        self.told(31)  # more than two hours
+        self.assertLess(self.patience(TO_2), usual + lifetimeSeconds(MOST_RESPONSE_TIME))
 
     def test_pathSays(self) -> None:
         """A path that says how long the other end takes is believed."""
