@@ -238,7 +238,7 @@ def _readOne(field: Field, text: str) -> Any:
         if kind is bool:
             return _TRUTH[text.lower()]
         if isinstance(kind, type) and issubclass(kind, enum.Enum):
-            return _readCode(kind, text)
+            return _readCode(kind, text, field.width)
         if hasattr(kind, "fromString"):
             return kind.fromString(text)
         number = int(text, 0)
@@ -257,13 +257,16 @@ def _readBytes(field: Field, text: str) -> bytes:
     return raw.ljust(length, b"\0")
 
 
-def _readCode(kind: type[enum.Enum], text: str) -> enum.Enum:
+def _readCode(kind: type[enum.Enum], text: str, width: int) -> enum.Enum:
     """By name or number; flags by several names with commas between."""
     names = {name.lower(): member for name, member in kind.__members__.items()}
     said = text.lower()
     if said in names:
         return names[said]
-    return kind(int(text, 0))
+    number = int(text, 0)
+    if number >= 1 << width:
+        raise ValueError
+    return kind(number)
 
 
 def _wanted(field: Field) -> str:

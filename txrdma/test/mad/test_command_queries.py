@@ -451,6 +451,7 @@ class FieldsTests(SynchronousTestCase):
             (ServiceRecord, "serviceName", "x" * 65),
             (ServiceRecord, "serviceGID", "nowhere"),
             (PortInfo, "clientReregister", "perhaps"),
+            (PortInfo, "portState", "16"),
         ):
             error = self.assertRaises(InvalidRequest, assigned, kind, [(name, text)])
             self.assertIn(name, str(error))
