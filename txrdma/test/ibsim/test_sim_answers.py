@@ -12,6 +12,8 @@ Where they do not, ibsim is wrong, and each place is written down here:
   - ibsim's routers have GUID 0 unless the file says one. Ours are numbered as hosts are.
   - In ibsim a port becomes ACTIVE only when its peer is ARMED; in ours by request alone (IBA 7.2.7).
   - ibsim keeps a port's SubnetTimeOut at 31, whatever is set.
+  - ibsim passes over speeds that a port does not have, and over 30, no extended speed. Ours refuse the first
+    with status 0x1C, and take the second (IBA 14.2.5.6).
   - ibsim counts the datagrams of its clients in port counters; ours count what a test says.
 """
 
@@ -31,7 +33,7 @@ from txrdma.mad import pma, smp
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.attributes import Attribute
 from txrdma.mad.discovery import Sweep
-from txrdma.mad.errors import MADError
+from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.messages import ClassPortInfo
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.fattree import fatTree
@@ -101,7 +103,7 @@ class AnswersMixin(IbsimTestCase):
         )
         self.clock.pump([0] * 3)
         if not all(call.called for call in ours):
-            self.clock.pump([1] * 5)
+            self.clock.pump([1] * 30)
         return [(await _said(one), await _said(other)) for one, other in zip(theirs, ours, strict=True)]
 
     async def compare(self, questions: Iterable[Question], leaveOut: Container[str] = ()) -> int:
@@ -141,6 +143,8 @@ async def _said(call: Deferred[Any]) -> object:
         told = await call
     except MADError as error:
         return f"status {error.status:#06x}"
+    except MADFailure:
+        return "no answer"
     return told.toDict() if isinstance(told, Attribute) else told
 
 
@@ -267,6 +271,67 @@ class SettingAnswersTests(AnswersMixin):
                     )
                 )
             )
+
+
+class DepartureTests(AnswersMixin):
+    """The places above are as they are said to be: where ibsim and ours agree there is nothing to be said."""
+
+    net = TWO_SWITCHES
+    leaf = IBDRPath(drPath=(1,))
+
+    async def told(self, rpc: str, payload: Any, modifier: int = 0, path: IBPath = leaf) -> tuple[Any, Any]:
+        """What ibsim says, and what ours say."""
+        (answers,) = await self.ask([(rpc, payload, path, modifier)])
+        return answers
+
+    async def set(self, port: int, **values: Any) -> tuple[Any, Any]:
+        """Set in both the PortInfo that ibsim's port has, with other values."""
+        now = await self.theirAgent.SubnGet(smp.PortInfo, self.leaf, port)
+        fields = {field.name: getattr(now, field.name) for field in now.fields}
+        fields |= {"portState": 0, "portPhysicalState": 0, **values}
+        return await self.told("SubnSet", smp.PortInfo(**fields), port)
+
+    async def test_unknown(self) -> None:
+        """Attributes that ibsim does not know."""
+        theirs, ours = await self.told("SubnGet", smp.LedInfo)
+        self.assertEqual((theirs, ours), ("no answer", "status 0x000c"))
+
+    async def test_beyond(self) -> None:
+        """Blocks of tables beyond their capacity."""
+        for kind, modifier in (
+            (smp.LinearForwardingTable, 0x7800 // 64),
+            (smp.MulticastForwardingTable, 0x400 // 32),
+            (smp.SLtoVLMappingTable, 0x0909),
+        ):
+            theirs, ours = await self.told("SubnGet", kind, modifier)
+            self.assertIsInstance(theirs, dict, kind)
+            self.assertEqual(ours, "status 0x001c", kind)
+
+    async def test_speeds(self) -> None:
+        """Speeds that are not there, and that there shall be none."""
+        theirs, ours = await self.set(2, linkSpeedExtEnabled=8)
+        self.assertEqual((theirs["linkSpeedExtEnabled"], ours), (7, "status 0x001c"))
+        theirs, ours = await self.set(2, linkSpeedExtEnabled=30)
+        self.assertEqual((theirs["linkSpeedExtEnabled"], ours["linkSpeedExtEnabled"]), (7, 30))
+
+    async def test_active(self) -> None:
+        """A port becomes ACTIVE while its peer is not ARMED."""
+        theirs, ours = await self.set(2, portState=3)
+        self.assertEqual((theirs["portState"], ours["portState"]), ("ARMED", "ARMED"))
+        theirs, ours = await self.set(2, portState=4)
+        self.assertEqual((theirs, ours["portState"]), ("status 0x001c", "ACTIVE"))
+
+    async def test_time(self) -> None:
+        """SubnetTimeOut."""
+        told = await self.set(0, subnetTimeOut=18)
+        self.assertEqual([one["subnetTimeOut"] for one in told], [31, 18])
+
+    async def test_portZero(self) -> None:
+        """A route that ends by port 0 of a switch, and one that leaves a host by it."""
+        for path in (IBDRPath(drPath=(1, 0)), IBDRPath(drPath=(0,))):
+            theirs, ours = await self.told("SubnGet", smp.NodeInfo, 0, path)
+            self.assertIsInstance(theirs, dict, path)
+            self.assertEqual(ours, "no answer")
 
 
 class CounterAnswersTests(AnswersMixin):
