@@ -58,10 +58,13 @@ if TYPE_CHECKING:
 SM_KEY: Final = 1
 """Who has it is trusted: it sees who the members of groups are."""
 
-CAPABILITIES: Final = 0x2600
-"""Multicast, several paths at once, and port records by single bits of the capability mask."""
+CAPABILITIES: Final = 0x2700
+"""Optional records, multicast, several paths at once, port records by single bits of the capability mask."""
 
-_METHODS: Final = (Method.GET, Method.SET, Method.GET_TABLE, Method.DELETE, Method.GET_MULTI)
+_METHODS: Final = (
+    *(Method.GET, Method.SET, Method.GET_TABLE, Method.DELETE, Method.GET_MULTI),
+    Method.GET_TRACE_TABLE,
+)
 _CAPABILITY_BITS: Final = 1 << 31
 _BY_LID: Final = ("lid", "endPortLID", "fromLID")
 
@@ -117,6 +120,9 @@ class SubnetAdministration:
         mask = frame.componentMask
         if isinstance(wanted, sa.MultiPathRecord) and method is Method.GET_MULTI:
             return list(self._several(wanted, mask, request.data))
+        if isinstance(wanted, sa.TraceRecord) and method is Method.GET_TRACE_TABLE:
+            path = sa.PathRecord.decode(request.data.ljust(sa.PathRecord.size, b"\0"))
+            return list(self._paths.trace(path, mask))
         if not isinstance(wanted, Record):
             raise MADRefusal(MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
         if method is Method.SET or method is Method.DELETE:
@@ -156,6 +162,8 @@ class SubnetAdministration:
             return self.groups.records(isTrusted)
         if kind is sa.ServiceRecord:
             return self.services.records()
+        if kind is sa.ServiceAssociationRecord:
+            return self.services.associations()
         if kind is sa.InformInfoRecord:
             return self.subscriptions.records()
         return None

@@ -15,7 +15,14 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, LID
 from txrdma.mad.errors import MADRefusal
 from txrdma.mad.messages import InformInfo, Notice
-from txrdma.mad.sa import componentsOf, InformInfoRecord, MCMemberRecord, Record, ServiceRecord
+from txrdma.mad.sa import (
+    componentsOf,
+    InformInfoRecord,
+    MCMemberRecord,
+    Record,
+    ServiceAssociationRecord,
+    ServiceRecord,
+)
 from txrdma.mad.values import PathMTU, Rate, Selector
 
 NO_RESOURCES: Final = 0x0100
@@ -231,6 +238,11 @@ class Services:
                 yield record
             else:
                 yield changed(record, serviceLease=int(until - now))
+
+    def associations(self) -> Iterator[ServiceAssociationRecord]:
+        """The key and the name of each."""
+        for record in self.records():
+            yield ServiceAssociationRecord(serviceKey=record.serviceKey, serviceName=record.serviceName)
 
     def set(self, record: ServiceRecord, mask: int) -> ServiceRecord:
         """

@@ -12,7 +12,7 @@ from typing import Final
 
 from txrdma.iba.types import GID, GUID, LID
 from txrdma.iba.verbs import NodeType
-from txrdma.mad.sa import componentsOf, PathRecord
+from txrdma.mad.sa import componentsOf, PathRecord, TraceRecord
 from txrdma.mad.values import (
     EXTENDED_GIGABITS,
     GIGABITS,
@@ -26,12 +26,13 @@ from txrdma.mad.values import (
 )
 from txrdma.sim.madport import SUBNET_TIMEOUT
 from txrdma.sim.manager import GID_PREFIX
-from txrdma.sim.nodes import SimulatedPort
+from txrdma.sim.nodes import SimulatedNode, SimulatedPort
 from txrdma.sim.sma import sharesPartition, SubnetManagementAgents
 
 MOST_PATHS: Final = 100_000
 """More are not told at once."""
 
+_MOST_LINKS: Final = 64
 _MOST_HOPS: Final = 255
 """Of a path that leaves the subnet."""
 
@@ -94,6 +95,31 @@ class Paths:
         for source in sources:
             for target in targets:
                 yield from islice(self._between(source, target, wanted, said), most)
+
+    def trace(self, wanted: PathRecord, mask: int) -> Iterator[TraceRecord]:
+        """Every node on the first path that a query means (IBA 15.2.5.19)."""
+        path = next(self.find(wanted, mask), None)
+        port = None if path is None else self._portOf(path.slid)
+        if path is None or port is None:
+            return
+        entry: SimulatedPort | None = None
+        for _hop in range(_MOST_LINKS):
+            out = self._outOf(port, path.dlid, isFirst=entry is None)
+            yield _hopOf(port.node, entry, out)
+            if out is None or out.way is None:
+                return
+            entry = port = out.way
+
+    def _outOf(self, port: SimulatedPort, dlid: int, isFirst: bool) -> SimulatedPort | None:
+        """The port by which a packet that is at a node leaves it again; None where it stays."""
+        own = port.end
+        if own.lid <= dlid < own.lid + (1 << own.lmc):
+            return None
+        if not port.node.isSwitch:
+            return port if isFirst else None
+        table = self._linear(port)
+        number = table[dlid] if dlid < len(table) else 0xFF
+        return port.node.ports[number] if 0 < number < len(port.node.ports) else None
 
     def _routers(self, lid: int | None) -> list[SimulatedPort]:
         """By which router's port other subnets are reached: by the first one's."""
@@ -203,6 +229,19 @@ class Paths:
         if known is None:
             known = self._rates[key] = rateOf(port)
         return known
+
+
+def _hopOf(node: SimulatedNode, entry: SimulatedPort | None, out: SimulatedPort | None) -> TraceRecord:
+    """A node, and the ports by which a path comes and goes; 0 where it begins and ends."""
+    return TraceRecord(
+        gidPrefix=GID_PREFIX,
+        nodeType=node.kind,
+        nodeID=int(node.guid),
+        entryPortID=0 if entry is None else int(entry.guid),
+        exitPortID=0 if out is None else int(out.guid),
+        entryPort=0 if entry is None else entry.number,
+        exitPort=0 if out is None else out.number,
+    )
 
 
 def _byGigabits(rate: Rate) -> tuple[float, Rate]:

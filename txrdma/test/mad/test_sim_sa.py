@@ -74,7 +74,7 @@ class RecordTests(AdministrationTestCase):
             (sa.NodeRecord, 0x0400),
             (sa.PathRecord.query(sgid=self.gid("a"), dgid=GID(bytes(16))), 0x0300),
             (sa.PathRecord.query(numbPath=1), 0x0600),
-            (sa.ServiceAssociationRecord, 0x000C),
+            (sa.LinkSpeedWidthPairsTableRecord, 0x000C),
         ):
             error = self.refused(self.agent.SubnAdmGet(query, self.sa), MADError)
             self.assertEqual(error.status, status, query)
@@ -210,6 +210,47 @@ class PathTests(AdministrationTestCase):
         self.assertEqual(len(self.table(query)), 2)
 
 
+class TraceTests(AdministrationTestCase):
+    """The administration tells the nodes on a path."""
+
+    def trace(self, **wanted: Any) -> list[tuple[str, int, int]]:
+        query = sa.PathRecord.query(**wanted, numbPath=1)
+        asked = Filled(query.record.encode())
+        call = self.agent.SubnAdmGetTraceTable(asked, self.sa, componentMask=query.mask)
+        names = {int(node.guid): node.identifier for node in self.fabric.nodes.values()}
+        return [(names[one.nodeID], one.entryPort, one.exitPort) for one in self.told(call)]
+
+    def test_way(self) -> None:
+        """From node to node, by which port each is entered and left; by GIDs and by LIDs."""
+        out = self.fabric.linearOf(self.fabric.node("left"))[self.lid("c")]
+        way = [("a", 0, 1), ("left", 1, out), ("right", out, 1), ("c", 1, 0)]
+        self.assertEqual(self.trace(sgid=self.gid("a"), dgid=self.gid("c")), way)
+        self.assertEqual(self.trace(slid=self.lid("a"), dlid=self.lid("c")), way)
+
+    def test_ends(self) -> None:
+        """To and from a switch, and to itself."""
+        self.assertEqual(self.trace(slid=self.lid("left"), dlid=self.lid("a")), [("left", 0, 1), ("a", 1, 0)])
+        self.assertEqual(self.trace(slid=self.lid("a"), dlid=self.lid("left")), [("a", 0, 1), ("left", 1, 0)])
+        self.assertEqual(self.trace(slid=self.lid("a"), dlid=self.lid("a")), [("a", 0, 0)])
+
+    def test_nowhere(self) -> None:
+        """Where there is no path there is no trace."""
+        self.assertEqual(self.trace(slid=self.lid("a"), dlid=LID(999)), [])
+
+
+class Filled(sa.TraceRecord):
+    """Carries a path record."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, path: bytes) -> None:
+        super().__init__()
+        self.path = path
+
+    def encode(self) -> bytes:
+        return self.path
+
+
 class GroupTests(AdministrationTestCase):
     """Multicast groups come, have members, have ways, and go."""
 
@@ -274,6 +315,8 @@ class ServiceTests(AdministrationTestCase):
         offer = {"serviceID": 77, "serviceGID": self.gid("a"), "serviceName": b"files".ljust(64, b"\0")}
         self.told(self.agent.SubnAdmSet(sa.ServiceRecord.query(**offer), self.sa))
         self.assertEqual(self.one(sa.ServiceRecord.query(serviceID=77)).serviceGID, self.gid("a"))
+        (association,) = self.table(sa.ServiceAssociationRecord)
+        self.assertEqual(association.serviceName, offer["serviceName"])
         self.told(self.agent.SubnAdmDelete(sa.ServiceRecord.query(**offer), self.sa))
         self.assertEqual(self.table(sa.ServiceRecord), [])
 
