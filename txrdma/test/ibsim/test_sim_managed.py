@@ -252,3 +252,4 @@ class LargeTests(ManagedAnswersTests):
     """1,024 hosts, three levels of switches."""
 
     net = fatTree(1024).text()
+    timeout = 600
