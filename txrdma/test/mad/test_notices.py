@@ -14,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import DeviceUnavailable, ResourceExhausted
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GID, LID
+from txrdma.mad import sa
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.attributes import ManagementClass, Method
 from txrdma.mad.errors import MADRefusal
@@ -21,6 +22,7 @@ from txrdma.mad.messages import InformInfo, MADRequest, Notice
 from txrdma.mad.notices import Subscription
 from txrdma.mad.serving import MADServer
 from txrdma.test.mad.pairs import pass_, TO_1, TO_2, Wire
+from txrdma.test.mad.simulated import FabricTestCase, gmp
 from txrdma.test.mad.test_agent import Answers
 
 
@@ -213,3 +215,74 @@ class SubscriptionTests(SynchronousTestCase):
         self.subscription.start()
         pass_(self.clock, 1, 0.1)
         self.assertTrue(self.subscription.isStanding)
+
+
+class FabricTests(FabricTestCase):
+    """Subscriptions with the administration of a simulated fabric, whose manager may change."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.heard: list[int] = []
+        self.addCleanup(self.fabric.close)
+        self.server = MADServer(self.agent)
+        self.subscription = Subscription(
+            *(self.clock, self.agent, self.server, None),
+            lambda notice, path: self.heard.append(notice.trapNumber),
+        )
+
+    def records(self, administration: int) -> list[sa.InformInfoRecord]:
+        """Who has subscribed there."""
+        found: list[sa.InformInfoRecord] = self.told(
+            self.agent.SubnAdmGetTable(sa.InformInfoRecord, gmp(administration)), 1
+        )
+        return found
+
+    def test_events(self) -> None:
+        """A link that goes down is heard of, once; after the end nothing is."""
+        self.subscription.start()
+        self.pump(1)
+        self.assertTrue(self.subscription.isStanding)
+        self.assertEqual(len(self.records(self.lid("d"))), 1)
+        self.fabric.cut("c", 1)
+        self.pump(10)
+        self.assertEqual(sorted(self.heard), [65, 128])
+        self.subscription.stop()
+        self.pump(1)
+        self.fabric.heal("c", 1)
+        self.pump(10)
+        self.assertEqual(sorted(self.heard), [65, 128])
+        self.assertEqual(self.records(self.lid("d")), [])
+
+    def test_renewals(self) -> None:
+        """However often it is renewed, it is one."""
+        self.subscription.start()
+        self.pump(300)
+        self.assertEqual(len(self.records(self.lid("d"))), 1)
+
+    def test_handover(self) -> None:
+        """When the manager dies and another takes over, the subscription is with that one."""
+        self.fabric.standBy("c")
+        self.subscription.start()
+        self.pump(1)
+        self.fabric.silence("d")
+        self.pump(20)
+        self.assertTrue(self.subscription.isStanding)
+        self.assertEqual(len(self.records(self.lid("c"))), 1)
+        self.heard.clear()
+        self.fabric.cut("b", 2)
+        self.pump(10)
+        self.assertIn(128, self.heard)
+
+    def test_taken(self) -> None:
+        """One port's reports come to one of its attachments."""
+        self.subscription.start()
+        other = self.agentAt("a")
+        second = Subscription(
+            *(self.clock, other, MADServer(other), None), lambda notice, path: self.heard.append(0)
+        )
+        self.assertRaises(ResourceExhausted, second.start)
+        self.subscription.stop()
+        second.start()
+        self.pump(1)
+        self.assertTrue(second.isStanding)
+        self.told(second.stop(), 1)
