@@ -7,7 +7,7 @@ of the subnet's manager, so that long answers go by RMPP and notices by reports.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, TYPE_CHECKING
 
 from zope.interface import implementer
@@ -81,7 +81,7 @@ class SubnetAdministration:
         """@param port: the manager's."""
         self.asked = 0
         self._fabric = fabric
-        self._records = Records(self._ends, fabric.sma, tableOf)
+        self._records = Records(fabric.sma, tableOf)
         self._paths = Paths(self._ends, fabric.portOf, lambda port: tableOf(port.node), fabric.sma)
         self.groups = Groups(self._regrouped, self.notice, self._measure)
         self.services = Services(fabric.clock.seconds)
@@ -151,7 +151,7 @@ class SubnetAdministration:
             raise MADRefusal(MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
         else:
             adapters = Matcher(wanted, mask, (*leaveOut, *ONLY_OF_SWITCHES.get(kind, ())))
-            for raw in self._records.all(kind, self._place(wanted, mask), matcher, adapters):
+            for raw in self._records.all(kind, self._meant(wanted, mask), matcher, adapters):
                 record = kind.decode(raw)
                 if not leaveOut or _hasBits(wanted, record):
                     yield record
@@ -168,14 +168,16 @@ class SubnetAdministration:
             return self.subscriptions.records()
         return None
 
-    def _place(self, wanted: Record, mask: int) -> Callable[[SimulatedPort], bool]:
+    def _meant(self, wanted: Record, mask: int) -> Iterable[SimulatedPort]:
         """Which ends can be meant: with a LID that is one."""
         said = saidComponents(type(wanted), mask)
         for name in _BY_LID:
             if name in said:
                 port = self._fabric.portOf(getattr(wanted, name, 0))
-                return lambda one: one is port
-        return lambda one: True
+                manager = self._fabric.manager
+                isManaged = port is not None and manager is not None and manager.ports.get(port.lid) is port
+                return (port,) if port is not None and isManaged else ()
+        return self._ends()
 
     def _pathsOf(self, wanted: sa.PathRecord, mask: int) -> Iterator[sa.PathRecord]:
         said = saidComponents(sa.PathRecord, mask)

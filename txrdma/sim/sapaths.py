@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
-from txrdma.iba.types import GID, GUID, LID
+from txrdma.iba.types import GID, LID
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.sa import componentsOf, PathRecord, TraceRecord
 from txrdma.mad.values import (
@@ -27,7 +27,7 @@ from txrdma.mad.values import (
 from txrdma.sim.madport import SUBNET_TIMEOUT
 from txrdma.sim.manager import GID_PREFIX
 from txrdma.sim.nodes import SimulatedNode, SimulatedPort
-from txrdma.sim.sma import sharesPartition, SubnetManagementAgents
+from txrdma.sim.sma import GUID_INFO, sharesPartition, SubnetManagementAgents
 
 MOST_PATHS: Final = 100_000
 """More are not told at once."""
@@ -76,6 +76,7 @@ class Paths:
         self._portOf = portOf
         self._linear = linear
         self._sma = sma
+        self._byGUID: dict[bytes, SimulatedPort] = {}
         self._rates: dict[tuple[int, int, int], Rate] = {}
 
     def find(self, wanted: PathRecord, mask: int) -> Iterator[PathRecord]:
@@ -139,14 +140,15 @@ class Paths:
     def _withGID(self, gid: GID) -> SimulatedPort | None:
         if gid.raw[:8] != GID_PREFIX.to_bytes(8, "big"):
             return None
-        guid = GUID(gid.raw[8:])
-        for port in self._ends():
-            if port.guid == guid:
-                return port
-            for (attribute, _block), content in (port.tables or {}).items():
-                if attribute == 0x14 and guid.raw in (content[at : at + 8] for at in range(0, 64, 8)):
-                    return port
-        return None
+        guid = gid.raw[8:]
+        known = self._byGUID.get(guid)
+        if known is None or guid not in _guidsOf(known) or self._portOf(known.lid) is not known:
+            self._byGUID = {}
+            for port in self._ends():
+                for raw in _guidsOf(port):
+                    self._byGUID.setdefault(raw, port)
+            known = self._byGUID.get(guid)
+        return known
 
     def _between(
         self, source: SimulatedPort, target: SimulatedPort, wanted: PathRecord, said: set[str]
@@ -229,6 +231,14 @@ class Paths:
         if known is None:
             known = self._rates[key] = rateOf(port)
         return known
+
+
+def _guidsOf(port: SimulatedPort) -> Iterator[bytes]:
+    """The port's own, and its aliases."""
+    yield port.guid.raw
+    for (attribute, _block), content in (port.tables or {}).items():
+        if attribute == GUID_INFO:
+            yield from (guid for at in range(0, 64, 8) if any(guid := content[at : at + 8]))
 
 
 def _hopOf(node: SimulatedNode, entry: SimulatedPort | None, out: SimulatedPort | None) -> TraceRecord:

@@ -73,12 +73,9 @@ class Records:
 
     def __init__(
         self,
-        ends: Callable[[], Iterable[SimulatedPort]],
         sma: SubnetManagementAgents,
         linear: Callable[[SimulatedNode], bytearray],
     ) -> None:
-        """@param ends: all end ports that the manager knows."""
-        self._ends = ends
         self._sma = sma
         self._linear = linear
         self._makers: dict[type[Record], Callable[[SimulatedPort], Iterator[bytes]]] = {
@@ -103,21 +100,20 @@ class Records:
     def all(
         self,
         kind: type[Record],
-        at: Callable[[SimulatedPort], bool],
+        ends: Iterable[SimulatedPort],
         matcher: Matcher,
         adapters: Matcher,
     ) -> Iterator[bytes]:
         """
         Every record of a kind that is asked for.
 
-        @param at: whether those of an end port can be meant at all.
+        @param ends: the end ports whose records can be meant at all.
         @param adapters: tells which ones of nodes that are no switches are.
         """
         make = self._makers[kind]
-        for port in self._ends():
-            if at(port):
-                matches = (matcher if port.node.isSwitch else adapters).matches
-                yield from (raw for raw in make(port) if matches(raw))
+        for port in ends:
+            matches = (matcher if port.node.isSwitch else adapters).matches
+            yield from (raw for raw in make(port) if matches(raw))
 
     @staticmethod
     def _node(port: SimulatedPort) -> Iterator[bytes]:

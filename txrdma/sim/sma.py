@@ -37,6 +37,7 @@ class SMInfoKeeper(Protocol):
 
 GET: Final = 0x01
 SET: Final = 0x02
+GUID_INFO: Final = 0x0014
 PORT_INFO: Final = 0x0015
 SM_INFO: Final = 0x0020
 PKEY_TABLE: Final = 0x0016
@@ -87,7 +88,7 @@ class SubnetManagementAgents:
             0x0010: self._description,
             0x0011: self._nodeInfo,
             0x0012: self._switchInfo,
-            0x0014: self._guids,
+            GUID_INFO: self._guids,
             PORT_INFO: self._portInfo,
             PKEY_TABLE: self._pkeys,
             0x0017: self._lanes,
@@ -102,7 +103,7 @@ class SubnetManagementAgents:
         }
         self._sets: dict[int, Callable[[SimulatedNode, SimulatedPort, int, bytes], Result]] = {
             0x0012: self._setSwitchInfo,
-            0x0014: self._setGUIDs,
+            GUID_INFO: self._setGUIDs,
             PORT_INFO: self._setPortInfo,
             PKEY_TABLE: self._setPKeys,
             0x0017: self._setLanes,
@@ -189,7 +190,7 @@ class SubnetManagementAgents:
         end = port.end
         if modifier * 8 >= end.info[50]:
             return BAD_VALUE, b""
-        return 0, _kept(end, 0x0014, modifier, end.guid.raw + _NOTHING[8:] if modifier == 0 else _NOTHING)
+        return 0, _kept(end, GUID_INFO, modifier, end.guid.raw + _NOTHING[8:] if modifier == 0 else _NOTHING)
 
     @staticmethod
     def _portInfo(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
@@ -310,7 +311,7 @@ class SubnetManagementAgents:
             return BAD_VALUE, b""
         if modifier == 0:
             content = end.guid.raw + content[8:]  # the first one is the port's own
-        return _keep(end, 0x0014, modifier, content)
+        return _keep(end, GUID_INFO, modifier, content)
 
     def _setPortInfo(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
         wanted = _asked(node, port, modifier & _PORT_OF)
