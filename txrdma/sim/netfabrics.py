@@ -135,19 +135,30 @@ def _refine(node: Node, words: str, line: str) -> None:
         if info is not None and "enhanced port 0" in words:
             node.switchInfo = info.replace(enhancedPort0=True)
         if (guid := re.search(r"\((\w+)\)$", words)) is not None:
-            node.hear(0, GUID.fromInt(int(guid[1], 16)))
+            node.hear(0, _guid(guid[1]))
         return
     match = _PORT.match(line)
     port = None if match is None else node.known(int(match[1]))
     if match is None or port is None:
         return
     if match[2]:
-        node.hear(port.number, GUID.fromInt(int(match[2], 16)))
+        node.hear(port.number, _guid(match[2]))
     if (said := _LID.search(line)) is not None and not node.isSwitch:
         lid = int(said[1])
         port.raw = _with(port.raw, (16, 0, lid >> 8), (17, 0, lid & 255), (34, 0xF8, int(said[2]) & 7))
     if (said := _RATE.search(line)) is not None:
         _carries(port, _WIDTHS.get(said[1], 0), int(LaneSpeed.__members__.get(said[2], 0)))
+
+
+def _guid(digits: str) -> GUID:
+    """
+    A port's GUID, as it stands in parentheses.
+
+    @raise ValueError: that is longer than one.
+    """
+    if len(digits) > 16:
+        raise ValueError(f"{digits} is no port GUID")
+    return GUID.fromInt(int(digits, 16))
 
 
 def _carries(port: Port, width: int, speed: int) -> None:

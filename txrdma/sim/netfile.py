@@ -36,7 +36,7 @@ _MOST: Final = {
     "lmc": 7,
     "width": 0xFF,
     "speed": 0xF,
-    "extspeed": 0xF,
+    "extspeed": 0x1E,
 }
 """The largest numbers that have room in a fabric."""
 

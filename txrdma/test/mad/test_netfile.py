@@ -60,7 +60,7 @@ class NetFileTests(SynchronousTestCase):
             ('Hca 1 "a" # "a" lid 1 lmc 8', 1),
             ('Switch 2 "a"\n[1] "a"[2] w=256', 2),
             ('Switch 2 "a"\n[1] "a"[2] s=16', 2),
-            ('Switch 2 "a"\n[1] "a"[2] e=0x10', 2),
+            ('Switch 2 "a"\n[1] "a"[2] e=0x1f', 2),
         ):
             error = self.assertRaises(NetFileError, parseNet, text)
             self.assertIn(f"line {line}:", str(error), text)

@@ -155,6 +155,11 @@ class RoundTripTests(FabricTestCase):
         text = 'switchguid=0x1\nSwitch 2 "a"\n[1] "b"[1]\n\nswitchguid=0x1\nSwitch 2 "b"\n'
         self.assertIn("same GUID", str(self.assertRaises(ValueError, readFabric, text)))
 
+    def test_longGUID(self) -> None:
+        """What is too long for a port GUID is told."""
+        text = 'Switch 2 "a"\n[1](12345678901234567) "a"[2]\n'
+        self.assertIn("is no port GUID", str(self.assertRaises(ValueError, readFabric, text)))
+
 
 def made(
     fabric: Fabric, guid: int, vendor: int, device: int, system: int, name: str = "", ports: int = 4
