@@ -17,6 +17,7 @@ from math import inf
 from struct import Struct
 from typing import Final, NamedTuple, Union
 
+from txrdma.error import ResourceExhausted
 from txrdma.iba.path import IBPath, lifetimeSeconds
 from txrdma.iba.types import GID
 from txrdma.mad._rmpp import (
@@ -47,6 +48,9 @@ MOST_QUESTIONS: Final = 128
 
 MOST_REMEMBERED: Final = 8192
 """How many messages are known, with those that have come."""
+
+MOST_ANSWERS: Final = 256
+"""How many answers may be on their way: who asks need not say that he gets them."""
 
 _HEADER_AT: Final = 24
 _FLAGS_AT: Final = 26
@@ -201,9 +205,18 @@ class LongMessages:
         """
         Send a message.
 
+        An answer of which a part has arrived goes on, though the question came again.
+
         @param template: a whole datagram: its headers are those of each segment.
+        @raise ResourceExhausted: too many are on their way to others.
         """
         key = self._keyOfOurs(template, path)
+        if key.isAnswer:
+            before = self._outgoing.get(key)
+            if before is not None and before.sender.acknowledged and not before.sender.isDone:
+                return
+            if before is None and len(self._outgoing) >= MOST_ANSWERS:
+                raise ResourceExhausted(f"{len(self._outgoing)} long messages are on their way")
         question = self._incoming.get(key.opposite)
         window = 1 if question is None else question.answerWindow
         self._outgoing[key] = _Outgoing(template, message, path, now, window)

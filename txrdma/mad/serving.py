@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.error import RDMAError, WireError
+from txrdma.error import RDMAError, ResourceExhausted, WireError
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.interfaces import IMADHandler, IMADPort
 from txrdma.mad._frames import frame, Keys, managementPacket, NO_KEYS
@@ -279,6 +279,10 @@ class MADServer:
         datagram, message = _written(request, said, status)
         try:
             self._agent.answer(datagram, request.path.reverse(), message)
+        except ResourceExhausted as error:
+            _log.warn("no answer gets to {path}: {error}", path=request.path, error=error)
+            if message is not None:
+                self._answer(request, None, MADStatus.BUSY)
         except (RDMAError, ValueError) as error:
             _log.warn("no answer gets to {path}: {error}", path=request.path, error=error)
 

@@ -7,16 +7,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from twisted.internet.defer import CancelledError
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.types import GUID, LID
+from txrdma.mad._frames import frame
+from txrdma.mad._long import MOST_ANSWERS
 from txrdma.mad._rmpp import TOTAL_SECONDS
-from txrdma.mad.agent import LONG_PATIENCE_SECONDS
+from txrdma.mad.agent import LONG_PATIENCE_SECONDS, MADAgent
+from txrdma.mad.attributes import ManagementClass, Method
 from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError, MADTransferError
 from txrdma.mad.messages import RMPPStatus, RMPPType
 from txrdma.mad.sa import MultiPathRecord, NodeRecord, PathRecord
+from txrdma.mad.serving import MADServer
 from txrdma.mad.smp import NodeInfo
-from txrdma.test.mad.faulty import answer, FaultTestCase, header, RETRIES, segments
-from txrdma.test.mad.pairs import pass_, TO_2
+from txrdma.test.mad.faulty import answer, FaultTestCase, header, Peer, RETRIES, segments
+from txrdma.test.mad.pairs import pass_, TO_2, Wire
+from txrdma.test.mad.test_agent import Answers
 
 
 def table(count: int, seed: int = 0) -> bytes:
@@ -317,3 +324,56 @@ class OthersTests(LongFaultTestCase):
         for segment in segments(asked, table(2)):
             self.agent.received(segment, TO_2)
         self.assertEqual(len(self.succeeds(call)), 2)
+
+
+class AnsweringTests(SynchronousTestCase):
+    """Who asks a server for tables, again and again, and never says that he has them."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.wire = Wire(self.clock)
+        self.peer = Peer(self.wire.ports[0])
+        self.agent = MADAgent(self.clock, self.wire.ports[1])
+        self.records = [NodeRecord(lid=LID(number + 1)) for number in range(100)]
+        self.answers = Answers(lambda request: list(self.records))
+        MADServer(self.agent).handle(ManagementClass.SUBN_ADM, self.answers, (Method.GET_TABLE,))
+
+    def ask(self, transaction: int) -> list[bytes]:
+        """What comes for it."""
+        self.peer.asked.clear()
+        self.peer.port.send(
+            frame(ManagementClass.SUBN_ADM, Method.GET_TABLE, transaction, 0x11, 0, b""), TO_2
+        )
+        pass_(self.clock, 0.01)
+        return self.peer.asked
+
+    def test_again(self) -> None:
+        """A question that comes again while its answer is on its way does not begin that anew."""
+        (first,) = self.ask(7)
+        self.peer.port.send(answer(first, at3=b"\x12", at24=header(2, 1, 10)), TO_2)
+        pass_(self.clock, 0.01)
+        self.records = self.records[:50]  # the fabric has changed
+        self.assertEqual(self.ask(7), [])
+        self.peer.port.send(answer(first, at3=b"\x12", at24=header(2, 10, 100)), TO_2)
+        pass_(self.clock, 0.01)
+        numbers = [int.from_bytes(datagram[28:32], "big") for datagram in self.peer.asked]
+        self.assertEqual(numbers, list(range(11, 57)))
+
+    def test_unheard(self) -> None:
+        """One whose answer nobody has heard of yet is answered anew."""
+        self.ask(7)
+        self.records = self.records[:1]
+        (only,) = self.ask(7)
+        self.assertEqual(only[26] & 7, 7)
+
+    def test_many(self) -> None:
+        """Not more answers are kept than a server can: it is busy then, until others have ended."""
+        for number in range(MOST_ANSWERS):
+            self.assertTrue(all(one[26] & 1 for one in self.ask(1 + number)))
+        (busy,) = [one for one in self.ask(5000) if one[14:16] == (5000).to_bytes(2, "big")]
+        self.assertEqual((busy[4:6], busy[26] & 1), (b"\0\1", 0))
+        pass_(self.clock, 200, 0.1)
+        self.assertEqual(self.agent._long._outgoing, {})
+        self.assertEqual(self.ask(5001)[0][4:6], b"\0\0")
+        pass_(self.clock, 200, 0.1)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
