@@ -232,6 +232,9 @@ def read(field: Field, text: str) -> Any:
 
 def _readOne(field: Field, text: str) -> Any:
     kind = field.type
+    if isinstance(kind, type) and issubclass(kind, Layout):
+        inner = ", ".join(f"{field.name}.{one.name}" for one in kind.fields if not one.reserved)
+        raise InvalidRequest(f"{field.name} has fields of its own: {inner}")
     try:
         if kind is bytes:
             return _readBytes(field, text)

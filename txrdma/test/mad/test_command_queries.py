@@ -452,6 +452,7 @@ class FieldsTests(SynchronousTestCase):
             (ServiceRecord, "serviceGID", "nowhere"),
             (PortInfo, "clientReregister", "perhaps"),
             (PortInfo, "portState", "16"),
+            (NodeRecord, "nodeDescription", "7"),
         ):
             error = self.assertRaises(InvalidRequest, assigned, kind, [(name, text)])
             self.assertIn(name, str(error))
