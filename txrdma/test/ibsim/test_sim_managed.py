@@ -167,7 +167,9 @@ class ManagedTestCase(AnswersMixin):
 
 
 class ManagedAnswersTests(ManagedTestCase):
-    """Two switches."""
+    """Two switches; of what OpenSM can set as much as possible is not what it was."""
+
+    smConfiguration = "qos TRUE\nqos_high_limit 7\nlmc 1\nsubnet_prefix 0xfec0000000000001"
 
     async def test_everything(self) -> None:
         """Each attribute of subnet and of performance management, by the LIDs that OpenSM gave."""
