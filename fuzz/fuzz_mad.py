@@ -14,9 +14,10 @@ from twisted.internet.task import Clock
 
 import txrdma.cm.messages  # noqa: F401  # so that its structures are known
 from txrdma.error import DeviceUnavailable, WireError
+from txrdma.iba import linkheaders
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, QPN
-from txrdma.mad import baseboard, congestion, devices, pma, sa, smp, vendor  # noqa: F401  # so too
+from txrdma.mad import baseboard, congestion, devices, messages, pma, rmppformats, sa, smp, vendor  # noqa: F401  # so too
 from txrdma.mad._frames import frame
 from txrdma.mad._long import isLong, LongMessages
 from txrdma.mad._rmpp import Receiver, Sender
@@ -28,7 +29,14 @@ from txrdma.mad.messages import formatOf, MADHeader, MADRequest, MADStatus, Noti
 from txrdma.mad.serving import MADServer
 from txrdma.mad.traps import describe, detailsOf
 from txrdma.testing.captures import names, packets
+from txrdma.wire import Layout
 
+_LAYOUTS = [
+    kind
+    for module in (linkheaders, rmppformats, messages)
+    for _, kind in sorted(vars(module).items())
+    if isinstance(kind, type) and issubclass(kind, Layout) and hasattr(kind, "size")
+]
 _KINDS = [allAttributes()[key] for key in sorted(allAttributes())]
 _LENGTH = 256
 
@@ -51,6 +59,20 @@ def _structure(raw: bytes) -> None:
     if isinstance(value, Notice):
         describe(value)
         detailsOf(value)
+
+
+def _layout(raw: bytes) -> None:
+    """The same of headers, which carry no attribute."""
+    if not raw:
+        return
+    kind = _LAYOUTS[raw[0] % len(_LAYOUTS)]
+    try:
+        value = kind.decode(raw[1:])
+    except WireError:
+        return
+    repr(value)
+    if kind.decode(value.encode()) != value or value.encode() != raw[1 : 1 + kind.size]:
+        raise AssertionError(f"{value!r} is written otherwise")
 
 
 def _frame(raw: bytes) -> None:
@@ -286,6 +308,11 @@ def _structures() -> Iterator[bytes]:
         yield bytes((number,)) + bytes(range(1, 256))[: kind.size].ljust(kind.size, b"\xff")
 
 
+def _layouts() -> Iterator[bytes]:
+    for number, kind in enumerate(_LAYOUTS):
+        yield bytes((number,)) + bytes(range(1, 256))[: kind.size].ljust(kind.size, b"\xff")
+
+
 def _conversations() -> Iterator[bytes]:
     every = b"".join(b"\x01\xff" + datagram for datagram in _recorded())
     yield every
@@ -310,6 +337,7 @@ def _headers() -> Iterator[bytes]:
 
 TARGETS = {
     "structure": Target(_structure, _structures),
+    "MAD header": Target(_layout, _layouts),
     "MAD frame": Target(_frame, _frames),
     "RMPP receiver": Target(_receiver, _headers),
     "RMPP sender": Target(_sender, _headers),

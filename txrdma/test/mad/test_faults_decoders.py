@@ -78,6 +78,7 @@ def _promise(family: str, name: str) -> Callable[[DecoderTests], None]:
 NAMES = {
     "fuzz_mad": (
         "structure",
+        "MAD header",
         "MAD frame",
         "RMPP receiver",
         "RMPP sender",
