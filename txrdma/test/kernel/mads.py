@@ -13,20 +13,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from zope.interface import implementer
-
 from twisted.internet.defer import Deferred
 from twisted.internet.epollreactor import EPollReactor
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, QPN
-from txrdma.interfaces import IMADHandler
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.attributes import ManagementClass, Method
 from txrdma.mad.messages import MADRequest
 from txrdma.mad.ports import openMADPort
 from txrdma.mad.serving import MADServer
+from txrdma.test.mad.pairs import Answers
 
 PERFORMANCE = ManagementClass.PERFORMANCE
 ADMINISTRATION = ManagementClass.SUBN_ADM
@@ -62,19 +60,6 @@ def _isTentative(device: str) -> bool:
 def unknown(*args: object) -> int:
     """An ioctl of a kernel that is too old for it."""
     raise OSError(errno.ENOTTY, "Inappropriate ioctl for device")
-
-
-@implementer(IMADHandler)
-class Answers:
-    """Answers by what the test says."""
-
-    def __init__(self, how: Callable[[MADRequest], object]) -> None:
-        self.how = how
-        self.asked: list[MADRequest] = []
-
-    def handle(self, request: MADRequest) -> object:
-        self.asked.append(request)
-        return self.how(request)
 
 
 class MADCase(SynchronousTestCase):

@@ -1,5 +1,5 @@
 """
-Two management ports joined by a wire that may lose, on a Clock.
+Two management ports joined by a wire that may lose, on a Clock; and a handler.
 """
 
 from __future__ import annotations
@@ -14,7 +14,25 @@ from twisted.internet.task import Clock
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.iba.verbs import Buffer
-from txrdma.interfaces import IMADPort, IMADReceiver
+from txrdma.interfaces import IMADHandler, IMADPort, IMADReceiver
+from txrdma.mad.messages import MADRequest
+
+
+@implementer(IMADHandler)
+class Answers:
+    """
+    Answers by what the test says.
+
+    @ivar asked: every request.
+    """
+
+    def __init__(self, how: Callable[[MADRequest], object]) -> None:
+        self.how = how
+        self.asked: list[MADRequest] = []
+
+    def handle(self, request: MADRequest) -> object:
+        self.asked.append(request)
+        return self.how(request)
 
 
 @implementer(IMADPort)

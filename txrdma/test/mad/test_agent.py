@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -17,7 +16,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GUID, LID, QPN
-from txrdma.interfaces import IMADAgent, IMADHandler, IMADReceiver
+from txrdma.interfaces import IMADAgent, IMADReceiver
 from txrdma.mad._frames import frame
 from txrdma.mad._long import LongMessages
 from txrdma.mad._rmpp import WINDOW
@@ -29,20 +28,7 @@ from txrdma.mad.pma import PortCounters
 from txrdma.mad.sa import MultiPathRecord, NodeRecord, PathRecord
 from txrdma.mad.serving import MADServer
 from txrdma.mad.smp import NodeInfo, SwitchInfo
-from txrdma.test.mad.pairs import pass_, TO_2, Wire
-
-
-@implementer(IMADHandler)
-class Answers:
-    """Answers by what the test says."""
-
-    def __init__(self, how: Callable[[MADRequest], object]) -> None:
-        self.how = how
-        self.asked: list[MADRequest] = []
-
-    def handle(self, request: MADRequest) -> object:
-        self.asked.append(request)
-        return self.how(request)
+from txrdma.test.mad.pairs import Answers, pass_, TO_2, Wire
 
 
 class AgentTests(SynchronousTestCase):

@@ -22,8 +22,7 @@ from txrdma.mad.sa import MultiPathRecord, NodeRecord, PathRecord
 from txrdma.mad.serving import MADServer
 from txrdma.mad.smp import NodeInfo
 from txrdma.test.mad.faulty import answer, FaultTestCase, header, Peer, RETRIES, segments
-from txrdma.test.mad.pairs import pass_, TO_2, Wire
-from txrdma.test.mad.test_agent import Answers
+from txrdma.test.mad.pairs import Answers, pass_, TO_2, Wire
 
 
 def table(count: int, seed: int = 0) -> bytes:

@@ -21,9 +21,8 @@ from txrdma.mad.errors import MADRefusal
 from txrdma.mad.messages import InformInfo, MADRequest, Notice
 from txrdma.mad.notices import Subscription
 from txrdma.mad.serving import MADServer
-from txrdma.test.mad.pairs import pass_, TO_1, TO_2, Wire
+from txrdma.test.mad.pairs import Answers, pass_, TO_1, TO_2, Wire
 from txrdma.test.mad.simulated import FabricTestCase, gmp
-from txrdma.test.mad.test_agent import Answers
 
 
 class SubscriptionTests(SynchronousTestCase):

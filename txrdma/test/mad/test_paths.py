@@ -30,7 +30,8 @@ from txrdma.mad.serving import MADServer
 from txrdma.mad.values import PathMTU
 from txrdma.mad.verbsport import VerbsPort
 from txrdma.soft.device import openSoftDevice
-from txrdma.test.mad.test_verbsport import Answers, VerbsPortCase
+from txrdma.test.mad.pairs import Answers
+from txrdma.test.mad.test_verbsport import VerbsPortCase
 
 OURS = GID.fromString("fe80::1")
 THEIRS = GID.fromString("fe80::2")

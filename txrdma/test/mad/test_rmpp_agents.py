@@ -9,14 +9,12 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from zope.interface import implementer
 
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, GUID, LID
-from txrdma.interfaces import IMADHandler
 from txrdma.mad import _rmpp
 from txrdma.mad._frames import frame
 from txrdma.mad._long import LongMessages
@@ -28,26 +26,13 @@ from txrdma.mad.pma import PortCounters
 from txrdma.mad.sa import MultiPathRecord, NodeRecord, PathRecord
 from txrdma.mad.serving import MADServer
 from txrdma.mad.smp import NodeDescription
-from txrdma.test.mad.pairs import pass_, TO_2, Wire, WiredPort
+from txrdma.test.mad.pairs import Answers, pass_, TO_2, Wire, WiredPort
 from txrdma.test.mad.test_umad import UmadCase
 
 ADMINISTRATION = ManagementClass.SUBN_ADM
 SOME = [GID.fromParts(0xFE80 << 48, GUID.fromInt(number)) for number in range(254)]
 QUESTION = MultiPathRecord.between(SOME[:100], SOME[100:], numbPath=7, reversible=True)
 PATHS = [PathRecord(dlid=LID(number)) for number in range(300)]
-
-
-@implementer(IMADHandler)
-class Answers:
-    """Answers by what the test says."""
-
-    def __init__(self, how: Callable[[MADRequest], object]) -> None:
-        self.how = how
-        self.asked: list[MADRequest] = []
-
-    def handle(self, request: MADRequest) -> object:
-        self.asked.append(request)
-        return self.how(request)
 
 
 class BadWire(Wire):

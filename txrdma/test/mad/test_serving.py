@@ -27,8 +27,7 @@ from txrdma.mad.serving import ANSWER_SECONDS, MADServer, MOST_PENDING
 from txrdma.mad.smp import NodeInfo
 from txrdma.mad.vendor import OpenIBPing
 from txrdma.test.mad.faulty import assertEmpty
-from txrdma.test.mad.pairs import pass_, TO_2, Wire
-from txrdma.test.mad.test_agent import Answers
+from txrdma.test.mad.pairs import Answers, pass_, TO_2, Wire
 
 PERFORMANCE, SA, PING = ManagementClass.PERFORMANCE, ManagementClass.SUBN_ADM, 0x32
 

@@ -32,8 +32,7 @@ from txrdma.mad.schedule import MADSchedule
 from txrdma.mad.serving import MADServer
 from txrdma.mad.smp import NodeInfo
 from txrdma.test.mad.faulty import assertEmpty
-from txrdma.test.mad.pairs import TO_1, TO_2, Wire
-from txrdma.test.mad.test_agent import Answers
+from txrdma.test.mad.pairs import Answers, TO_1, TO_2, Wire
 
 SEED = int(os.environ.get("SOAK_SEED", "4"))
 CALLS = int(os.environ.get("SOAK_CALLS", "6000"))

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -22,7 +21,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.path import GMP_QKEY, IBDRPath, IBPath
 from txrdma.iba.types import GID, LID, PKey, QPN
-from txrdma.interfaces import IMADHandler, IMADPort
+from txrdma.interfaces import IMADPort
 from txrdma.mad import registration, umad
 from txrdma.mad._frames import frame
 from txrdma.mad.agent import MADAgent
@@ -38,25 +37,13 @@ from txrdma.mad.umad import UmadPort
 from txrdma.mad.vendor import OpenIBPing
 from txrdma.ports import getEndPort
 from txrdma.test.mad.fakekernel import FakeKernel
+from txrdma.test.mad.pairs import Answers
 from txrdma.test.pingpongs import ReadingClock
 from txrdma.test.sysfs import INFINIBAND, MLX5, ROCE, SysFS
 
 PERFORMANCE = ManagementClass.PERFORMANCE
 ADMINISTRATION = ManagementClass.SUBN_ADM
 GIDS = ("fe80::1", "fe80::2")
-
-
-@implementer(IMADHandler)
-class Answers:
-    """Answers by what the test says."""
-
-    def __init__(self, how: Callable[[MADRequest], object]) -> None:
-        self.how = how
-        self.asked: list[MADRequest] = []
-
-    def handle(self, request: MADRequest) -> object:
-        self.asked.append(request)
-        return self.how(request)
 
 
 class UmadCase(SynchronousTestCase):

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from twisted.internet.defer import Deferred
@@ -36,7 +35,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import IAddressHandle, IMADHandler, IMADPort
+from txrdma.interfaces import IAddressHandle, IMADPort
 from txrdma.mad._choices import partitionIndex, sourceIndex
 from txrdma.mad._frames import frame
 from txrdma.mad.agent import MADAgent
@@ -51,23 +50,11 @@ from txrdma.mad.verbsport import Arrival, HANDLES, IReactor, SENDS, VerbsPort
 from txrdma.sim.network import Faults, SimulatedNetwork
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.strings import SoftDeviceStringParser
+from txrdma.test.mad.pairs import Answers
 from txrdma.test.pingpongs import ReadingClock
 
 PERFORMANCE = ManagementClass.PERFORMANCE
 ADMINISTRATION = ManagementClass.SUBN_ADM
-
-
-@implementer(IMADHandler)
-class Answers:
-    """Answers by what the test says."""
-
-    def __init__(self, how: Callable[[MADRequest], object]) -> None:
-        self.how = how
-        self.asked: list[MADRequest] = []
-
-    def handle(self, request: MADRequest) -> object:
-        self.asked.append(request)
-        return self.how(request)
 
 
 class VerbsPortCase(SynchronousTestCase):
