@@ -24,6 +24,7 @@ from txrdma.commands.fabrics import field as nameAndValue
 from txrdma.commands.nodenames import NodeNames
 from txrdma.commands.options import columns
 from txrdma.commands.rows import showRows
+from txrdma.commands.tracerecords import traceOf
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import GID, GUID
 from txrdma.mad import sa
@@ -37,6 +38,7 @@ _EXACTLY: Final = "EXACTLY"
 _SELECTED: Final = ("mtu", "rate", "packetLifeTime")
 """Components that mean nothing without their selector (IBA 15.2.5.16)."""
 
+_ABOUT_PATHS: Final = (sa.PathRecord, sa.MultiPathRecord, sa.TraceRecord)
 _CAPABILITY_BITS: Final = 1 << 31
 """Attribute modifier: ports that have these capabilities, whatever others (IBA 15.2.5.3)."""
 
@@ -107,7 +109,7 @@ _NAMED: Final = (
         "lid outputPortNum blockNum",
     ),
     Kind(sa.MCMemberRecord, ("MCMemberRecord", "MCMR"), "mgid portGID", _MEMBER),
-    Kind(sa.TraceRecord, ("TraceRecord", "TR")),
+    Kind(sa.TraceRecord, ("TraceRecord", "TR"), "slid dlid"),
     Kind(sa.MultiPathRecord, ("MultiPathRecord", "MPR")),
     Kind(sa.ServiceAssociationRecord, ("ServiceAssociationRecord", "SAR"), "serviceKey serviceName"),
     Kind(sa.InformInfoRecord, ("InformInfoRecord", "IIR"), "subscriberGID"),
@@ -222,12 +224,12 @@ class CommandOptions(FabricOptions):
             self["columns"] = self["columns"] or ",".join(view.columns.split())
         self["table"] = self["table"] or bool(self["columns"])
         record = self["kind"].record
-        if (self["from"] or self["to"]) and record not in (sa.PathRecord, sa.MultiPathRecord):
+        if (self["from"] or self["to"]) and record not in _ABOUT_PATHS:
             raise usage.UsageError(f"--from and --to are for PathRecord, not for {self['kind'].names[0]}")
         if record is sa.MultiPathRecord and not (self["from"] and self["to"]):
             raise usage.UsageError("MultiPathRecord: say --from and --to, each once or several times")
-        if record is sa.PathRecord and max(len(self["from"]), len(self["to"])) > 1:
-            raise usage.UsageError("PathRecord has one --from and one --to; MultiPathRecord may have several")
+        if record is not sa.MultiPathRecord and max(len(self["from"]), len(self["to"])) > 1:
+            raise usage.UsageError("a path has one --from and one --to; MultiPathRecord may have several")
 
 
 def _pairs(kind: Kind, text: str) -> Iterable[Pair]:
@@ -317,7 +319,10 @@ async def _asked(session: Session) -> list[Any]:
     records: list[Any] = []
     for pairs in view.queries if view is not None else ((),):
         completed = await _completed(session, kind, [*pairs, *options["components"]])
-        query = queried(kind.record, completed)
+        isTrace = kind.record is sa.TraceRecord  # it is asked for by the path that is to be traced
+        query = queried(sa.PathRecord if isTrace else kind.record, completed)
+        if isTrace:
+            query = traceOf(query)
         if kind.record is sa.MultiPathRecord:
             query = await _between(session, query)
         records += await _answered(session, rpc, query, 0 if view is None else view.modifier)
@@ -392,13 +397,14 @@ async def _completed(session: Session, kind: Kind, pairs: list[Pair]) -> list[Pa
     """
     options = session.options
     names = {name.lower() for name, _ in pairs}
-    masks, _owned = sa.componentsOf(kind.record)  # type: ignore[arg-type]  # only records come here
+    isPath = kind.record in (sa.PathRecord, sa.TraceRecord)
+    masks, _owned = sa.componentsOf(sa.PathRecord if isPath else kind.record)  # type: ignore[arg-type]  # records
     pairs = pairs + [
         (f"{name}Selector", _EXACTLY)
         for name in _SELECTED
         if name.lower() in names and f"{name}Selector".lower() not in names and f"{name}Selector" in masks
     ]
-    if kind.record is not sa.PathRecord:
+    if not isPath:
         return pairs
     for option, component in (("from", "slid"), ("to", "dlid")):
         for target in options[option]:

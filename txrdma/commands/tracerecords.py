@@ -15,7 +15,7 @@ from txrdma.mad.errors import MADError
 from txrdma.mad.messages import ClassPortInfo
 from txrdma.mad.routing import Hop, IView
 from txrdma.mad.rpcs import RPCs
-from txrdma.mad.sa import NodeRecord, PathRecord, TraceRecord
+from txrdma.mad.sa import NodeRecord, PathRecord, Query, TraceRecord
 
 _HAS_OPTIONAL_RECORDS: Final = 1 << 8
 """Of ClassPortInfo's CapabilityMask (IBA 15.2.5.1)."""
@@ -32,6 +32,13 @@ class _TraceOf(TraceRecord):
         return self.wanted.encode()
 
 
+def traceOf(path: Query[PathRecord]) -> Query[TraceRecord]:
+    """The question for the trace of a path."""
+    asked = _TraceOf()
+    asked.wanted = path.record
+    return Query(asked, path.mask)
+
+
 async def tracedBySA(
     agent: RPCs, administration: IBPath, view: IView, source: int, target: int
 ) -> list[Hop] | None:
@@ -44,11 +51,9 @@ async def tracedBySA(
     can = await agent.call("SubnAdmGet", ClassPortInfo, administration)
     if not can.capabilityMask & _HAS_OPTIONAL_RECORDS:
         return None
-    query = PathRecord.query(slid=source, dlid=target, reversible=True, numbPath=1)
-    asked = _TraceOf()
-    asked.wanted = query.record
+    query = traceOf(PathRecord.query(slid=source, dlid=target, reversible=True, numbPath=1))
     try:
-        records = await agent.call("SubnAdmGetTraceTable", asked, administration, componentMask=query.mask)
+        records = await agent.SubnAdmGetTraceTable(query, administration)
     except MADError:
         return None
     hops: list[Hop] = []

@@ -107,6 +107,8 @@ class SMPQueryTests(CommandTestCase):
         ):
             error = self.assertRaises(UsageError, Options().parseOptions, ["smpquery", *arguments])
             self.assertIn(words, str(error))
+        words = "txrdma smpquery: lid 9 has 36 ports, and no port 99"
+        self.assertEqual(self.said("smpquery", "PI", "9", "99").status, words)
 
     def test_combined(self) -> None:
         """A LID, and a directed route from there on, as C{smpquery -c} has them; other commands, too."""
@@ -217,6 +219,13 @@ class SAQueryTests(CommandTestCase):
         self.assertEqual(len(told), 9)
         error = self.assertRaises(UsageError, Options().parseOptions, ["saquery", "NR", "--to", "4"])
         self.assertIn("for PathRecord", str(error))
+
+    def test_trace(self) -> None:
+        """The hops of a path, by its components."""
+        for words in (("TR", "2/4"), ("TraceRecord", "--from", "2", "--to", "h00003")):
+            told = self.said("saquery", *words, "--json").json
+            ports = [(each["fields"]["entryPort"], each["fields"]["exitPort"]) for each in told]
+            self.assertEqual(ports, [(0, 1), (2, 4), (1, 0)], words)
 
     def test_several(self) -> None:
         """Paths between several ports at once."""
