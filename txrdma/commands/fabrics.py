@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import monotonic
@@ -33,6 +33,7 @@ from txrdma.mad._frames import Keys
 from txrdma.mad.agent import MADAgent, RETRIES
 from txrdma.mad.dump import dumped
 from txrdma.mad.errors import MADError, MADFailure
+from txrdma.mad.messages import MADStatus
 from txrdma.mad.paths import parseTarget, SAPathResolver, toAdministration, toLID
 from txrdma.mad.ports import defaultMADPort, openMADPort
 from txrdma.mad.rpcs import RPCs
@@ -51,6 +52,8 @@ _COMBINED: Final = re.compile(r"(?:lid\s+)?(0x[0-9a-fA-F]{1,4}|\d+)\s+(?:DR\s*)?
 """A LID, then a directed route, as smpquery -c has them."""
 
 _SIMULATED: Final = "sim"
+_FIELD_STATUS: Final = 0x1C
+_ALL_PORTS: Final = 0xFF
 _REDRAWN: Final = 0.1
 _LONGEST_PATIENCE: Final = 4.0
 _NO_RECORDS: Final = 3
@@ -187,6 +190,21 @@ class Session:
             return ""
         info = await self.rpcs.SubnGet(NodeInfo, path)
         return self.names.names.get(info.nodeGUID, "")
+
+    async def checkPorts(self, path: IBPath, ports: Iterable[int], error: MADError) -> None:
+        """
+        A value that was refused may be that of a port that there is not.
+
+        @raise InvalidRequest: it is.
+        """
+        from txrdma.mad.smp import NodeInfo
+
+        highest = max((port for port in ports if port != _ALL_PORTS), default=0)
+        if error.status & _FIELD_STATUS != MADStatus.INVALID_FIELD or not highest:
+            return
+        node = await self.agent.SubnGet(NodeInfo, path)
+        if highest > node.numPorts:
+            raise InvalidRequest(f"{where(path)} has {node.numPorts} ports, and no port {highest}") from error
 
     async def _resolved(self, target: str) -> IBPath:
         known: object

@@ -270,7 +270,11 @@ async def readAll(session: Session, counted: Counted, kind: type[Attribute]) -> 
     async def read(port: int) -> None:
         found[port] = await schedule.PerformanceGet(_asked(kind, port), counted.path)
 
-    await schedule.run(mqueue=(read(port) for port in counted.ports))
+    try:
+        await schedule.run(mqueue=(read(port) for port in counted.ports))
+    except MADError as error:
+        await session.checkPorts(counted.path, counted.ports, error)
+        raise
     told = [found[port] for port in counted.ports]
     return [added(told, ALL_PORTS)] if counted.isSum and told and kind not in _SAMPLED else told
 

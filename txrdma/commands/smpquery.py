@@ -13,14 +13,13 @@ from twisted.python import usage
 from txrdma.commands.attributefields import attributeDict
 from txrdma.commands.fabrics import count, FabricOptions, opened, Session, TARGETS, tellJSON, where
 from txrdma.commands.options import columns
-from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.iba.verbs import NodeType
 from txrdma.mad import smp
 from txrdma.mad.attributes import Attribute
 from txrdma.mad.errors import MADError
-from txrdma.mad.messages import MADStatus, Notice
+from txrdma.mad.messages import Notice
 from txrdma.mad.smp import (
     ExtendedPortInfo,
     GUIDInfo,
@@ -45,7 +44,6 @@ Answers = list[tuple[int, Any]]
 """Modifiers, and what was answered."""
 
 _ADDRESS: Final = ("address", "addr")
-_FIELD_STATUS: Final = 0x1C
 _EXTENDED_SPEEDS: Final = 1 << 31
 _FIRST_MULTICAST: Final = 0xC000
 _NO_PORT: Final = 255
@@ -279,7 +277,7 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
                 for modifier in await _modifiers(session, kind, path)
             ]
         except MADError as error:
-            await _checkPort(session, path, error)
+            await session.checkPorts(path, [options["port"]], error)
             raise
     if options["json"]:
         tellJSON(
@@ -299,19 +297,6 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
         print("\n".join(kind.table(answers)))
     else:
         print("\n".join(str(told) for _, told in answers))
-
-
-async def _checkPort(session: Session, path: IBPath, error: MADError) -> None:
-    """
-    A value that was refused may be that of a port that there is not.
-
-    @raise InvalidRequest: it is.
-    """
-    port = session.options["port"]
-    if error.status & _FIELD_STATUS == MADStatus.INVALID_FIELD and port:
-        node = await session.rpcs.SubnGet(NodeInfo, path)
-        if port > node.numPorts:
-            raise InvalidRequest(f"{where(path)} has {node.numPorts} ports, and no port {port}") from error
 
 
 async def _address(reactor: Any, options: CommandOptions) -> None:

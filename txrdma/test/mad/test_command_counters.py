@@ -220,6 +220,8 @@ class PerfQueryTests(CommandTestCase):
             error = self.assertRaises(UsageError, Options().parseOptions, ["perfquery", *arguments])
             self.assertIn(words, str(error))
         self.assertEqual(portNumbers("1,4-6"), [1, 4, 5, 6])
+        words = "txrdma perfquery: lid 9 has 36 ports, and no port 99"
+        self.assertEqual(self.said("perfquery", "9", "1,99").status, words)
 
 
 class CountersTests(SynchronousTestCase):
