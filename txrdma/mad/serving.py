@@ -295,6 +295,8 @@ def _read(datagram: bytes, message: bytes, path: IBPath) -> MADRequest:
     """
     header = MADHeader.decode(datagram)
     kind = attributeOf(header.managementClass, header.attributeID)
+    if kind is not None and kind.dataOffset is not None:
+        message = datagram[kind.dataOffset :]
     payload = None if kind is None else kind.decode(message.ljust(kind.size, b"\0"))
     frame = formatOf(header.managementClass).decode(datagram.ljust(256, b"\0"))
     return MADRequest(header, frame, payload, message, path)

@@ -19,6 +19,7 @@ from txrdma.mad._frames import frame, Keys
 from txrdma.mad._recent import MOST_REMEMBERED, Recent, REMEMBERED_SECONDS
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.attributes import ManagementClass, Method
+from txrdma.mad.congestion import SwitchCongestionLog
 from txrdma.mad.errors import MADError, MADRefusal
 from txrdma.mad.messages import MADHeader, MADRequest, MADStatus, Notice
 from txrdma.mad.pma import PortCounters, PortCountersExtended
@@ -196,6 +197,15 @@ class SilenceTests(ServerTestCase):
         self.wire.ports[1].failing = [ResourceExhausted("no room")]
         self.assertIsNone(self.asked(self.request(PERFORMANCE, 1, 0x12, 78)))
         self.assertIsNotNone(self.asked(self.request(PERFORMANCE, 1, 0x12, 79)))
+
+    def test_elsewhere(self) -> None:
+        """An attribute that begins elsewhere than others of its class is read and written there."""
+        log = SwitchCongestionLog(logEventsCounter=7, portMap=bytes(range(32)))
+        served = self.serve(lambda request: request.payload, ManagementClass.CONG_MGT)
+        call = self.agent.CongMgtGet(log, TO_2)
+        pass_(self.clock, 0.1)
+        self.assertEqual(self.successResultOf(call), log)
+        self.assertEqual(served.asked[0].payload, log)
 
     def test_none(self) -> None:
         """A handler may choose to say nothing."""
