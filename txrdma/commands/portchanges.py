@@ -16,7 +16,7 @@ from twisted.python import usage
 from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import PhysicalState
 from txrdma.mad.smp import PortInfo
-from txrdma.mad.values import LinkSpeed, LinkSpeedExtended, LinkWidth, PathMTU
+from txrdma.mad.values import LinkSpeed, LinkSpeedExtended, LinkSpeedExtended2, LinkWidth, PathMTU
 
 STATES: Final[dict[str, dict[str, str]]] = {
     "enable": {"portPhysicalState": "POLLING"},
@@ -51,6 +51,10 @@ _MASKS: Final = {
     "espeed": _Mask(
         *("linkSpeedExtEnabled", "linkSpeedExtSupported"),
         *({flag.name.lower(): flag.value for flag in LinkSpeedExtended if flag.name} | {"none": 30}, 31),
+    ),
+    "espeed2": _Mask(
+        *("linkSpeedExtEnabled2", "linkSpeedExtSupported2"),
+        *({flag.name.lower(): flag.value for flag in LinkSpeedExtended2 if flag.name}, 7),
     ),
     "width": _Mask(
         *("linkWidthEnabled", "linkWidthSupported"),

@@ -24,6 +24,7 @@ from txrdma.commands.fabrics import (
     tellJSON,
     where,
 )
+from txrdma.commands.options import columns
 from txrdma.commands.portchanges import Change, FDR10, isSwitchedOn, newKey, OPERATIONS, parsed, STATES
 from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBDRPath, IBPath
@@ -36,8 +37,13 @@ from txrdma.mad.smp import ExtendedPortInfo, NodeInfo, PortInfo
 _SHOWN: Final = (
     "portState portPhysicalState lid masterSMLID lmc linkWidthSupported linkWidthEnabled linkWidthActive "
     "linkSpeedSupported linkSpeedEnabled linkSpeedActive linkSpeedExtSupported linkSpeedExtEnabled "
-    "linkSpeedExtActive neighborMTU operationalVLs mkeyLeasePeriod mkeyProtectBits"
+    "linkSpeedExtActive linkSpeedExtSupported2 linkSpeedExtEnabled2 linkSpeedExtActive2 "
+    "neighborMTU operationalVLs mkeyLeasePeriod mkeyProtectBits"
 ).split()
+
+
+_RARE: Final = ("linkSpeedExtSupported2", "linkSpeedExtEnabled2", "linkSpeedExtActive2")
+"""Shown of ports that have XDR."""
 
 
 class CommandOptions(FabricOptions):
@@ -45,16 +51,35 @@ class CommandOptions(FabricOptions):
 
     synopsis = "[options] TARGET PORTS [query | OPERATION [VALUE] ...]"
     longdesc = (
-        "Show the state of a port, and what is at the other end of its link; or change it. PORTS are "
-        "numbers, as 1,4-7. OPERATIONs are enable, disable, on (enable, if it is disabled), off, reset "
-        "(disabled, then enabled again), down, arm, active; speed VALUE (SDR,DDR,QDR), espeed VALUE "
-        "(FDR,EDR,HDR,NDR or none), fdr10 on|off, width VALUE (1x,2x,4x,8x,12x): what the port may use "
-        "from its next training on, VALUE all is what it can; vls VALUE (VL0, VL0-1, VL0-3, VL0-7, "
-        "VL0-14), mtu VALUE (256 to 4096); and of ports with a LID lid, smlid, lmc, mkey (x asks for it), "
-        "mkeylease, mkeyprot. Several are done in one, as lid 7 arm. A port that our own way there leads "
-        "through is not brought down without --force. --everywhere means all linked ports of the fabric, "
-        "instead of TARGET PORTS: links are brought down from the farthest to the nearest, so down makes "
-        "all of them INIT. The exit status is 1 when something could not be done. " + TARGETS
+        "Show the state of a port, and what is at the other end of its link; or change it, by one or several "
+        "operations, as in 0,1,3 1 lid 7 arm. PORTS are numbers, as 1,4-7. A port that our own way there "
+        "leads through is not brought down without --force. --everywhere means all linked ports of the "
+        "fabric, instead of TARGET PORTS: links are brought down from the farthest to the nearest, so that "
+        "down makes all of them INIT. The exit status is 1 when something could not be done. " + TARGETS
+    )
+    appendix = (
+        "Operations:",
+        "",
+        *columns(
+            ("query", "Show it, which is done without an operation, too."),
+            ("enable, disable", "Let the link come up, or take it down for good."),
+            ("on, off", "The same; on leaves a port alone that is not disabled."),
+            ("reset", "Disable, then enable it."),
+            ("down, arm, active", "The states of the link; after down it trains again."),
+            ("speed VALUE", "What it may use from the next training on: SDR,DDR,QDR; all is what it can."),
+            ("espeed VALUE", "The same: FDR,EDR,HDR,NDR; all, none."),
+            ("espeed2 VALUE", "The same: XDR; all."),
+            ("fdr10 on|off", "The same, of Mellanox' FDR10."),
+            ("width VALUE", "The same: 1x,2x,4x,8x,12x; all."),
+            ("vls VALUE", "Virtual lanes in use: VL0, VL0-1, VL0-3, VL0-7, VL0-14, or 1 to 5."),
+            ("mtu VALUE", "What the other end takes: 256 to 4096, or 1 to 5."),
+            (
+                "lid, smlid, lmc VALUE",
+                "Of ports with a LID: it, the manager's, and its free bits.",
+            ),
+            ("mkey VALUE", "Of these: the M_Key; x asks for it, so that it stands in no history."),
+            ("mkeylease, mkeyprot VALUE", "Of these: how long it is held, in seconds, and what it protects."),
+        ),
     )
     optFlags = [
         ["yes", "y", "Don't ask before ports are changed."],
@@ -185,7 +210,8 @@ def _show(
 
 def _showFields(info: PortInfo) -> None:
     lines = {line.partition(":")[0]: line for line in str(info).splitlines()}
-    print("\n".join(lines[name] for name in _SHOWN))
+    names = [name for name in _SHOWN if name not in _RARE or info.linkSpeedExtSupported2]
+    print("\n".join(lines[name] for name in names))
 
 
 # Changing.
@@ -355,11 +381,15 @@ def _warnings(info: PortInfo, peer: PortInfo | None) -> list[str]:
     if peer is None:
         return []
     found = []
+    isFastest = bool(info.linkSpeedExtActive2)
     for what, active, enabled in (
         ("width", "linkWidthActive", "linkWidthEnabled"),
         ("speed", "linkSpeedActive", "linkSpeedEnabled"),
         ("extended speed", "linkSpeedExtActive", "linkSpeedExtEnabled"),
+        ("second extended speed", "linkSpeedExtActive2", "linkSpeedExtEnabled2"),
     ):
+        if isFastest and "Ext" in active and not active.endswith("2"):
+            continue  # XDR stands in fields of its own
         both = getattr(info, enabled) & getattr(peer, enabled)
         best = max((bit for bit in _RANKS.get(what, _BITS) if both & bit), key=_rank(what), default=0)
         if best and _rank(what)(getattr(info, active)) < _rank(what)(best):

@@ -15,6 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.command import Options
 from txrdma.commands.portchanges import Change, OPERATIONS, parsed
 from txrdma.commands.portstate import farthestFirst, linkedPorts
+from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import PortState
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.discovery import Sweep
@@ -303,7 +304,14 @@ class WordsTests(SynchronousTestCase):
             "enable disable reset speed espeed fdr10 width query on off down arm active vls mtu lid smlid "
             "lmc mkey mkeylease mkeyprot"
         )
-        self.assertEqual(set(theirs.split()), set(OPERATIONS))
+        self.assertEqual(set(OPERATIONS) - set(theirs.split()), {"espeed2"})
+        self.assertEqual(set(theirs.split()) - set(OPERATIONS), set())
+
+    def test_fastest(self) -> None:
+        """XDR has fields of its own."""
+        info = PortInfo(linkSpeedExtSupported2=1)
+        self.assertEqual(Change("espeed2", "XDR").fields(info), {"linkSpeedExtEnabled2": "1"})
+        self.assertRaises(InvalidRequest, Change("espeed2", "XDR").fields, PortInfo())
 
     def test_number(self) -> None:
         """Numbers may be said as names."""
