@@ -244,6 +244,32 @@ class HandlerTests(ServerTestCase):
         self.agent.close()
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
+    def test_coroutine(self) -> None:
+        """A handler may be a coroutine: its result, what it raises, and its end when it takes too long."""
+        later: Deferred[object] = Deferred()
+        closed: list[int] = []
+
+        class Slow:
+            async def handle(self, request: MADRequest) -> object:
+                try:
+                    if request.header.attributeModifier == 1:
+                        await later
+                    if request.header.attributeModifier == 2:
+                        raise MADRefusal(0x0C)
+                    return request.payload
+                finally:
+                    closed.append(request.header.attributeModifier)
+
+        self.server.handle(PERFORMANCE, Slow(), (Method.GET,))  # type: ignore[arg-type]  # provides it
+        call = self.agent.PerformanceGet(PortCounters(portSelect=4), TO_2)
+        pass_(self.clock, 0.1)
+        self.assertEqual(self.successResultOf(call).portSelect, 4)
+        self.assertEqual(self.status(self.agent.PerformanceGet(PortCounters, TO_2, 2)), 0x0C)
+        call = self.agent.PerformanceGet(PortCounters, TO_2, 1)
+        pass_(self.clock, ANSWER_SECONDS + 1, 0.1)
+        self.assertEqual(self.status(call), MADStatus.BUSY)
+        self.assertEqual(closed, [0, 2, 1])
+
     nonsense: ClassVar[tuple[object, ...]] = (
         7,
         "text",
