@@ -47,7 +47,7 @@ from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.messages import ClassPortInfo
 from txrdma.mad.pma import PerformanceCapability, PortCounters, PortCountersExtended
 from txrdma.mad.schedule import MADSchedule
-from txrdma.mad.smp import NodeInfo, PortInfoExtended
+from txrdma.mad.smp import NodeInfo, PortInfoExtended, SwitchInfo
 from txrdma.mad.values import FECMode
 
 ALL_PORTS: Final = 0xFF
@@ -241,7 +241,9 @@ async def whose(session: Session) -> Counted:
     isSwitch = node.nodeType is NodeType.SWITCH
     if not ports and not loops and not wantsAll and not isSwitch:
         return Counted(path, info, [node.localPortNum], False)
-    first = 0 if isSwitch else 1
+    first = 1
+    if isSwitch and loops and (await session.agent.SubnGet(SwitchInfo, path)).enhancedPort0:
+        first = 0  # other switches' port 0 counts nothing
     every = ports or (range(1, node.numPorts + 1) if isSwitch else [node.localPortNum])
     if loops:
         return Counted(path, info, ports or (range(first, node.numPorts + 1) if isSwitch else every), False)

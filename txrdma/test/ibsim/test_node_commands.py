@@ -169,6 +169,26 @@ class AdministrationTests(CommandsTestCase):
         self.assertEqual(found.split(), ["name", self.theirs("saquery", "-U", guid).strip()])
 
 
+class CounterTests(CommandsTestCase):
+    """C{perfquery} of many ports."""
+
+    async def test_ports(self) -> None:
+        """The same ports as theirs, one after the other; added, the same sums."""
+        [switch, *_] = await self.lids("--switches")
+        nodes = await self.told("nodes", "--hosts")
+        host = next(str(node["lid"]) for node in nodes if node["numPorts"] == 1)
+        self.fabric.console('PerformanceSet "left"[2] PortCounters.SymbolErrorCounter=7')
+        self.fabric.console('PerformanceSet "left"[3] PortCounters.SymbolErrorCounter=5')
+        await self.waited(0.5)
+        for words in (("-a", "-l", switch), ("-l", switch, "2-4"), ("-a", switch), ("-a", host)):
+            theirs = re.findall(r"^PortSelect:\.+(\d+)$", self.theirs("perfquery", *words), re.MULTILINE)
+            told = (await self.told("perfquery", *words))["ports"]
+            self.assertEqual([str(each["portSelect"]) for each in told], theirs, words)
+        [sum] = (await self.told("perfquery", "-a", switch))["ports"]
+        self.assertEqual(sum["symbolErrorCounter"], 12)
+        self.assertIn("SymbolErrorCounter:..............12\n", self.theirs("perfquery", "-a", switch))
+
+
 class PortTests(CommandsTestCase):
     """C{portstate} beside C{ibportstate}: by directed routes, and nobody else changes anything."""
 

@@ -46,18 +46,25 @@ class PerfQueryTests(CommandTestCase):
         for arguments, ports in (
             (("9", "2"), [2]),
             (("9", "1,4-6"), [1, 4, 5, 6]),
-            (("9", "--loop-ports"), list(range(37))),
+            (("9", "--loop-ports"), list(range(1, 37))),
             (("2", "--loop-ports"), [1]),
             (("9",), [255]),
             (("9", "--all-ports"), [255]),
             (("2", "--all-ports"), [255]),
             (("9", "all"), [255]),
             (("9", "255"), [255]),
-            (("9", "all", "--loop-ports"), list(range(37))),
+            (("9", "all", "--loop-ports"), list(range(1, 37))),
             (("9", "1-3", "--all-ports"), [255]),
         ):
             told = self.said("perfquery", *arguments, "--json").json["ports"]
             self.assertEqual([each["portSelect"] for each in told], ports, arguments)
+
+    def test_enhanced(self) -> None:
+        """Port 0 of a switch that counts at it is told, too."""
+        self.fabric.node("leaf0000").switchInfo[16] |= 0x08
+        self.assertEqual(self.said("smpquery", "SI", "9").fields["enhancedPort0"], "1")
+        told = self.said("perfquery", "9", "--loop-ports", "--json").json["ports"]
+        self.assertEqual([each["portSelect"] for each in told], list(range(37)))
 
     def test_kinds(self) -> None:
         """All kinds of counters are asked for by name; what the port has not, it says."""
