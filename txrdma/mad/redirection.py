@@ -13,6 +13,7 @@ from typing import Any, TYPE_CHECKING
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
+from txrdma.error import DeviceUnavailable
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.mad.errors import MADError
 from txrdma.mad.paths import pathOf, toAdministration
@@ -51,7 +52,11 @@ class Redirections:
             self._go(call, replace(there, pkey=way.pkey, dqpn=way.dqpn, qkey=way.qkey))
 
         def unknown(failure: Failure) -> None:
-            if self._asked.pop(call, None) is not None:
+            if self._asked.pop(call, None) is None:
+                return
+            if failure.check(DeviceUnavailable):
+                call.failed(failure.value)  # type: ignore[arg-type]  # the line above says what it is
+            else:
                 why = f" to {way.dgid}, and nobody knows the way: {failure.getErrorMessage()}"
                 call.failed(MADError(call.rpc, call.path, status, call.datagram, reply, why))
 

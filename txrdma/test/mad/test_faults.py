@@ -402,7 +402,7 @@ class RedirectTests(FaultTestCase):
         pass_(self.clock, 0.05)
         self.bystander.addErrback(lambda failure: None)
         self.agent.close()
-        self.failureResultOf(call, MADError)
+        self.failureResultOf(call, DeviceUnavailable)
         self.assertEqual(self.agent._redirections._asked, {})
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
