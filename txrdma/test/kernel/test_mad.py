@@ -21,6 +21,7 @@ from txrdma.interfaces import IMADPort
 from txrdma.mad.attributes import ManagementClass, Method
 from txrdma.mad.errors import MADError, MADTimeoutError
 from txrdma.mad.messages import ClassPortInfo
+from txrdma.mad.paths import IPPathResolver
 from txrdma.mad.pma import PortCounters
 from txrdma.mad.ports import availableMADPorts, openMADPort
 from txrdma.mad.registration import Registry
@@ -179,6 +180,28 @@ class VerbsPortTests(MADCase):
         self.serve(server, PERFORMANCE, lambda request: PortCounters(portRcvData=9))
         qpn = server.port.qpn  # type: ignore[attr-defined]  # of this kind of port
         path = IBPath(dgid=GID.fromIP("10.77.0.2"), dqpn=qpn)
+        self.assertEqual(self.result(client.PerformanceGet(PortCounters, path)).portRcvData, 9)
+
+    def test_resolvedAddress(self) -> None:
+        """An IP address of the other device is resolved to a path by which a call is answered."""
+        client, server = self.open("vmad:pyverbs:rxe0"), self.open("vmad:pyverbs:rxe1")
+        served = self.serve(server, PERFORMANCE, lambda request: PortCounters(portRcvData=9))
+        resolver = IPPathResolver(client.port.refresh)
+        for address, source in (("10.77.0.2", GID.fromIP("10.77.0.1")), (str(self.gids[1].ip), self.gids[0])):
+            path = self.result(resolver.resolve(address))
+            self.assertEqual((path.sgid, path.dgid), (source, GID.fromIP(address)))
+            path = replace(path, dqpn=server.port.qpn)  # type: ignore[attr-defined]  # of this kind of port
+            self.assertEqual(self.result(client.PerformanceGet(PortCounters, path)).portRcvData, 9)
+            came = served.asked[-1].path
+            self.assertEqual((came.sgid, came.dgid), (source, path.dgid))
+        record("calls along paths that IP addresses were resolved to", len(served.asked))
+
+    def test_resolvedForTheKernel(self) -> None:
+        """So it is for the kernel's own ports, of an IPv6 address with a scope as people type it."""
+        client, server = self.open("umad:rxe0"), self.open("umad:rxe1")
+        self.serve(server, PERFORMANCE, lambda request: PortCounters(portRcvData=9))
+        path = self.result(IPPathResolver(client.port.endPort).resolve(f"{self.gids[1].ip}%v0"))
+        self.assertEqual((path.sgid, path.dgid), tuple(self.gids))
         self.assertEqual(self.result(client.PerformanceGet(PortCounters, path)).portRcvData, 9)
 
     def test_two(self) -> None:
