@@ -67,15 +67,18 @@ async def carryOut(reactor: object, options: CommandOptions) -> None:
         tellJSON([_dict(each, records) for each, records in told])
         return
     for number, (each, records) in enumerate(told):
-        if number and options["level"] > 1:
+        if options["level"] == 1:
+            print(": ".join(part for part in (each.where, *each.inside.front) if part), end="")
+            print(f"{': ' if each.where or each.inside.front else ''}{_text(each.inside.datagram, 1)}")
+            continue
+        if number:
             print()
         for line in (each.where, *each.inside.front):
             if line:
                 print(f"# {line}")
         print(_text(each.inside.datagram, options["level"]))
-        if options["level"] > 1:
-            for record in records or ():
-                print(f"# {type(record).__name__}\n{record}")
+        for record in records or ():
+            print(f"# {type(record).__name__}\n{record}")
 
 
 def _text(datagram: bytes, level: int) -> str:

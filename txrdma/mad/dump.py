@@ -6,12 +6,22 @@ from __future__ import annotations
 
 from txrdma.error import WireError
 from txrdma.mad.attributes import Attribute, attributeOf, lines, ManagementClass
-from txrdma.mad.messages import ClassPortInfo, formatOf, MADHeader, MADStatus, Notice
+from txrdma.mad.messages import (
+    ClassPortInfo,
+    formatOf,
+    MADHeader,
+    MADStatus,
+    Notice,
+    RMPPHeader,
+    RMPPType,
+)
 from txrdma.wire import Layout
 
 
 def summary(datagram: bytes) -> str:
-    """One line: C{"SUBN_DIRECTED GET_RESP NodeInfo modifier 0x0 TID 0x12"}."""
+    """
+    One line: C{"SUBN_DIRECTED GET_RESP NodeInfo modifier 0x0 TID 0x12"}; of long messages with the part.
+    """
     header = MADHeader.decode(datagram)
     kind = attributeOf(header.managementClass, header.attributeID)
     what = f"attribute {header.attributeID:#06x}" if kind is None else kind.__name__
@@ -20,9 +30,23 @@ def summary(datagram: bytes) -> str:
         status &= 0x7FFF
     said = f"{header.managementClass.name} {header.method.name} {what} modifier {header.attributeModifier:#x}"
     said += f" TID {header.transactionID:#x}"
+    hasParts: bool = formatOf(header.managementClass).hasRMPP  # type: ignore[attr-defined]  # every frame has it
+    if hasParts and len(datagram) >= MADHeader.size + RMPPHeader.size:
+        said += _part(RMPPHeader.decode(datagram, MADHeader.size))
     if status:
         said += f" status {status:#06x} ({MADStatus(status).words(header.managementClass)})"
     return said
+
+
+def _part(rmpp: RMPPHeader) -> str:
+    """Which part of a long message it is, or what is said of its parts."""
+    if not rmpp.active or rmpp.type is RMPPType.NONE:
+        return ""
+    if rmpp.type is RMPPType.DATA:
+        return f" part {rmpp.data1}{' (last)' if rmpp.last else ''}"
+    if rmpp.type is RMPPType.ACK:
+        return f" ACK {rmpp.data1}, up to {rmpp.data2} may come"
+    return f" {rmpp.type.name} ({rmpp.status.name})"
 
 
 def dumped(datagram: bytes, level: int = 2) -> str:

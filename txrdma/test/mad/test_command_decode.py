@@ -30,6 +30,7 @@ from txrdma.mad._frames import managementPacket
 from txrdma.mad.attributes import Method
 from txrdma.test.mad.commanding import CommandTestCase
 from txrdma.test.mad.simulated import gmp
+from txrdma.testing.captures import raw
 
 QUESTION = managementPacket(Method.GET, 0x1234, 0x0011, 0, b"", gmp(7), 0)
 """What is the node at LID 7?"""
@@ -177,7 +178,9 @@ class CaptureTests(CaptureTestCase):
         )
         self.assertEqual(said.out.count("# IP 192.0.2.1 to 192.0.2.2\n"), 2)
         self.assertEqual(said.out.count("GET NodeInfo"), 2)
-        self.assertEqual(len(self.said("decode", self.roce(), "--level", "1").out.splitlines()), 4)
+        [line] = self.said("decode", self.roce(), "--level", "1").out.splitlines()
+        self.assertTrue(line.startswith("packet 1 at 1.000000: IP 192.0.2.1 to 192.0.2.2: UD QP 1 to 1"))
+        self.assertTrue(line.endswith(": SUBN_LID GET NodeInfo modifier 0x0 TID 0x1234"))
 
     def test_links(self) -> None:
         """Captures of InfiniBand, and those in the extensible record format, begin with other headers."""
@@ -285,6 +288,15 @@ class RecordsTests(CommandTestCase):
         text = self.said("decode", self.capture()).out
         self.assertEqual(text.count("# NodeRecord\n"), 9)
 
+    def test_recorded(self) -> None:
+        """A line each tells which part it is, and what was acknowledged: as two kernels did it."""
+        path = self.mktemp()
+        Path(path).write_bytes(raw("mad-rmpp"))
+        lines = self.said("decode", path, "-l", "1").out.splitlines()
+        parts = [line.partition("TID 0x1100000099")[2] for line in lines]
+        self.assertEqual(parts[1:3], [" part 1", " ACK 1, up to 65 may come"])
+        self.assertEqual((len(parts), [part for part in parts if "(last)" in part]), (9, [" part 5 (last)"]))
+
     def test_incomplete(self) -> None:
         """A table of which a packet is missing is not told."""
         told = self.said("decode", self.capture(leaveOut=3), "--json").json
@@ -293,6 +305,34 @@ class RecordsTests(CommandTestCase):
 
 class WiresharkTests(CaptureTestCase):
     """What tshark makes of the same captures."""
+
+    def test_recorded(self) -> None:
+        """In what kernels have sent, the same packets are datagrams, and the same datagrams."""
+        program = shutil.which("tshark")
+        if program is None:
+            raise SkipTest("tshark is not installed")
+        names = "frame.number infiniband.mad.method infiniband.mad.attributeid infiniband.mad.transactionid"
+        words = [word for name in names.split() for word in ("-e", name)]
+        for recorded, many in (("mad-multi", 24), ("mad-rmpp", 9), ("rping", 5), ("smc-first", 0)):
+            path = self.put(raw(recorded))
+            done = subprocess.run(
+                [program, "-r", path, "-Y", "infiniband.mad", "-T", "fields", *words],
+                check=True,
+                capture_output=True,
+                text=True,
+            )
+            theirs = [[int(text, 0) for text in line.split()] for line in done.stdout.splitlines()]
+            self.assertEqual(len(theirs), many)
+            if not many:
+                self.assertIn("no management datagram", str(self.said("decode", path).status))
+                continue
+            ours = []
+            for each in self.said("decode", path, "--json").json:
+                header = each["frame"]["header"]
+                number = int(each["where"].split()[1])
+                method = Method[header["method"]] if header["method"] in Method.__members__ else 0
+                ours.append([number, int(method), header["attributeID"], header["transactionID"]])
+            self.assertEqual(ours, theirs, recorded)
 
     def test_same(self) -> None:
         """A capture that tshark has written as pcapng is read as tshark reads it."""
