@@ -159,4 +159,5 @@ def assertEmpty(test: SynchronousTestCase, agent: MADAgent) -> None:
     """Nothing is on its way."""
     test.assertIn(" 0 outstanding", repr(agent))
     test.assertEqual(agent._transactions._open, {})
+    test.assertEqual(agent._transactions._pausing, {})
     test.assertEqual([notch for notch in agent._transactions._wheel._notches.values() if notch], [])

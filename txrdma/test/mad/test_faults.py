@@ -66,9 +66,11 @@ class MisdirectedTests(FaultTestCase):
         """The call goes on after these, and gets its answer."""
         call = self.agent.SubnGet(NodeInfo, TO_2)
         pass_(self.clock, 0.01)
+        before = len(self.wire.sent)
         for datagram in strange:
             self.agent.received(datagram, TO_2)
         self.assertNoResult(call)
+        self.assertEqual(len(self.wire.sent), before)
         self.agent.received(answer(self.peer.asked[0]), TO_2)
         self.succeeds(call)
 
@@ -396,6 +398,7 @@ class RedirectTests(FaultTestCase):
         self.assertEqual(len(self.peer.asked), 2)
         call.cancel()
         self.fails(call, CancelledError)
+        self.assertEqual(len(self.peer.asked), 2)
         self.setUp()
         self.byGID()
         call = self.agent.PerformanceGet(PortCounters, TO_2)
@@ -535,6 +538,24 @@ class PortTests(FaultTestCase):
         self.ended(first)
         for other in others:
             self.failureResultOf(other, CancelledError)
+        self.nothingIsLeft()
+
+    def test_cancelsInSendingAgain(self) -> None:
+        """Who hears that a call cannot be sent again may cancel those that would be next: they are not sent."""
+        calls = [self.agent.SubnGet(NodeInfo, TO_2) for _ in range(5)]
+        pass_(self.clock, 0.01)
+        self.peer.asked.clear()
+        self.wire.ports[0].failing = [ResourceExhausted("no room")]
+
+        def cancel(failure: object) -> None:
+            for other in calls[1:]:
+                other.cancel()
+
+        calls[0].addErrback(cancel)
+        self.ended(calls[0])
+        for other in calls[1:]:
+            self.failureResultOf(other, CancelledError)
+        self.assertEqual(self.peer.asked, [])
         self.nothingIsLeft()
 
     def test_vanishesInSending(self) -> None:

@@ -188,6 +188,15 @@ class SubscriptionTests(SynchronousTestCase):
         pass_(self.clock, 1, 0.1)
         self.assertEqual(self.wishes(), [1, 1, 1, 0])
 
+    def test_stopsEarly(self) -> None:
+        """Who stops before there is an answer has no subscription when it comes."""
+        self.subscription.start()
+        done = self.subscription.stop()
+        pass_(self.clock, 1, 0.01)
+        self.successResultOf(done)
+        self.assertFalse(self.subscription.isStanding)
+        self.assertEqual(self.wishes(), [1, 0])
+
     def test_portLost(self) -> None:
         """A port that is gone is no subscription; its end comes all the same."""
         self.subscription.start()

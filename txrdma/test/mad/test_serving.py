@@ -405,6 +405,22 @@ class PendingTests(ServerTestCase):
         self.assertEqual(len([lid for lid, _ in self.wire.sent if lid == 2]), 1)
         self.nothingIsLeft()
 
+    def test_undead(self) -> None:
+        """One that goes on after it was given up does not answer for the next one of the same transaction."""
+        undead: list[Deferred[object]] = [Deferred(), Deferred()]
+        coming = iter(undead)
+        self.serve(lambda request: self.begin(request).addErrback(lambda failure: next(coming)))
+        asked = self.request(PERFORMANCE, 1, 0x12)
+        self.assertIsNone(self.asked(asked))
+        pass_(self.clock, ANSWER_SECONDS + 1, 0.1)
+        before = len(self.wire.sent)
+        self.other.received(asked, IBPath(slid=LID(1), dlid=LID(2), sqpn=QPN(1), dqpn=QPN(1)))
+        undead[0].callback(PortCounters(portSelect=1))
+        self.assertEqual(len(self.wire.sent), before)
+        self.later[1].callback(PortCounters(portSelect=2))
+        self.assertEqual([datagram[65] for _, datagram in self.wire.sent[before:]], [2])
+        self.nothingIsLeft()
+
     def test_others(self) -> None:
         """The same transaction of another requester, class, method or attribute is another one."""
         self.serve(self.begin, ManagementClass.BM)
