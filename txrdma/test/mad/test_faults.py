@@ -541,7 +541,7 @@ class PortTests(FaultTestCase):
         self.nothingIsLeft()
 
     def test_cancelsInSendingAgain(self) -> None:
-        """Who hears that a call cannot be sent again may cancel those that would be next: they are not sent."""
+        """Who hears that a call cannot be sent again may cancel those that would be next: they stay."""
         calls = [self.agent.SubnGet(NodeInfo, TO_2) for _ in range(5)]
         pass_(self.clock, 0.01)
         self.peer.asked.clear()
