@@ -9,6 +9,7 @@ A command says::
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 import sys
@@ -26,7 +27,7 @@ from txrdma.commands.nodenames import NodeNames, readNodeNames
 from txrdma.commands.options import CommandOptions
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.iba.path import IBDRPath, IBPath, lifetimeSeconds, MADEndPort
-from txrdma.iba.types import GID, GUID, LID
+from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.iba.verbs import Buffer
 from txrdma.interfaces import IMADPort, IMADReceiver
 from txrdma.mad._frames import Keys
@@ -34,7 +35,7 @@ from txrdma.mad.agent import MADAgent, RETRIES
 from txrdma.mad.dump import dumped
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.messages import MADStatus
-from txrdma.mad.paths import parseTarget, SAPathResolver, toAdministration, toLID
+from txrdma.mad.paths import IPPathResolver, parseTarget, SAPathResolver, toAdministration, toLID
 from txrdma.mad.ports import defaultMADPort, openMADPort
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.satransactor import SATransactor
@@ -44,14 +45,17 @@ if TYPE_CHECKING:
 
 TARGETS: Final = (
     "TARGET is a LID (7), a GID, a port GUID (0x...), a directed route (DR 0,1,3 or 0,1,3), a LID and a "
-    "directed route from there on ('7 0,3'), a path's words (lid 7 sl 1), or a node's name; without one it "
-    "is the port itself."
+    "directed route from there on ('7 0,3'), a path's words (lid 7 sl 1), a node's name, or on RoCE an IP "
+    "address; without one it is the port itself."
 )
 
 _COMBINED: Final = re.compile(r"(?:lid\s+)?(0x[0-9a-fA-F]{1,4}|\d+)\s+(?:DR\s*)?(0(?:,\d+)+)", re.IGNORECASE)
 """A LID, then a directed route, as smpquery -c has them."""
 
 _SIMULATED: Final = "sim"
+_AT_QUEUE_PAIR: Final = re.compile(r"(\S+)\s+dqpn\s+(\d+|0x[0-9a-fA-F]+)")
+"""Somebody who serves by another queue pair than 1, as on RoCE without the kernel."""
+
 _FIELD_STATUS: Final = 0x1C
 _ALL_PORTS: Final = 0xFF
 _REDRAWN: Final = 0.1
@@ -158,8 +162,8 @@ class Session:
         """The way to a port for C{Subn...}: by a directed route where one is given, and to ourselves."""
         if not target:
             return IBDRPath()
-        if (match := _COMBINED.fullmatch(target.strip())) is not None:
-            return self._combined(LID(int(match[1], 0)), match[2])
+        if (both := combined(target)) is not None:
+            return self._combined(*both)
         return await self._resolved(target)
 
     def _combined(self, lid: LID, route: str) -> IBDRPath:
@@ -210,7 +214,13 @@ class Session:
         known: object
         try:
             known = parsedTarget(target, self.endPort)
+            if isinstance(known, GID) and not self.endPort.smLID:
+                return await IPPathResolver(self.endPort).resolve(known)
         except InvalidRequest:
+            if (match := _AT_QUEUE_PAIR.fullmatch(target.strip())) is not None:
+                return replace(await self._resolved(match[1]), dqpn=QPN(int(match[2], 0)))
+            if _isIPv4(target):
+                return await IPPathResolver(self.endPort).resolve(target)
             known = await self._lidNamed(target)
             if known is None:
                 raise
@@ -254,11 +264,24 @@ class Session:
         return lid
 
 
+def _isIPv4(text: str) -> bool:
+    try:
+        return bool(ipaddress.IPv4Address(text))
+    except ValueError:
+        return False
+
+
 def _directed(text: str) -> IBDRPath:
     try:
         return IBDRPath.fromString(text)
     except ValueError as error:
         raise InvalidRequest(str(error)) from error
+
+
+def combined(target: str) -> tuple[LID, str] | None:
+    """A LID, and the directed route from there on; None where a target is something else."""
+    match = _COMBINED.fullmatch(target.strip())
+    return None if match is None else (LID(int(match[1], 0)), match[2])
 
 
 def parsedTarget(text: str, endPort: MADEndPort | None = None) -> int | GID | GUID | IBPath:
@@ -464,7 +487,9 @@ def confirmed(what: str, isSaid: bool) -> None:
 
 def where(path: IBPath) -> str:
     """A path in short: C{"DR 0,1"}, C{"lid 7"}."""
-    return str(path) if isinstance(path, IBDRPath) else f"lid {path.dlid}"
+    if isinstance(path, IBDRPath):
+        return str(path)
+    return f"lid {path.dlid}" if path.dlid or path.dgid is None else str(path.dgid)
 
 
 def tellJSON(what: object) -> None:

@@ -21,7 +21,10 @@ async def served(
     """Answer until the process is told to end, by Ctrl-C for example; then say how often."""
     with opened(reactor, options) as session:
         handler, end = serve(MADServer(session.agent))
-        print(f"serving at {session.agent.port.name}, LID {session.endPort.lid}", file=sys.stderr, flush=True)
+        qpn = getattr(session.agent.port, "qpn", 1)
+        queuePair = f", dqpn {qpn}" if qpn != 1 else ""
+        said = f"serving at {session.agent.port.name}, LID {session.endPort.lid}{queuePair}"
+        print(said, file=sys.stderr, flush=True)
         await stopped(reactor)
         end()
         print(f"answered {handler.answered} requests", file=sys.stderr)
