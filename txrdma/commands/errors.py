@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from twisted.internet.defer import CancelledError
 
-from txrdma.commands.fabrics import confirmed, opened, Progress, Session, tellJSON
+from txrdma.commands.fabrics import confirmed, opened, Progress, Session, TARGET, tellJSON
 from txrdma.commands.links import linkText
 from txrdma.commands.nodenames import NodeNames
 from txrdma.commands.nodes import chosen
 from txrdma.commands.rows import hexGUID
-from txrdma.commands.sweeping import SweepOptions, swept, tellProblems
+from txrdma.commands.sweeping import PartOptions, SweepOptions, swept, tellProblems
 from txrdma.mad.errorcounters import (
     ALL_PORTS,
     COMMON,
@@ -50,14 +50,15 @@ class ThresholdOptions(SweepOptions):
         )
 
 
-class CommandOptions(ThresholdOptions):
+class CommandOptions(ThresholdOptions, PartOptions):
     """Which counters, of which nodes."""
 
     longdesc = (
         "Ask all ports for their error counters, and tell those beyond their thresholds, as ibqueryerrors "
         "does; a counter without a threshold may not have counted at all, but for PortXmitWait, which is "
         "looked at only where it has one. The exit status is 1 when there are errors, or nodes that do not "
-        "answer."
+        "answer. Of a TARGET, it and the nodes --hops links away or less are asked, and nobody else. "
+        f"{TARGET}."
     )
     optFlags = [
         ["data", None, "The counters of data and packets, too, of ports with errors."],
@@ -78,9 +79,9 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
     thresholds = options.thresholds()
     clear = " ".join(word for word, flag in (("errors", "clear"), ("data", "clear-data")) if options[flag])
     if clear:
-        confirmed(f"clear the counters of {clear.replace(' ', ' and ')} of all ports", options["yes"])
+        confirmed(f"clear the counters of {clear.replace(' ', ' and ')} of {_where(options)}", options["yes"])
     with opened(reactor, options) as session:
-        fabric = await swept(session)
+        fabric = await swept(session, withLinks=options["report-port"])
         report = await counted(
             *(session, fabric, thresholds),
             nodes=chosen(fabric, options),
@@ -98,6 +99,13 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
     if report.bad or report.silent or fabric.problems:
         sys.stdout.flush()
         raise SystemExit(1)
+
+
+def _where(options: CommandOptions) -> str:
+    target, hops = options["target"], options["hops"]
+    if not target:
+        return "all ports"
+    return f"the ports of {target}{f' and all nodes {hops} hops around it' if hops else ''}"
 
 
 async def counted(

@@ -43,11 +43,12 @@ from txrdma.mad.satransactor import SATransactor
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-TARGETS: Final = (
+TARGET: Final = (
     "TARGET is a LID (7), a GID, a port GUID (0x...), a directed route (DR 0,1,3 or 0,1,3), a LID and a "
     "directed route from there on ('7 0,3'), a path's words (lid 7 sl 1), a node's name, or on RoCE an IP "
-    "address; without one it is the port itself."
+    "address"
 )
+TARGETS: Final = f"{TARGET}; without one it is the port itself."
 
 _COMBINED: Final = re.compile(r"(?:lid\s+)?(0x[0-9a-fA-F]{1,4}|\d+)\s+(?:DR\s*)?(0(?:,\d+)+)", re.IGNORECASE)
 """A LID, then a directed route, as smpquery -c has them."""

@@ -7,23 +7,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from txrdma.commands.fabrics import tellJSON
+from txrdma.commands.fabrics import TARGET, tellJSON
 from txrdma.commands.nodenames import NodeNames
 from txrdma.commands.rows import hexGUID, showRows
-from txrdma.commands.sweeping import endWith, fabricOf, SweepOptions
+from txrdma.commands.sweeping import endWith, fabricOf, PartOptions
 from txrdma.commands.topologies import ordered
 from txrdma.iba.verbs import PhysicalState, PortState
 from txrdma.mad.fabric import Fabric, Port
 from txrdma.mad.health import belowBest, hasLink
 
 
-class CommandOptions(SweepOptions):
+class CommandOptions(PartOptions):
     """Which links."""
 
     longdesc = (
         "Tell the links of a fabric, each once, with width, speed and states; what both of its ends support "
         "and it does not have is told as what it could be. What could not be found out is told on standard "
-        "error, and then the exit status is 1."
+        "error, and then the exit status is 1. Of a TARGET, its links and those of the nodes --hops links "
+        "away or less are told, and nobody else is asked. "
+        f"{TARGET}."
     )
     optFlags = [
         ["all", "a", "Every port of every node, those without a link, too; links are told twice."],
@@ -66,7 +68,7 @@ def chosen(fabric: Fabric, options: Any) -> Iterator[Port]:
             if options["all"] or options["down"]:
                 if number or not node.isSwitch:
                     yield port
-            elif peer is not None and _isFirst(port, peer):
+            elif peer is not None and (peer.node.guid not in fabric.nodes or _isFirst(port, peer)):
                 yield port
 
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from txrdma.commands.fabrics import tellJSON
+from txrdma.commands.fabrics import TARGET, tellJSON
 from txrdma.commands.rows import hexGUID, showRows
-from txrdma.commands.sweeping import endWith, fabricOf, SweepOptions
+from txrdma.commands.sweeping import endWith, fabricOf, PartOptions
 from txrdma.commands.topologies import ordered
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.fabric import Fabric, Node
@@ -28,12 +28,14 @@ _NOT_TOLD: Final = {"ports", "nodeInfo", "switchInfo"}
 """C{discover} tells these."""
 
 
-class CommandOptions(SweepOptions):
+class CommandOptions(PartOptions):
     """Which nodes."""
 
     longdesc = (
         "Tell the nodes of a fabric, each with its type, GUID, number of ports, LIDs and name. What could "
-        "not be found out is told on standard error, and then the exit status is 1."
+        "not be found out is told on standard error, and then the exit status is 1. With a TARGET, it and "
+        "the nodes --hops links away or less are told, and nobody else is asked. "
+        f"{TARGET}."
     )
     optFlags = [
         ["hosts", None, "Only channel adapters."],
@@ -44,7 +46,7 @@ class CommandOptions(SweepOptions):
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
     """C{txrdma nodes}."""
-    fabric, names = await fabricOf(reactor, options)
+    fabric, names = await fabricOf(reactor, options, withLinks=False)
     nodes = chosen(fabric, options)
     if options["json"]:
         told = [nodeDict(node, names) for node in nodes]

@@ -38,7 +38,7 @@ class SweepOptions(FabricOptions):
     optParameters = [
         ["by", None, "dr", "Ask by directed routes (dr), by LIDs (lid), or the administration (sa)."],
         ["outstanding", "o", MAX_OUTSTANDING, "How many questions to have on their way.", count],
-        ["hops", None, 63, "How far to go by directed routes.", count],
+        ["hops", None, None, "How far to go by directed routes. [default: 63]", count],
         [
             "from",
             None,
@@ -60,29 +60,52 @@ class SweepOptions(FabricOptions):
             raise usage.UsageError("--outstanding 0: without a question there is no answer")
 
 
-async def fabricOf(reactor: Any, options: SweepOptions) -> tuple[Fabric, NodeNames]:
+class PartOptions(SweepOptions):
+    """The same, of all of a fabric, or of a node and what is around it."""
+
+    synopsis = "[options] [TARGET]"
+    optParameters = [
+        ["hops", None, None, "How far to go. [default: from a TARGET 0, else 63]", count],
+    ]
+
+    def parseArgs(self, target: str = "", *rest: str) -> None:
+        if rest:
+            raise usage.UsageError("say one TARGET, or none for the whole fabric")
+        self["target"] = target
+
+    def postOptions(self) -> None:
+        super().postOptions()
+        if self["target"] and self["from"]:
+            raise usage.UsageError(f"--from {self['from']}: with a TARGET it begins there")
+
+
+async def fabricOf(reactor: Any, options: SweepOptions, withLinks: bool = True) -> tuple[Fabric, NodeNames]:
     """
     The fabric that the options name, swept now or at an earlier time, and what its nodes are called.
 
     A sweep that is interrupted gives what it has found until then, with a problem that says so.
     """
     if options["load"]:
-        return loaded(options["load"]), readNodeNames(options["node-names"])
+        names = readNodeNames(options["node-names"])
+        return recalled(options, names), names
     with opened(reactor, options) as session:
-        return await swept(session, isPartial=True), session.names
+        return await swept(session, isPartial=True, withLinks=withLinks), session.names
 
 
-async def swept(session: Session, isPartial: bool = False) -> Fabric:
+async def swept(session: Session, isPartial: bool = False, withLinks: bool = True) -> Fabric:
     """
     Find out what the fabric consists of, as the session's options say; progress on a terminal.
 
     Problems are in the fabric; the snapshot that C{--save} asks for is written.
 
     @param isPartial: who interrupts it wants to see what it has found; else they are told how much that was.
+    @param withLinks: of a part, whether links are of interest, too.
     """
     options = session.options
     if options["load"]:
-        return loaded(options["load"])
+        return recalled(options, session.names)
+    if options.get("target"):
+        return await _sweptAround(session, isPartial, withLinks)
     start = await _beginning(session, options["from"]) if options["from"] else IBDRPath()
     with Progress("asking") as progress:
         sweep = _sweep(session, start, progress if progress.isShown else None)
@@ -90,16 +113,47 @@ async def swept(session: Session, isPartial: bool = False) -> Fabric:
             with unswept():
                 fabric = await (sweep.run(start) if isinstance(sweep, Sweep) else sweep.run())
         except CancelledError:
-            fabric = sweep.fabric
-            text = f"until then {len(fabric.nodes)} nodes were found"
-            if not isPartial:
-                print(f"{INTERRUPTED_SWEEP}: {text}, of which nothing is told", file=sys.stderr)
+            if not _isToldOf(sweep.fabric, isPartial):
                 raise
-            fabric.problems.append(Problem(INTERRUPTED_SWEEP, "the sweep", text))
-            return fabric
+            return sweep.fabric
     if options["save"]:
         save(fabric, options["save"])
     return fabric
+
+
+def _isToldOf(fabric: Fabric, isPartial: bool) -> bool:
+    """Whether what an interrupted sweep has found is wanted; that it is not all becomes a problem of it."""
+    text = f"until then {len(fabric.nodes)} nodes were found"
+    if isPartial:
+        fabric.problems.append(Problem(INTERRUPTED_SWEEP, "the sweep", text))
+    else:
+        print(f"{INTERRUPTED_SWEEP}: {text}, of which nothing is told", file=sys.stderr)
+    return isPartial
+
+
+async def _sweptAround(session: Session, isPartial: bool, withLinks: bool) -> Fabric:
+    """The part that was asked for, without a question to anybody else."""
+    from txrdma.commands.parts import part
+    from txrdma.mad.neighbourhood import Neighbourhood
+    from txrdma.mad.satransactor import SATransactor
+
+    options = session.options
+    way, hops = options["by"], options["hops"] or 0
+    rpcs = SATransactor(session.agent, session.endPort) if way == "sa" else session.agent
+    start = await session.toManagement(options["target"])
+    with Progress("asking") as progress:
+        sweep = Neighbourhood(
+            *(rpcs, session.endPort, hops, withLinks, way != "dr", options["outstanding"]),
+        )
+        sweep.progress = progress if progress.isShown else None
+        try:
+            await sweep.run(start)
+        except CancelledError:
+            if not _isToldOf(sweep.fabric, isPartial):
+                raise
+    if options["save"] and not isInterrupted(sweep.fabric):
+        save(sweep.fabric, options["save"])
+    return sweep.fabric if sweep.first is None else part(sweep.fabric, sweep.first, hops)
 
 
 async def _beginning(session: Session, target: str) -> IBDRPath:
@@ -114,7 +168,8 @@ def _sweep(
 ) -> Sweep | AdministeredSweep | LIDSweep:
     options = session.options
     if options["by"] == "dr":
-        hops = min(options["hops"] + len(start.drPath), _MOST_HOPS)
+        said = _MOST_HOPS if options["hops"] is None else options["hops"]
+        hops = min(said + len(start.drPath), _MOST_HOPS)
         return Sweep(session.agent, options["outstanding"], hops, progress)
     from txrdma.mad.administered import AdministeredSweep, LIDSweep
 
@@ -161,6 +216,21 @@ def loaded(path: str) -> Fabric:
         return readFabric(text, path)
     except (OSError, ValueError) as error:
         raise InvalidRequest(f"snapshot {path}: {error}") from error
+
+
+def recalled(options: FabricOptions, names: NodeNames) -> Fabric:
+    """
+    The snapshot that was asked for, or the part of it.
+
+    @raise InvalidRequest: there is none, or no such part.
+    """
+    fabric = loaded(options["load"])
+    target = options.get("target")
+    if not target:
+        return fabric
+    from txrdma.commands.parts import located, part
+
+    return part(fabric, located(fabric, target, names), options["hops"] or 0)
 
 
 def save(fabric: Fabric, path: str) -> None:

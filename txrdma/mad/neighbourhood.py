@@ -1,0 +1,275 @@
+"""
+A node and what is around it, found out without asking anybody else.
+
+Follows InfiniBand Architecture vol. 1, 14.2.2 (directed routes) and 15.2.5.13 (LinkRecord).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from twisted.internet.defer import Deferred
+
+from txrdma.iba.path import IBDRPath, IBPath, MADEndPort, PERMISSIVE_LID
+from txrdma.mad.errors import MADError, MADFailure
+from txrdma.mad.fabric import Fabric, isSame, Node, Port, Problem
+from txrdma.mad.health import hasLink
+from txrdma.mad.linkspeeds import mayHaveFDR10, wantsAsking
+from txrdma.mad.paths import toAdministration, toLID
+from txrdma.mad.rpcs import RPCs
+from txrdma.mad.sa import LinkRecord
+from txrdma.mad.schedule import MADSchedule, MAX_OUTSTANDING
+from txrdma.mad.smp import ExtendedPortInfo, NodeDescription, NodeInfo, PortInfo, SwitchInfo
+
+_MOST_HOPS: Final = 63
+
+
+def around(first: Node, hops: int) -> list[Node]:
+    """Nodes so many links away or less, by what is known; the nearest first."""
+    found = {id(first): first}
+    border = [first]
+    for _ in range(hops):
+        peers = [port.peer.node for node in border for port in node.linked() if port.peer is not None]
+        border = [node for node in peers if found.setdefault(id(node), node) is node]
+        if not border:
+            break
+    return list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """
+    Where a node was met.
+
+    @ivar route: to it.
+    @ivar number: of its port there.
+    """
+
+    node: Node
+    route: IBPath
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """
+    Where a link leads.
+
+    @ivar number: of the port at its other end, where that is known without asking it.
+    """
+
+    port: Port
+    route: IBPath
+    number: int | None = None
+
+
+class Neighbourhood:
+    """
+    Finds out what a node is, and what is around it.
+
+    A switch at the end of a directed route is left by its ports. What a host is linked to is a hop back;
+    where there is no directed route, the administration is asked for the links of a LID.
+
+    Nodes are met in the order of their distance, whatever order answers come in.
+
+    @ivar fabric: what was found so far: the nodes up to that distance, and of those beyond, where links were
+        asked for, what they are and the ports at which those links end.
+    @ivar first: the node that all this is around; None while it has not told.
+    @ivar progress: is called after nodes have told, with how many have, and how many there are by now.
+    """
+
+    def __init__(
+        self,
+        rpcs: RPCs,
+        endPort: MADEndPort,
+        hops: int = 0,
+        withLinks: bool = True,
+        byLIDs: bool = False,
+        maxOutstanding: int = MAX_OUTSTANDING,
+    ) -> None:
+        """
+        @param rpcs: remain their owner's.
+        @param hops: how far to go.
+        @param withLinks: find out the links of the last nodes, too. Without, they are asked for little more
+            than who they are.
+        @param byLIDs: ask by LIDs, along the administration's links, and not by directed routes.
+        """
+        self.fabric = Fabric()
+        self.first: Node | None = None
+        self.progress: Callable[[int, int], None] | None = None
+        self._schedule = MADSchedule(rpcs, maxOutstanding)
+        self._endPort = endPort
+        self._hops = hops
+        self._withLinks = withLinks
+        self._byLIDs = byLIDs
+        self._done = self._known = 0
+
+    def run(self, start: IBPath) -> Deferred[Fabric]:
+        """
+        Ask.
+
+        @param start: the way to the node in the middle.
+        @return: fires with the fabric, whatever the problems. Cancelling it cancels all that is on its way.
+        """
+        return self._schedule.run(self._run(self._plain(start)))
+
+    def _plain(self, start: IBPath) -> IBPath:
+        """Our own LID is where we are."""
+        end = self._endPort
+        isOurs = end.lid and 0 <= start.dlid - end.lid < 1 << end.lidMask
+        return IBDRPath() if isOurs and not isinstance(start, IBDRPath) and not self._byLIDs else start
+
+    async def _run(self, start: IBPath) -> Fabric:
+        places: list[_Place] = []
+        await self._meet(start, None, None, places)
+        if not places:
+            return self.fabric
+        self.first = places[0].node
+        for distance in range(self._hops + 1):
+            isLast = distance == self._hops
+            if isLast and not self._withLinks:
+                await self._each(self._switch(place) for place in places)
+                break
+            await self._each(self._whole(place) for place in places)
+            ways: list[_Way] = []
+            await self._each(self._leave(place, ways) for place in places)
+            places = []
+            self._known += len(ways)
+            await self._each(self._meet(way.route, way.port, way.number, places) for way in ways)
+            if not places:
+                break
+        return self.fabric
+
+    async def _each(self, works: Iterable[Any]) -> None:
+        await self._schedule.mqueue(works)
+
+    # A node.
+
+    async def _meet(self, route: IBPath, came: Port | None, number: int | None, places: list[_Place]) -> None:
+        """Somebody is at the end of this route: ask who, and what the port is; new nodes become places."""
+        if came is None or came.peer is None:
+            info = await self._told(route, "NodeInfo", self._schedule.SubnGet(NodeInfo, route))
+            if info is not None:
+                await self._met(info, route, came, number or info.localPortNum, places)
+        self._done += 1
+        if self.progress is not None:
+            self.progress(self._done, max(self._done, self._known + 1))
+
+    async def _met(
+        self, info: NodeInfo, route: IBPath, came: Port | None, number: int, places: list[_Place]
+    ) -> None:
+        node, isNew = self.fabric.add(info, route if isinstance(route, IBDRPath) else None)
+        if not isSame(info.encode(), node.raw):
+            self._problem("duplicate-guid", route, f"another one has the GUID of {node}")
+            return
+        if number > node.numPorts or (number == 0 and not node.isSwitch):
+            self._problem("contradiction", route, f"{node} says that its port {number} is here")
+            return
+        here = node.port(number)
+        if came is not None and not self.fabric.link(came, here):
+            text = f"{here} is at {came}, and is linked to {here.peer or came.peer}"
+            self._problem("duplicate-guid", route, text)
+        if isNew:
+            places.append(_Place(node, route, number))
+            told = await self._told(route, "NodeDescription", self._schedule.SubnGet(NodeDescription, route))
+            if told is not None:
+                node.description = told.text
+            if node.isSwitch:
+                await self._port(node.port(0), route)
+        if not here.raw and (came is not None or not node.isSwitch):
+            await self._port(here, route)
+
+    async def _port(self, port: Port, route: IBPath) -> None:
+        told = await self._told(route, "PortInfo", self._schedule.SubnGet(PortInfo, route, port.number))
+        if told is None:
+            return
+        port.tell(told.encode())
+        if port.number and wantsAsking(port.raw, port.end) and mayHaveFDR10(port.node.info):
+            asked = self._schedule.SubnGet(ExtendedPortInfo, route, port.number)
+            vendors = await self._told(route, "", asked)
+            port.vendors = b"" if vendors is None else vendors.encode()
+
+    async def _switch(self, place: _Place) -> None:
+        if place.node.isSwitch:
+            asked = self._schedule.SubnGet(SwitchInfo, place.route)
+            place.node.switchInfo = await self._told(place.route, "SwitchInfo", asked)
+
+    async def _whole(self, place: _Place) -> None:
+        """All that it has: of a switch all ports."""
+        await self._switch(place)
+        node = place.node
+        if node.isSwitch:
+            ports = [node.port(number) for number in range(1, node.numPorts + 1)]
+            await self._each(self._port(port, place.route) for port in ports if not port.raw)
+
+    # Its links.
+
+    async def _leave(self, place: _Place, ways: list[_Way]) -> None:
+        """Where the links lead that are up and not known yet."""
+        node, route = place.node, place.route
+        ports = node.ports.values() if node.isSwitch else [node.port(place.number)]
+        open_ = {port.number: port for port in ports if port.number and port.peer is None and hasLink(port)}
+        if not open_:
+            return
+        if self._byLIDs or not isinstance(route, IBDRPath):
+            ways += await self._administered(next(iter(open_.values())), open_, route)
+        elif node.isSwitch or _isHere(route):
+            if len(route.drPath) < _MOST_HOPS:
+                ways += [_Way(port, route.then(number)) for number, port in open_.items()]
+        elif route.drPath:
+            ways.append(_Way(open_[place.number], self._before(route), route.drPath[-1]))
+
+    def _before(self, route: IBDRPath) -> IBPath:
+        """To the switch that a directed route goes through last."""
+        hops = route.drPath[:-1]
+        if not hops and route.dlid != PERMISSIVE_LID:
+            return toLID(self._endPort, route.dlid)
+        return replace(route, drPath=hops)
+
+    async def _administered(self, end: Port, open_: dict[int, Port], route: IBPath) -> Iterator[_Way]:
+        """What the administration knows of links of a LID."""
+        lid = end.lid
+        if not (lid and self._endPort.smLID):
+            what = "no subnet manager is known to our port" if lid else f"{end} has no LID"
+            self._problem("incomplete", route, f"{what}, so nobody tells where links of it lead")
+            return iter(())
+        asked = self._schedule.SubnAdmGetTable(LinkRecord.query(fromLID=lid), toAdministration(self._endPort))
+        links = await self._told(toAdministration(self._endPort), f"LinkRecord of LID {lid}", asked)
+        if links is None:
+            return iter(())
+        known = {link.fromPort: link for link in links if link.fromPort in open_}
+        for number, port in open_.items():
+            if number not in known:
+                self._problem("incomplete", route, f"the administration does not tell where {port} leads")
+        return (
+            _Way(open_[number], toLID(self._endPort, link.toLID), link.toPort)
+            for number, link in known.items()
+        )
+
+    # Problems.
+
+    async def _told(self, route: IBPath, what: str, asked: Deferred[Any]) -> Any:
+        """
+        The answer; None without one, which is a problem of the fabric.
+
+        @param what: was asked for; C{""} is what not all know that may be asked.
+        """
+        try:
+            return await asked
+        except MADError as error:
+            if what:
+                self._problem("refused", route, f"{what}: {error}")
+        except MADFailure as error:
+            self._problem("unreachable", route, f"{what}: {error}".removeprefix(": "))
+        return None
+
+    def _problem(self, sort: str, route: IBPath, text: str) -> None:
+        where = str(route) if isinstance(route, IBDRPath) else f"lid {route.dlid}"
+        self.fabric.problems.append(Problem(sort, where, text))
+
+
+def _isHere(route: IBDRPath) -> bool:
+    """Whether it leads to our own port."""
+    return not route.drPath and route.dlid == PERMISSIVE_LID
