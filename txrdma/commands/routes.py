@@ -233,8 +233,7 @@ def _owners(fabric: Fabric, names: NodeNames) -> dict[int, str]:
         if port.lid:
             info = port.node.info
             name = names.name(port.node.guid, port.node.description)
-            text = _owner(info.nodeType, hexGUID(port.guid), name)
-            owners.update(dict.fromkeys(range(port.lid, port.lid + (1 << (port.raw[34] & 7))), text))
+            owners.update(_ownersOf(port.lid, port.raw[34] & 7, info.nodeType, hexGUID(port.guid), name))
     return owners
 
 
@@ -248,10 +247,14 @@ async def _asked(session: Session, tables: list[Tables]) -> dict[int, str]:
         try:
             info = await schedule.SubnGet(NodeInfo, path)
             description = (await schedule.SubnGet(NodeDescription, path)).text
+            number = 0 if info.nodeType is NodeType.SWITCH else info.localPortNum
+            port = await schedule.SubnGet(PortInfo, path, number)
         except MADFailure:
             return
         name = session.names.name(info.nodeGUID, description)
-        owners[lid] = _owner(info.nodeType, hexGUID(info.portGUID), name)
+        every = _ownersOf(port.lid, port.lmc, info.nodeType, hexGUID(info.portGUID), name)
+        if lid in every:
+            owners[lid] = every[lid]
 
     chosen = session.options["lids"]
     lids = {lid for each in tables for lid, _port in valid(each, chosen)}
@@ -259,8 +262,12 @@ async def _asked(session: Session, tables: list[Tables]) -> dict[int, str]:
     return owners
 
 
-def _owner(kind: NodeType, guid: str, name: str) -> str:
-    return f"({_WORDS.get(kind, 'Node')} portguid {guid}: {name!r})"
+def _ownersOf(lid: int, lmc: int, kind: NodeType, guid: str, name: str) -> dict[int, str]:
+    """All LIDs of a port, as ibroute names them: those beyond the first by the number of the path."""
+    many = 1 << lmc
+    owners = {lid + at: f"(path #{at + 1} out of {many}: portguid {guid})" for at in range(1, many)}
+    owners[lid] = f"({_WORDS.get(kind, 'Node')} portguid {guid}: {name!r})"
+    return owners
 
 
 # What is told.
@@ -287,17 +294,15 @@ def linearText(
     yield f"Unicast lids [{low:#x}-{high:#x}] of switch Lid {tables.lid} guid {guid} ({tables.name}):"
     yield "  Lid  Out   Destination"
     yield "       Port     Info "
-    total = 0
     ports = dict(valid(tables, chosen))
     for lid in range(low, high + 1) if isAll else ports:
         if lid not in ports:
-            yield f"{lid:#06x} --- "
+            yield f"{lid:#06x} {NO_PORT:03} {': (illegal port)' if owners else ''}"
             continue
-        total += 1
         yield (
             f"{lid:#06x} {ports[lid]:03} : {owners[lid]}" if lid in owners else f"{lid:#06x} {ports[lid]:03} "
         )
-    yield f"{total} valid lids dumped "
+    yield f"{high - low + 1} lids dumped " if isAll else f"{len(ports)} valid lids dumped "
 
 
 def multicastText(tables: Tables, chosen: range | None, owners: dict[int, str]) -> Iterator[str]:

@@ -34,10 +34,10 @@ class FormTests(CommandsTestCase):
         """C{routes --all} prints what C{ibroute -a} prints, LIDs that nobody has included."""
         [lid, *_] = await self.lids("--switches")
         for low, high in (("1", "6"), ("2", "3")):
-            theirs = self.theirs("ibroute", "-a", lid, low, high).splitlines()
-            ours = (await self.said("routes", lid, "--all", "--lids", f"{low}-{high}")).splitlines()
-            self.assertEqual(ours[:-1], theirs[:-1])
-            self.assertEqual(ours[-1].replace("valid ", ""), theirs[-1])
+            for ours, theirs in (((), ()), (("--no-destinations",), ("-n",))):
+                told = self.theirs("ibroute", "-a", *theirs, lid, low, high)
+                said = await self.said("routes", lid, "--all", *ours, "--lids", f"{low}-{high}")
+                self.assertEqual(said, told)
 
     async def fill(self, lid: int, *masks: int, position: int = 0) -> None:
         """Let a switch send multicast LIDs, from 0xc000 on, by ports."""
@@ -112,6 +112,38 @@ class FormTests(CommandsTestCase):
                 row = rf"(0x\w+) {end['port']:03} : \(Channel Adapter"
                 theirs = re.findall(row, self.theirs("ibroute", str(end["lid"])))
                 self.assertEqual([f"{reached['lid']:#06x}" for reached in use["reached"]], theirs)
+
+
+class SeveralLIDsTests(CommandsTestCase):
+    """Ports with two LIDs each."""
+
+    smConfiguration = "lmc 1"
+
+    async def test_routes(self) -> None:
+        """Each further LID of a port is a path by a number; LIDs that nobody has are told where asked for."""
+        for lid in await self.lids("--switches"):
+            self.assertEqual(await self.said("routes", lid), self.theirs("ibroute", lid).rstrip("\n") + "\n")
+            theirs = self.theirs("ibroute", "-a", lid, "2")
+            ours = await self.said("routes", lid, "--all", "--lids", "2-999")
+            self.assertEqual(ours, theirs)
+            everything = {str(each["lid"]): each for each in await self.told("routes")}
+            [alone] = await self.told("routes", lid)
+            self.assertEqual(everything[lid]["linear"], alone["linear"])
+
+    async def test_trace(self) -> None:
+        """Packets for a port's second LID go their own way."""
+        hosts = [int(lid) for lid in await self.lids("--hosts")]
+        for lid in hosts[1:]:
+            for target in (lid, lid + 1):
+                theirs = self.theirs("ibtracert", str(hosts[0]), str(target))
+                self.assertEqual(await self.said("trace", str(hosts[0]), str(target)), theirs)
+
+    async def test_address(self) -> None:
+        """A range of LIDs."""
+        lid = (await self.lids("--hosts"))[-1]
+        theirs = self.theirs("ibaddr", lid).rstrip("\n")
+        self.assertIn(theirs, await self.said("smpquery", "addr", lid))
+        self.assertRegex(theirs, r"start 0x\w+ end 0x\w*[13579bdf]$")
 
 
 class FatTreeFormTests(FormTests):
