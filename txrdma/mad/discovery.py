@@ -17,7 +17,7 @@ from twisted.python.failure import Failure
 from txrdma.error import RDMAError
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GUID
-from txrdma.iba.verbs import PhysicalState
+from txrdma.iba.verbs import Buffer, PhysicalState
 from txrdma.mad.agent import Call, MADAgent
 from txrdma.mad.attributes import Attribute, RPCS
 from txrdma.mad.errors import MADError, MADFailure
@@ -25,7 +25,6 @@ from txrdma.mad.fabric import Fabric, isSame, Node, Port, Problem
 from txrdma.mad.linkspeeds import mayHaveFDR10, wantsAsking
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.smp import ExtendedPortInfo, NodeDescription, NodeInfo, PortInfo, SwitchInfo
-from txrdma.wire import data, wire
 
 MAX_OUTSTANDING: Final = 128
 
@@ -34,31 +33,25 @@ _QDR: Final = 4
 _SUBN_GET: Final = RPCS["SubnGet"]
 
 
-@wire(64)
-class _PortInfo(Attribute):
-    """As it came: a large fabric has many ports, and what they told is read when somebody asks."""
+class _AsItCame(Attribute):
+    """An attribute as bytes: a large fabric has many ports, and what they told is read when somebody asks."""
 
-    attributeID = PortInfo.attributeID
-    rpcs = PortInfo.rpcs
-    content: bytes = data(64)
-
-
-@wire(40)
-class _NodeInfo(Attribute):
-    """As it came: most tell of a switch that we know already."""
-
-    attributeID = NodeInfo.attributeID
-    rpcs = NodeInfo.rpcs
-    content: bytes = data(40)
+    @classmethod
+    def decode(cls, buffer: Buffer, offset: int = 0) -> Any:
+        """Those of it."""
+        return buffer[offset : offset + cls.size]
 
 
-@wire(64)
-class _ExtendedPortInfo(Attribute):
-    """As it came, like a port's PortInfo."""
+class _PortInfo(_AsItCame):
+    attributeID, rpcs, size = PortInfo.attributeID, PortInfo.rpcs, PortInfo.size
 
-    attributeID = ExtendedPortInfo.attributeID
-    rpcs = ExtendedPortInfo.rpcs
-    content: bytes = data(64)
+
+class _NodeInfo(_AsItCame):
+    attributeID, rpcs, size = NodeInfo.attributeID, NodeInfo.rpcs, NodeInfo.size
+
+
+class _ExtendedPortInfo(_AsItCame):
+    attributeID, rpcs, size = ExtendedPortInfo.attributeID, ExtendedPortInfo.rpcs, ExtendedPortInfo.size
 
 
 class _Question(Call):
@@ -228,9 +221,8 @@ class Sweep:
 
     # Answers.
 
-    def _found(self, told: _NodeInfo, route: IBDRPath, came: Port | None) -> None:
+    def _found(self, content: bytes, route: IBDRPath, came: Port | None) -> None:
         """Somebody is at the end of this route."""
-        content = told.content
         node = self._known.get(content[12:20])
         if node is None:
             node, _ = self.fabric.add(content, bytes(route.drPath) if self._isPlain else route)
@@ -284,8 +276,7 @@ class Sweep:
     def _switched(told: SwitchInfo, route: IBDRPath, node: Node) -> None:
         node.switchInfo = told
 
-    def _ported(self, told: _PortInfo, route: IBDRPath, port: Port) -> None:
-        content = told.content
+    def _ported(self, content: bytes, route: IBDRPath, port: Port) -> None:
         port.tell(content)
         if port.number == 0:
             return
@@ -307,8 +298,8 @@ class Sweep:
             self._ask(_ExtendedPortInfo, route, port.number, self._extended, port)
 
     @staticmethod
-    def _extended(told: _ExtendedPortInfo, route: IBDRPath, port: Port) -> None:
-        port.vendors = told.content
+    def _extended(content: bytes, route: IBDRPath, port: Port) -> None:
+        port.vendors = content
 
     def _beyond(self, route: IBDRPath, number: int) -> IBDRPath:
         """One hop more; nearly all routes are plain."""
