@@ -126,6 +126,7 @@ class Subscription:
         if known != self._known:
             self._known = known
             self._leave()
+            self.isStanding = False
             self._renewAt = 0.0
         now = self._reactor.seconds()
         if now < self._renewAt or self._pending is not None:

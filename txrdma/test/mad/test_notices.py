@@ -168,7 +168,7 @@ class SubscriptionTests(SynchronousTestCase):
         pass_(self.clock, 10, 0.1)
         self.assertEqual(self.wishes(), [1])
         port.endPort = replace(port.endPort, smLID=LID(77))  # nobody is there
-        pass_(self.clock, 10, 0.1)
+        pass_(self.clock, 5.1, 0.1)
         self.assertFalse(self.subscription.isStanding)
         port.endPort = replace(port.endPort, smLID=LID(2))
         pass_(self.clock, 6, 0.1)
