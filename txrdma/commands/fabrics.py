@@ -215,7 +215,7 @@ class Session:
         known: object
         try:
             known = parsedTarget(target, self.endPort)
-            if isinstance(known, GID) and not self.endPort.smLID:
+            if isinstance(known, GID) and self._isDirect(known):
                 return await IPPathResolver(self.endPort).resolve(known)
         except InvalidRequest:
             if (match := _AT_QUEUE_PAIR.fullmatch(target.strip())) is not None:
@@ -226,6 +226,10 @@ class Session:
             if known is None:
                 raise
         return await SAPathResolver(self.agent, self.endPort).resolve(known)
+
+    def _isDirect(self, gid: GID) -> bool:
+        """Whether nobody needs to be asked for the way: on RoCE a GID is an address."""
+        return not self.endPort.smLID and (gid.isMapped or not self.agent.port.hasSMI)
 
     async def _lidNamed(self, name: str) -> int | None:
         """The LID of the node of this name, in the node-name map or by its description; None without one."""
