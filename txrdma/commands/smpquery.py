@@ -149,9 +149,10 @@ def _laneLines(answers: Answers) -> Iterator[str]:
 
 
 def _arbitrationLines(answers: Answers) -> Iterator[str]:
+    weighty = (at for _, told in answers for at, entry in enumerate(told.entries) if entry.weight)
+    used = max(weighty, default=0) + 1  # by one table at least
     for modifier, told in answers:
         block = modifier >> 16
-        used = max((index for index, entry in enumerate(told.entries) if entry.weight), default=0) + 1
         yield f"# {'low' if block <= 2 else 'high'} priority, entries {32 * (1 - block % 2)} and on"
         yield "VL    : |" + "|".join(f"{entry.vl:#4x}" for entry in told.entries[:used]) + "|"
         yield "WEIGHT: |" + "|".join(f"{entry.weight:#4x}" for entry in told.entries[:used]) + "|"
