@@ -28,6 +28,7 @@ from txrdma.mad.smp import ExtendedPortInfo, NodeDescription, NodeInfo, PortInfo
 
 MAX_OUTSTANDING: Final = 128
 
+_MOST_HOPS: Final = 63
 _LINK_UP: Final = int(PhysicalState.LINK_UP)
 _QDR: Final = 4
 _SUBN_GET: Final = RPCS["SubnGet"]
@@ -128,7 +129,7 @@ class Sweep:
         self,
         agent: RPCs,
         maxOutstanding: int = MAX_OUTSTANDING,
-        maxHops: int = 63,
+        maxHops: int = _MOST_HOPS,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """
@@ -141,6 +142,7 @@ class Sweep:
         self._agent = agent
         self._maxOutstanding = maxOutstanding
         self._maxHops = maxHops
+        self._isLimited = maxHops < _MOST_HOPS
         self._waiting: deque[_Question] = deque()
         self._open: dict[_Question, None] = {}
         self._known: dict[bytes, Node] = {}
@@ -235,6 +237,8 @@ class Sweep:
                     self._ask(_PortInfo, route, each, self._ported, node.port(each))
             elif here is not None:
                 self._ask(_PortInfo, route, here.number, self._ported, here)
+            if self._isLimited and here is not None and came is not None:
+                self._joined(came, here)
             return
         if not isSame(content, node.raw):
             self._problem("duplicate-guid", route, f"{node} is at {node.route}; here is another one")
@@ -245,6 +249,23 @@ class Sweep:
             node.hear(other.number, GUID(content[20:28]))
             if not isKnown and not node.isSwitch:
                 self._ask(_PortInfo, route, other.number, self._ported, other)
+            if self._isLimited and came is not None:
+                self._joined(came, other)
+
+    def _joined(self, one: Port, other: Port) -> None:
+        """Where hops are counted: a link may make an end nearer than it was met."""
+        for here, there in ((one, other), (other, one)):
+            before, beyond = there.node.route, here.node.route
+            assert before is not None and beyond is not None  # the sweep has met them by routes
+            if not here.node.isSwitch or len(beyond.drPath) + 1 >= len(before.drPath):
+                continue
+            route = there.node.route = self._beyond(beyond, here.number)
+            wasLast = len(before.drPath) >= self._maxHops
+            for port in there.node.ports.values() if there.node.isSwitch else ():
+                if port.peer is not None:
+                    self._joined(port, port.peer)
+                elif wasLast and port.number and port.raw and port.raw[33] >> 4 == _LINK_UP:
+                    self._ask(_NodeInfo, self._beyond(route, port.number), 0, self._found, port)
 
     def _entered(self, node: Node, number: int, route: IBDRPath, came: Port | None) -> Port | None:
         """The port by which a node was entered, joined with where we came from; None if that cannot be."""
@@ -288,6 +309,8 @@ class Sweep:
             self._askForFDR10(route, port)
         if port.peer is not None:
             return
+        if self._isLimited:
+            route = port.node.route or route
         isFirst = not route.drPath
         if (isFirst or port.node.isSwitch) and len(route.drPath) < self._maxHops:
             self._ask(_NodeInfo, self._beyond(route, port.number), 0, self._found, port)

@@ -221,6 +221,10 @@ class Node:
         route = self._route
         return IBDRPath(drPath=tuple(route)) if isinstance(route, bytes) else route
 
+    @route.setter
+    def route(self, route: IBDRPath) -> None:
+        self._route = _packed(route)
+
     @property
     def switchInfo(self) -> SwitchInfo | None:
         """What it has told as a switch."""

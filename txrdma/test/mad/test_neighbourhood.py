@@ -7,7 +7,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import deferLater
 
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import LID
@@ -16,7 +17,9 @@ from txrdma.mad.discovery import Sweep
 from txrdma.mad.fabric import Fabric, Node
 from txrdma.mad.neighbourhood import around, Neighbourhood
 from txrdma.mad.paths import toLID
+from txrdma.mad.rpcs import RPCs
 from txrdma.mad.satransactor import SATransactor
+from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fattree import fatTree
 from txrdma.sim.netfile import Net, parseNet
 from txrdma.test.mad.simulated import FabricTestCase, route
@@ -199,25 +202,51 @@ class UnmanagedTests(NeighbourhoodCase):
         self.assertEqual((names(fabric), fabric.problems), (["c", "right"], []))
 
 
+class LateAgent(RPCs):
+    """What is asked by one route comes to its end a second later than all else."""
+
+    def __init__(self, agent: MADAgent, clock: SimulatedClock, late: tuple[int, ...]) -> None:
+        self.agent = agent
+        self.clock = clock
+        self.late = late
+
+    def call(self, rpc: str, payload: Any, path: IBPath, *more: Any, **options: Any) -> Deferred[Any]:
+        """See L{RPCs.call}."""
+        seconds = 1.0 if isinstance(path, IBDRPath) and path.drPath == self.late else 0.0
+        return deferLater(self.clock, seconds, self.agent.call, rpc, payload, path, *more, **options)
+
+
 class RingTests(NeighbourhoodCase):
-    """A ring of switches, where a late answer comes by the short way."""
+    """A ring of switches, where the answer that comes the short way is late."""
 
     def net(self) -> Net:
         return parseNet(RING)
 
-    def test_slow(self) -> None:
+    def setUp(self) -> None:
+        super().setUp()
+        self.late = LateAgent(self.agent, self.clock, (1, 3))
+
+    def test_late(self) -> None:
         """Distance is by links, whoever answers first."""
-        self.fabric.slow("four", 0.2)
-        fabric = self.found(route(1), 1)
-        whole = self.told(Sweep(self.agent).run())
-        first = next(node for node in whole.nodes.values() if node.description == "one")
-        near = sorted(node.description for node in around(first, 1))
+        search = Neighbourhood(self.late, self.endPort, 1)
+        fabric = self.told(search.run(route(1)), 300)
+        assert search.first is not None
+        near = sorted(node.description for node in around(search.first, 1))
         self.assertEqual(near, ["a", "four", "one", "two"])
-        members = around(next(iter(fabric.nodes.values())), 1)
-        self.assertEqual(sorted(node.description for node in members), near)
         self.assertEqual(names(fabric), ["a", "four", "near", "one", "three", "two"])
         self.assertEqual(len(fabric.nodes[self.fabric.node("four").guid].ports), 9)
         self.assertEqual(sorted(fabric.nodes[self.fabric.node("three").guid].ports), [0, 1, 2])
+
+    def test_sweep(self) -> None:
+        """A sweep that is limited goes as far, too, where a switch was met by the long way first."""
+        for hops, expected in (
+            (2, ["a", "four", "near", "one", "three", "two"]),
+            (3, ["a", "far", "four", "near", "one", "three", "two"]),
+        ):
+            for most in (1, 16):
+                sweep = Sweep(self.late, most, maxHops=1 + hops)
+                fabric = self.told(sweep.run(route(1)), 300)
+                self.assertEqual((names(fabric), fabric.problems), (expected, []))
 
 
 class LargeTests(NeighbourhoodCase):
