@@ -4,7 +4,9 @@ A node and what is around it: what is found, and that nobody else is asked.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -20,6 +22,7 @@ from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.satransactor import SATransactor
 from txrdma.sim.clock import SimulatedClock
+from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.fattree import fatTree
 from txrdma.sim.netfile import Net, parseNet
 from txrdma.test.mad.simulated import FabricTestCase, route
@@ -203,17 +206,20 @@ class UnmanagedTests(NeighbourhoodCase):
 
 
 class LateAgent(RPCs):
-    """What is asked by one route comes to its end a second later than all else."""
+    """
+    Questions come to their ends at different times.
 
-    def __init__(self, agent: MADAgent, clock: SimulatedClock, late: tuple[int, ...]) -> None:
+    @ivar late: how much later one by this path is there, in seconds.
+    """
+
+    def __init__(self, agent: MADAgent, clock: SimulatedClock, late: Callable[[IBPath], float]) -> None:
         self.agent = agent
         self.clock = clock
         self.late = late
 
     def call(self, rpc: str, payload: Any, path: IBPath, *more: Any, **options: Any) -> Deferred[Any]:
         """See L{RPCs.call}."""
-        seconds = 1.0 if isinstance(path, IBDRPath) and path.drPath == self.late else 0.0
-        return deferLater(self.clock, seconds, self.agent.call, rpc, payload, path, *more, **options)
+        return deferLater(self.clock, self.late(path), self.agent.call, rpc, payload, path, *more, **options)
 
 
 class RingTests(NeighbourhoodCase):
@@ -224,7 +230,7 @@ class RingTests(NeighbourhoodCase):
 
     def setUp(self) -> None:
         super().setUp()
-        self.late = LateAgent(self.agent, self.clock, (1, 3))
+        self.late = LateAgent(self.agent, self.clock, lambda path: float(path == route(1, 3)))
 
     def test_late(self) -> None:
         """Distance is by links, whoever answers first."""
@@ -247,6 +253,43 @@ class RingTests(NeighbourhoodCase):
                 sweep = Sweep(self.late, most, maxHops=1 + hops)
                 fabric = self.told(sweep.run(route(1)), 300)
                 self.assertEqual((names(fabric), fabric.problems), (expected, []))
+
+
+class RandomTests(NeighbourhoodCase):
+    """Switches linked at random, answers in any order."""
+
+    def net(self) -> Net:
+        return parseNet(RING)
+
+    def test_distances(self) -> None:
+        """What is found is what is so far away or nearer, and nothing else."""
+        for seed in range(8):
+            self.fabric = SimulatedFabric(self.clock, parseNet(scrambled(seed)))
+            self.agent = self.agentAt("a")
+            generator = Random(seed)
+            late = LateAgent(self.agent, self.clock, lambda path, of=generator: of.random())  # type: ignore[misc]  # of this turn
+            whole = self.told(Sweep(self.agent).run(), 300)
+            first = next(iter(whole.nodes.values()))
+            for hops in range(7):
+                expected = sorted(node.description for node in around(first, hops))
+                swept = self.told(Sweep(late, maxHops=hops).run(), 300)
+                self.assertEqual((names(swept), swept.problems), (expected, []), (seed, hops))
+                search = Neighbourhood(late, self.endPort, hops, withLinks=False)
+                found = self.told(search.run(IBDRPath()), 300)
+                self.assertEqual((names(found), found.problems), (expected, []), (seed, hops))
+
+
+def scrambled(seed: int) -> str:
+    """A net file of a dozen switches, with a few links more than they need."""
+    generator, used = Random(seed), [2] + [1] * 11
+    lines = ['Switch 30 "s0"\n[1] "a"[1]', *(f'Switch 30 "s{number}"' for number in range(1, 12))]
+    pairs = [(number, generator.randrange(number)) for number in range(1, 12)]
+    pairs += [(generator.randrange(6, 12), generator.randrange(6)) for _ in range(5)]
+    for one, other in pairs:
+        lines[one] += f'\n[{used[one]}] "s{other}"[{used[other]}]'
+        used[one] += 1
+        used[other] += 1
+    return "\n\n".join([*lines, 'Hca 1 "a"', ""])
 
 
 class LargeTests(NeighbourhoodCase):
