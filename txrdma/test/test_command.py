@@ -26,6 +26,22 @@ from txrdma.commands.registry import COMMANDS, GROUPS
 from txrdma.error import DeviceUnavailable
 from txrdma.smc.introspection import Answer
 
+WITHOUT_TLS = """
+import sys
+from txrdma.command import main
+try:
+    main(["discover", "--device", "sim:fattree:2"])
+except SystemExit:
+    pass
+print([name for name in sys.modules if name.split(".")[0] in ("OpenSSL", "cryptography")])
+try:
+    import OpenSSL
+except ImportError:
+    print("not installed")
+else:
+    print("found later")
+"""
+
 LIGHT = {f"txrdma.{name}" for name in ("commands", "commands.options", "commands.registry")}
 
 SMC: dict[str, object] = {
@@ -129,6 +145,16 @@ class OptionsTests(SynchronousTestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         loaded = {name for name in done.stdout.split() if name.startswith("txrdma.")}
         self.assertEqual(loaded - {"txrdma.command", "txrdma.error"} - LIGHT, set())
+
+    def test_withoutTLS(self) -> None:
+        """A command about fabrics starts without OpenSSL, which can be imported afterwards all the same."""
+        command = [sys.executable, "-c", WITHOUT_TLS]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        listing, loaded, later = done.stdout.rstrip().rsplit("\n", 2)
+        self.assertIn("Ca\t1", listing)
+        self.assertEqual(loaded, "[]")
+        self.assertIn(later, ("found later", "not installed"))
 
     def test_failure(self) -> None:
         """What a command can't do is told in one line, with its name, and is the exit status."""

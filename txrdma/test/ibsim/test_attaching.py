@@ -32,6 +32,17 @@ class AttachingTests(IbsimTestCase):
         for other in others:
             self.assertEqual((await other.SubnGet(NodeDescription, IBDRPath())).text, "b")
 
+    async def test_behind(self) -> None:
+        """What ibsim has no room for waits here, and goes out in its order when it has: all are answered."""
+        agent = self.agentAt("a")
+        self.fabric.pause()
+        routes = [IBDRPath(), IBDRPath(drPath=(1,)), IBDRPath(drPath=(1, 2))]
+        answers = [agent.SubnGet(NodeDescription, routes[number % 3], retries=0) for number in range(20_000)]
+        self.assertFalse(any(answer.called for answer in answers))
+        self.fabric.goOn()
+        told = [(await answer).text for answer in answers]
+        self.assertEqual(told, (["a", "left", "b"] * 20_000)[:20_000])
+
     async def test_manyTimes(self) -> None:
         """There is always a place for the next one."""
         for _ in range(30):

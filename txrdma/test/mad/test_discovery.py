@@ -90,6 +90,22 @@ class SweepTests(FabricTestCase):
         self.told(Sweep(schedule, maxOutstanding=5).run())
         self.assertEqual(schedule.progress.most, 5)
 
+    def test_order(self) -> None:
+        """What was met first is asked first: routes never get shorter, and one follows itself."""
+        routes: list[bytes] = []
+        send = self.agent.port.send
+
+        def watched(datagram: bytes, *rest: Any) -> None:
+            routes.append(datagram[129 : 129 + datagram[7]])
+            send(datagram, *rest)
+
+        self.patch(self.agent, "_send", watched)
+        self.sweep(maxOutstanding=3)
+        self.assertEqual([len(each) for each in routes], sorted(len(each) for each in routes))
+        changes = sum(1 for one, other in zip(routes, routes[1:], strict=False) if one != other)
+        self.assertLessEqual(changes, 2 * len(set(routes)))
+        self.assertGreater(len(routes), 2 * changes)
+
     def test_otherAgents(self) -> None:
         """Through any agent the same is found."""
         self.assertEqual(shape(self.told(Sweep(MADSchedule(self.agent)).run())), shape(self.sweep()))
