@@ -6,7 +6,7 @@ Follows InfiniBand Architecture vol. 1, 14.2.2 (directed routes) and 15.2.5.13 (
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -214,7 +214,7 @@ class Neighbourhood:
         if not open_:
             return
         if self._byLIDs or not isinstance(route, IBDRPath):
-            ways += await self._administered(next(iter(open_.values())), open_, route)
+            await self._administered(list(open_.values()), route, ways)
         elif node.isSwitch or _isHere(route):
             if len(route.drPath) < _MOST_HOPS:
                 ways += [_Way(port, route.then(number)) for number, port in open_.items()]
@@ -228,25 +228,33 @@ class Neighbourhood:
             return toLID(self._endPort, route.dlid)
         return replace(route, drPath=hops)
 
-    async def _administered(self, end: Port, open_: dict[int, Port], route: IBPath) -> Iterator[_Way]:
-        """What the administration knows of links of a LID."""
-        lid = end.lid
-        if not (lid and self._endPort.smLID):
-            what = "no subnet manager is known to our port" if lid else f"{end} has no LID"
-            self._problem("incomplete", route, f"{what}, so nobody tells where links of it lead")
-            return iter(())
-        asked = self._schedule.SubnAdmGetTable(LinkRecord.query(fromLID=lid), toAdministration(self._endPort))
-        links = await self._told(toAdministration(self._endPort), f"LinkRecord of LID {lid}", asked)
-        if links is None:
-            return iter(())
-        known = {link.fromPort: link for link in links if link.fromPort in open_}
-        for number, port in open_.items():
-            if number not in known:
-                self._problem("incomplete", route, f"the administration does not tell where {port} leads")
-        return (
-            _Way(open_[number], toLID(self._endPort, link.toLID), link.toPort)
-            for number, link in known.items()
-        )
+    async def _administered(self, ports: list[Port], route: IBPath, ways: list[_Way]) -> None:
+        """
+        What the administration knows of the links of these ports, asked one by one.
+
+        There are not many, and not every administration that answers has its tables come through.
+        """
+        first, *others = ports
+        if not (first.lid and self._endPort.smLID):
+            what = "no subnet manager is known to our port" if first.lid else f"{first.node} has no LID"
+            self._problem("incomplete", route, f"{what}, so nobody tells where its links lead")
+        elif await self._linked(first, route, ways):  # who is silent is not asked again
+            await self._each(self._linked(port, route, ways) for port in others)
+
+    async def _linked(self, port: Port, route: IBPath, ways: list[_Way]) -> bool:
+        """Ask where a port's link leads; whether there was an answer."""
+        query = LinkRecord.query(fromLID=port.lid, fromPort=port.number)
+        administration = toAdministration(self._endPort)
+        try:
+            link = await self._schedule.SubnAdmGet(query, administration)
+        except MADError as error:
+            self._problem("incomplete", route, f"the administration tells no link of {port}: {error}")
+            return True
+        except MADFailure as error:
+            self._problem("unreachable", administration, f"LinkRecord of {port}: {error}")
+            return False
+        ways.append(_Way(port, toLID(self._endPort, link.toLID), link.toPort))
+        return True
 
     # Problems.
 

@@ -91,7 +91,7 @@ class LinksTests(PartCase):
         self.said("links", "20")
         self.assertLess(self.asked, 12)
         self.said("links", "leaf0001")
-        self.assertLess(self.asked, 40 + 4 * 36 + 5)
+        self.assertLess(self.asked, 40 + 6 * 36)
         self.assertLess(self.asked, whole / 3)
 
     def test_hops(self) -> None:
