@@ -277,15 +277,25 @@ def memory(rounds: int, quick: bool) -> Part:
     if part.why:
         return part
     with BenchFabric(hosts) as fabric:
-        told = measured("memory", fabric.environment(fabric.hosts[0]), device="ibsim")
-    title = f"a port of {told['ports']:,}, with its share of {told['nodes']:,} nodes"
-    part.outcomes = [Outcome(_case("mad-memory", title, "bytes"), [told["value"]])]
-    part.told = told
-    whole = told["value"] * MILLION / 2**20
+        environment = fabric.environment(fabric.hosts[0])
+        objects, process = (
+            measured("memory", environment, device="ibsim", traced=isTraced) for isTraced in (True, False)
+        )
+    rows = (
+        ("objects", "its objects", objects["value"]),
+        ("most", "the most at a time while it is swept", objects["most"]),
+        ("process", "growth of the process", process["value"]),
+    )
+    for name, title, taken in rows:
+        part.outcomes.append(Outcome(_case(f"mad-memory-{name}", title, "bytes"), [taken]))
+    part.told = {"objects": objects, "process": process}
+    least, largest = (number(told["value"] * MILLION / 2**20) for told in (objects, process))
     part.about = (
-        f"Growth of a process by a sweep of {hosts:,} hosts, divided by the ports that its `Fabric` knows: "
-        "those of hosts, and those of switches with their own port 0. A million of such ports would take "
-        f"{number(whole)} MiB. One run."
+        f"Of a `Fabric` of {hosts:,} hosts, after a sweep: bytes for each of the {objects['ports']:,} ports "
+        f"that it knows, with its share of {objects['nodes']:,} nodes; those of hosts count, and those of "
+        "switches with their own port 0. Objects are counted by `tracemalloc`, in a run of its own. The "
+        f"process keeps what the sweep needed for a while. A million of such ports would take {least} MiB, and a "
+        f"process that sweeps them would grow by {largest} MiB."
     )
     return part
 
