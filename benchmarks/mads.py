@@ -294,8 +294,8 @@ def memory(rounds: int, quick: bool) -> Part:
         f"Of a `Fabric` of {hosts:,} hosts, after a sweep: bytes for each of the {objects['ports']:,} ports "
         f"that it knows, with its share of {objects['nodes']:,} nodes; those of hosts count, and those of "
         "switches with their own port 0. Objects are counted by `tracemalloc`, in a run of its own. The "
-        f"process keeps what the sweep needed for a while. A million of such ports would take {least} MiB, and "
-        f"a process that sweeps them would grow by {largest} MiB."
+        "process keeps what the sweep needed for a while. A million of such ports would take "
+        f"{least} MiB, and a process that sweeps them would grow by {largest} MiB."
     )
     return part
 
