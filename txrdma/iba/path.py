@@ -489,7 +489,7 @@ def _called(text: str) -> IBPath:
             name = _fieldCalled(kind, said.arg or "")
             values[name] = _understood(name, said.value)
         return kind(**_checked(values))
-    except (SyntaxError, KeyError, AttributeError, TypeError, ValueError) as error:
+    except (SyntaxError, KeyError, AttributeError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(
             f"{text!r} is no path, as IBPath(dlid=7) is {f': {error}' if str(error) else ''}"
         ) from None
@@ -517,6 +517,18 @@ def _understood(name: str, value: ast.expr) -> Any:
     return tuple(said) if name == "drPath" else said
 
 
+def _isOne(name: str, value: object) -> bool:
+    """Whether it is the kind of value that a field has."""
+    if name == "drPath":
+        return isinstance(value, tuple) and all(type(hop) is int for hop in value)
+    if value is None:
+        return name in ("sgid", "dgid", "mtu", "packetLifeTime", "responseTime")
+    if name == "reversible":
+        return isinstance(value, bool)
+    kind = {"sgid": GID, "dgid": GID, "mtu": MTU}.get(name, int)
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
 def _checked(values: dict[str, Any]) -> dict[str, Any]:
     """
     These values.
@@ -525,6 +537,8 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
     """
     for name, value in values.items():
         bits = _BITS.get(name)
+        if not _isOne(name, value):
+            raise ValueError(f"{name} cannot be {value!r}")
         if bits is not None and value is not None and not 0 <= value < 1 << bits:
             raise ValueError(f"{name} has {bits} bits, so it cannot be {value}")
     if not all(0 < hop < 255 for hop in values.get("drPath", ())):
