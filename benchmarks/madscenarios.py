@@ -21,11 +21,11 @@ from twisted.python.failure import Failure
 from benchmarks.ends import cpuSeconds, memoryBytes, Orders
 from benchmarks.madports import AdministrationPort, NodeInfoPort
 from benchmarks.scenarios import Result
+from txrdma.fabric.discovery import Sweep
 from txrdma.iba.path import IBDRPath
 from txrdma.mad import messages
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.attributes import allAttributes
-from txrdma.mad.discovery import Sweep
 from txrdma.mad.paths import toAdministration
 from txrdma.mad.ports import openMADPort
 from txrdma.mad.sa import PathRecord

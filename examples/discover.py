@@ -8,15 +8,13 @@ import sys
 
 from twisted.internet.task import react
 
-from txrdma.mad import MADAgent, openMADPort, Sweep
+from txrdma.fabric.discovery import discover
 
 
 async def main(reactor, port="sim:fattree:8"):
-    agent = MADAgent(reactor, openMADPort(reactor, port))
-    fabric = await Sweep(agent).run()
+    fabric = await discover(reactor, port)
     for one, other in fabric.links():
         print(f"{one.node.description}[{one.number}] - {other.node.description}[{other.number}]")
-    agent.close()
 
 
 react(main, sys.argv[1:])

@@ -19,12 +19,12 @@ from txrdma.commands.attributefields import assigned
 from txrdma.commands.nodenames import parseNodeNames
 from txrdma.commands.packets import inBytes
 from txrdma.error import InvalidRequest, WireError
+from txrdma.fabric.errorcounters import parseThresholds
+from txrdma.fabric.model import Fabric
 from txrdma.iba.captures import captured
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.mad import pma, sa, smp
 from txrdma.mad.dump import dumped
-from txrdma.mad.errorcounters import parseThresholds
-from txrdma.mad.fabric import Fabric
 from txrdma.mad.paths import parseTarget
 from txrdma.mad.strings import _understood
 from txrdma.sim.fattree import fatTree

@@ -12,8 +12,8 @@ from txrdma.commands.fabrics import opened, tellJSON
 from txrdma.commands.nodenames import NodeNames, readNodeNames
 from txrdma.commands.sweeping import loaded, swept
 from txrdma.error import RDMAError
-from txrdma.mad.fabric import Fabric
-from txrdma.mad.health import counterFindings, Finding, findings, managerFindings, recordedManagers
+from txrdma.fabric.health import counterFindings, Finding, findings, managerFindings, recordedManagers
+from txrdma.fabric.model import Fabric
 
 COULD_NOT_LOOK = 2
 

@@ -13,8 +13,8 @@ from txrdma.commands.fabrics import tellJSON
 from txrdma.commands.nodenames import NodeNames, readNodeNames
 from txrdma.commands.sweeping import fabricOf, INTERRUPTED, isInterrupted, loaded, SweepOptions, tellProblems
 from txrdma.error import RDMAError
-from txrdma.mad.differences import Difference, differences
-from txrdma.mad.fabric import Fabric
+from txrdma.fabric.differences import Difference, differences
+from txrdma.fabric.model import Fabric
 
 COULD_NOT_LOOK = 2
 

@@ -16,8 +16,8 @@ from txrdma.commands.nodenames import NodeNames
 from txrdma.commands.sweeping import endWith, fabricOf, INTERRUPTED, isInterrupted, SweepOptions, tellProblems
 from txrdma.commands.topologies import dotText, listing, netText, toldDict
 from txrdma.error import DeviceUnavailable
-from txrdma.mad.chassis import chassis
-from txrdma.mad.fabric import Fabric
+from txrdma.fabric.chassis import chassis
+from txrdma.fabric.model import Fabric
 
 
 def _slurm(fabric: Fabric, names: NodeNames) -> Iterable[str]:

@@ -16,7 +16,7 @@ from txrdma.commands.nodenames import NodeNames
 from txrdma.commands.nodes import chosen
 from txrdma.commands.rows import hexGUID
 from txrdma.commands.sweeping import PartOptions, SweepOptions, swept, tellProblems
-from txrdma.mad.errorcounters import (
+from txrdma.fabric.errorcounters import (
     ALL_PORTS,
     COMMON,
     Counted,
@@ -26,7 +26,7 @@ from txrdma.mad.errorcounters import (
     shownName,
     Thresholds,
 )
-from txrdma.mad.fabric import Fabric
+from txrdma.fabric.model import Fabric
 
 
 class ThresholdOptions(SweepOptions):

@@ -12,9 +12,9 @@ from txrdma.commands.nodenames import NodeNames
 from txrdma.commands.rows import hexGUID, showRows
 from txrdma.commands.sweeping import endWith, fabricOf, PartOptions
 from txrdma.commands.topologies import ordered
+from txrdma.fabric.health import belowBest, hasLink
+from txrdma.fabric.model import Fabric, Port
 from txrdma.iba.verbs import PhysicalState, PortState
-from txrdma.mad.fabric import Fabric, Port
-from txrdma.mad.health import belowBest, hasLink
 
 
 class CommandOptions(PartOptions):

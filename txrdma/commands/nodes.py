@@ -10,9 +10,9 @@ from txrdma.commands.fabrics import TARGET, tellJSON
 from txrdma.commands.rows import hexGUID, showRows
 from txrdma.commands.sweeping import endWith, fabricOf, PartOptions
 from txrdma.commands.topologies import ordered
+from txrdma.fabric.model import Fabric, Node
+from txrdma.fabric.snapshots import nodeDict
 from txrdma.iba.verbs import NodeType
-from txrdma.mad.fabric import Fabric, Node
-from txrdma.mad.snapshots import nodeDict
 
 _KINDS: Final = {
     "hosts": NodeType.CHANNEL_ADAPTER,

@@ -7,10 +7,10 @@ from __future__ import annotations
 from txrdma.commands.fabrics import combined, parsedTarget
 from txrdma.commands.nodenames import NodeNames
 from txrdma.error import InvalidRequest
+from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.fabric.neighbourhood import around
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GID, GUID
-from txrdma.mad.fabric import Fabric, Node, Port
-from txrdma.mad.neighbourhood import around
 
 
 def part(fabric: Fabric, first: Node, hops: int) -> Fabric:

@@ -27,11 +27,11 @@ from txrdma.commands.fabrics import (
 from txrdma.commands.options import columns
 from txrdma.commands.portchanges import Change, FDR10, isSwitchedOn, newKey, OPERATIONS, parsed, STATES
 from txrdma.error import InvalidRequest, RDMAError
+from txrdma.fabric.model import described, Fabric, Node, Port
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
 from txrdma.mad._frames import Keys
 from txrdma.mad.errors import MADFailure, MADTimeoutError
-from txrdma.mad.fabric import described, Fabric, Node, Port
 from txrdma.mad.smp import ExtendedPortInfo, NodeInfo, PortInfo
 
 _SHOWN: Final = (
@@ -262,7 +262,7 @@ async def _setFDR10(session: Session, path: IBPath, port: int, isOn: bool) -> No
 
 async def _everywhere(session: Session) -> list[dict[str, Any]]:
     """All ports of all links; what goes down goes from the farthest link to the nearest."""
-    from txrdma.mad.discovery import Sweep
+    from txrdma.fabric.discovery import Sweep
 
     options = session.options
     changes: list[Change] = options["changes"]

@@ -16,13 +16,13 @@ from txrdma.commands.routeuse import BALANCE_COLUMNS, balances, usesOf
 from txrdma.commands.rows import hexGUID, showRows
 from txrdma.commands.sweeping import SweepOptions, swept, tellProblems
 from txrdma.error import InvalidRequest
+from txrdma.fabric.health import endPorts
+from txrdma.fabric.model import Fabric, Problem
+from txrdma.fabric.routing import FIRST_MULTICAST, linearTable, multicastTable, NO_PORT
 from txrdma.iba.path import IBPath
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.errors import MADFailure
-from txrdma.mad.fabric import Fabric, Problem
-from txrdma.mad.health import endPorts
 from txrdma.mad.paths import toLID
-from txrdma.mad.routing import FIRST_MULTICAST, linearTable, multicastTable, NO_PORT
 from txrdma.mad.schedule import MADSchedule
 from txrdma.mad.smp import NodeDescription, NodeInfo, PortInfo, SwitchInfo
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from txrdma.commands.nodenames import NodeNames
+from txrdma.fabric.health import endPorts
+from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.fabric.routing import NO_PORT
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType
-from txrdma.mad.fabric import Fabric, Node, Port
-from txrdma.mad.health import endPorts
-from txrdma.mad.routing import NO_PORT
 
 Linear = Mapping[GUID, bytes]
 """Of each switch the port for each LID."""

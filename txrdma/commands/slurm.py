@@ -13,8 +13,8 @@ from typing import Final
 
 from txrdma.commands.nodenames import NodeNames
 from txrdma.commands.topologies import ordered
+from txrdma.fabric.model import Fabric, Node
 from txrdma.iba.verbs import NodeType
-from txrdma.mad.fabric import Fabric, Node
 
 ROOT: Final = "fabric"
 """What joins switches that have none above them all."""

@@ -18,12 +18,12 @@ from twisted.python import usage
 from txrdma.commands.fabrics import count, FabricOptions, opened, Progress, Session
 from txrdma.commands.nodenames import NodeNames, readNodeNames
 from txrdma.error import InvalidRequest
+from txrdma.fabric.discovery import MAX_OUTSTANDING, Sweep
+from txrdma.fabric.model import described, Fabric, Problem
 from txrdma.iba.path import IBDRPath
-from txrdma.mad.discovery import MAX_OUTSTANDING, Sweep
-from txrdma.mad.fabric import described, Fabric, Problem
 
 if TYPE_CHECKING:
-    from txrdma.mad.administered import AdministeredSweep, LIDSweep
+    from txrdma.fabric.administered import AdministeredSweep, LIDSweep
 
 WAYS = ("dr", "lid", "sa")
 INTERRUPTED: Final = 130
@@ -134,7 +134,7 @@ def _isToldOf(fabric: Fabric, isPartial: bool) -> bool:
 async def _sweptAround(session: Session, isPartial: bool, withLinks: bool) -> Fabric:
     """The part that was asked for, without a question to anybody else."""
     from txrdma.commands.parts import part
-    from txrdma.mad.neighbourhood import Neighbourhood
+    from txrdma.fabric.neighbourhood import Neighbourhood
     from txrdma.mad.satransactor import SATransactor
 
     options = session.options
@@ -171,7 +171,7 @@ def _sweep(
         said = _MOST_HOPS if options["hops"] is None else options["hops"]
         hops = min(said + len(start.drPath), _MOST_HOPS)
         return Sweep(session.agent, options["outstanding"], hops, progress)
-    from txrdma.mad.administered import AdministeredSweep, LIDSweep
+    from txrdma.fabric.administered import AdministeredSweep, LIDSweep
 
     sweep: AdministeredSweep | LIDSweep
     if options["by"] == "sa":

@@ -11,13 +11,13 @@ from struct import Struct
 from typing import Any, Final
 
 from txrdma.commands.nodenames import NodeNames
+from txrdma.fabric.chassis import Chassis, chassis, place
+from txrdma.fabric.linkspeeds import activeSpeed, NAMES
+from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.fabric.snapshots import nodeDict, problemDicts
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType, PortState
-from txrdma.mad.chassis import Chassis, chassis, place
-from txrdma.mad.fabric import Fabric, Node, Port
-from txrdma.mad.linkspeeds import activeSpeed, NAMES
-from txrdma.mad.snapshots import nodeDict, problemDicts
 from txrdma.mad.values import LANES
 
 _WIDTHS: Final = {int(flag): f"{lanes}x" for flag, lanes in LANES.items()}

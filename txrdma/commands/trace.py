@@ -14,8 +14,17 @@ from txrdma.commands.fabrics import count, FabricOptions, opened, Session, TARGE
 from txrdma.commands.nodenames import NodeNames
 from txrdma.commands.rows import hexGUID
 from txrdma.commands.tracerecords import tracedBySA
+from txrdma.fabric.routing import (
+    AdministeredView,
+    DirectView,
+    Hop,
+    IView,
+    NoRoute,
+    Stop,
+    trace,
+    traceMulticast,
+)
 from txrdma.iba.verbs import NodeType
-from txrdma.mad.routing import AdministeredView, DirectView, Hop, IView, NoRoute, Stop, trace, traceMulticast
 from txrdma.mad.sa import PathRecord
 
 _WORDS: Final = {NodeType.CHANNEL_ADAPTER: "ca", NodeType.SWITCH: "switch", NodeType.ROUTER: "router"}

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from txrdma.fabric.routing import Hop, IView
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID
 from txrdma.mad.errors import MADError
 from txrdma.mad.messages import ClassPortInfo
-from txrdma.mad.routing import Hop, IView
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.sa import NodeRecord, PathRecord, Query, TraceRecord
 

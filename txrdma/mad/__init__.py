@@ -15,17 +15,13 @@ if TYPE_CHECKING:
     from txrdma.iba.path import IBPath as IBPath
     from txrdma.iba.path import MADEndPort as MADEndPort
     from txrdma.mad._frames import Keys as Keys
-    from txrdma.mad.administered import AdministeredSweep as AdministeredSweep
-    from txrdma.mad.administered import LIDSweep as LIDSweep
     from txrdma.mad.agent import MADAgent as MADAgent
-    from txrdma.mad.discovery import Sweep as Sweep
     from txrdma.mad.errors import MADClassError as MADClassError
     from txrdma.mad.errors import MADError as MADError
     from txrdma.mad.errors import MADFailure as MADFailure
     from txrdma.mad.errors import MADRefusal as MADRefusal
     from txrdma.mad.errors import MADTimeoutError as MADTimeoutError
     from txrdma.mad.errors import MADTransferError as MADTransferError
-    from txrdma.mad.fabric import Fabric as Fabric
     from txrdma.mad.notices import Subscription as Subscription
     from txrdma.mad.paths import IPPathResolver as IPPathResolver
     from txrdma.mad.paths import parseTarget as parseTarget
@@ -42,11 +38,8 @@ if TYPE_CHECKING:
 _HOMES: Final = {
     "txrdma.iba.path": "IBDRPath IBPath MADEndPort",
     "txrdma.mad._frames": "Keys",
-    "txrdma.mad.administered": "AdministeredSweep LIDSweep",
     "txrdma.mad.agent": "MADAgent",
-    "txrdma.mad.discovery": "Sweep",
     "txrdma.mad.errors": "MADClassError MADError MADFailure MADRefusal MADTimeoutError MADTransferError",
-    "txrdma.mad.fabric": "Fabric",
     "txrdma.mad.notices": "Subscription",
     "txrdma.mad.paths": (
         "IPPathResolver parseTarget SAPathResolver StaticPathResolver toAdministration toLID"

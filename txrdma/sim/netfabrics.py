@@ -10,14 +10,14 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from txrdma.fabric.linkspeeds import LaneSpeed
+from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.fabric.snapshots import INames
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType, PortState
-from txrdma.mad.fabric import Fabric, Node, Port
-from txrdma.mad.linkspeeds import LaneSpeed
 from txrdma.mad.smp import ExtendedPortInfo, SwitchInfo
-from txrdma.mad.snapshots import INames
+from txrdma.sim.fabric.nodes import buildNodes, SimulatedNode
 from txrdma.sim.netfile import Net, NetLink, parseNet
-from txrdma.sim.nodes import buildNodes, SimulatedNode
 
 _LETTERS: Final = {NodeType.SWITCH: "S", NodeType.CHANNEL_ADAPTER: "H", NodeType.ROUTER: "R"}
 _GROUPS: Final = re.compile(r"^(?:Chassis \d+|Non-Chassis Nodes|Hostname: ).*$", re.MULTILINE)

@@ -16,7 +16,7 @@ from twisted.plugin import IPlugin
 from txrdma.interfaces import IMADPort, IMADPortStringParser
 
 if TYPE_CHECKING:
-    from txrdma.sim.fabric import SimulatedFabric
+    from txrdma.sim.fabric.fabric import SimulatedFabric
     from txrdma.sim.netfile import Net
 
 DEFAULT: tuple[str, ...] = ("fattree", "16")
@@ -165,7 +165,7 @@ def _number(kwargs: dict[str, str], key: str, kind: type[float], most: float = f
 
 
 def _fabric(reactor: Any, options: FabricOptions) -> SimulatedFabric:
-    from txrdma.sim.fabric import SimulatedFabric
+    from txrdma.sim.fabric.fabric import SimulatedFabric
 
     fabric = SimulatedFabric(
         reactor,

@@ -32,6 +32,7 @@ FLOORS = {
     "smc": 5,
     "btl": 5,
     "pingpong": 5,
+    "fabric": 5,
     "sim": 5,
     "tap": 6,
     "command": 6,
@@ -77,6 +78,15 @@ STRANGERS = {
     ("smc", "pingpong"),
     ("btl", "pingpong"),
     ("sim", "pingpong"),
+    ("fabric", "cm"),
+    ("cm", "fabric"),
+    ("fabric", "smc"),
+    ("smc", "fabric"),
+    ("fabric", "btl"),
+    ("btl", "fabric"),
+    ("fabric", "pingpong"),
+    ("pingpong", "fabric"),
+    ("fabric", "sim"),
 }
 """Rooms that meet only through L{txrdma.interfaces}, though the floors would allow an import."""
 

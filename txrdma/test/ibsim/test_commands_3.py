@@ -14,8 +14,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from txrdma.fabric.discovery import Sweep
 from txrdma.iba.path import IBDRPath
-from txrdma.mad.discovery import Sweep
 from txrdma.mad.smp import ExtendedPortInfo
 from txrdma.sim.fattree import fatTree
 from txrdma.sim.netfile import parseNet

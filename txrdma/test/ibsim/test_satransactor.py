@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from txrdma.fabric.discovery import Sweep
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GID, LID
 from txrdma.mad._frames import Keys
 from txrdma.mad.attributes import Attribute
-from txrdma.mad.discovery import Sweep
 from txrdma.mad.errors import MADError
 from txrdma.mad.paths import SAPathResolver, toAdministration, toLID
 from txrdma.mad.pma import PortCounters

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from twisted.internet.task import Clock
 
+from txrdma.fabric.discovery import Sweep
 from txrdma.iba.types import GID, GUID, LID
 from txrdma.mad import sa, smp
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.attributes import Attribute, ManagementClass, Method
-from txrdma.mad.discovery import Sweep
 from txrdma.mad.errors import MADError
 from txrdma.mad.serving import MADServer
 from txrdma.sim.fabric import SimulatedFabric

@@ -27,12 +27,12 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
+from txrdma.fabric.discovery import Sweep
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import LID
 from txrdma.mad import pma, smp
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.attributes import Attribute
-from txrdma.mad.discovery import Sweep
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.messages import ClassPortInfo
 from txrdma.sim.fabric import SimulatedFabric

@@ -21,8 +21,8 @@ from txrdma.commands import nodenames
 from txrdma.commands.fabrics import Progress
 from txrdma.commands.nodenames import NodeNames, parseNodeNames, readNodeNames
 from txrdma.error import InvalidRequest
+from txrdma.fabric.model import Fabric
 from txrdma.iba.types import GUID
-from txrdma.mad.fabric import Fabric
 from txrdma.mad.ports import openMADPort
 from txrdma.sim.fattree import fatTree
 from txrdma.sim.netfile import parseNet

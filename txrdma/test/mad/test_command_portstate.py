@@ -16,9 +16,9 @@ from txrdma.command import Options
 from txrdma.commands.portchanges import Change, OPERATIONS, parsed
 from txrdma.commands.portstate import farthestFirst, linkedPorts
 from txrdma.error import InvalidRequest
+from txrdma.fabric.discovery import Sweep
 from txrdma.iba.verbs import PortState
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.discovery import Sweep
 from txrdma.mad.ports import openMADPort
 from txrdma.mad.smp import PortInfo
 from txrdma.mad.values import PathMTU

@@ -10,14 +10,14 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 
 from txrdma.error import DeviceUnavailable
+from txrdma.fabric.administered import AdministeredSweep, LIDSweep
+from txrdma.fabric.discovery import Sweep
+from txrdma.fabric.model import described, Fabric
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType
-from txrdma.mad.administered import AdministeredSweep, LIDSweep
 from txrdma.mad.attributes import RPCS
-from txrdma.mad.discovery import Sweep
 from txrdma.mad.errors import MADError, MADTimeoutError
-from txrdma.mad.fabric import described, Fabric
 from txrdma.mad.paths import toAdministration
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.sa import LinkRecord, NodeRecord, PortInfoRecord, SwitchInfoRecord

@@ -9,11 +9,11 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
+from txrdma.fabric.administered import AdministeredSweep, LIDSweep
+from txrdma.fabric.discovery import Sweep
+from txrdma.fabric.health import belowBest, findings
+from txrdma.fabric.model import described, Fabric
 from txrdma.iba.types import GUID
-from txrdma.mad.administered import AdministeredSweep, LIDSweep
-from txrdma.mad.discovery import Sweep
-from txrdma.mad.fabric import described, Fabric
-from txrdma.mad.health import belowBest, findings
 from txrdma.mad.paths import toAdministration
 from txrdma.mad.sa import LinkRecord, NodeRecord, PortInfoRecord, SwitchInfoRecord
 from txrdma.mad.smp import ExtendedPortInfo

@@ -11,11 +11,9 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from txrdma.error import InvalidRequest
-from txrdma.iba.types import GUID, LID
-from txrdma.iba.verbs import PhysicalState, PortState
-from txrdma.mad.differences import differences
-from txrdma.mad.discovery import Sweep
-from txrdma.mad.errorcounters import (
+from txrdma.fabric.differences import differences
+from txrdma.fabric.discovery import Sweep
+from txrdma.fabric.errorcounters import (
     ALL_PORTS,
     CounterReport,
     CounterSurvey,
@@ -24,8 +22,10 @@ from txrdma.mad.errorcounters import (
     shownName,
     Thresholds,
 )
-from txrdma.mad.fabric import Fabric
-from txrdma.mad.health import belowBest, counterFindings, Finding, findings, managerFindings
+from txrdma.fabric.health import belowBest, counterFindings, Finding, findings, managerFindings
+from txrdma.fabric.model import Fabric
+from txrdma.iba.types import GUID, LID
+from txrdma.iba.verbs import PhysicalState, PortState
 from txrdma.mad.messages import MADRequest
 from txrdma.mad.pma import PortCounters
 from txrdma.mad.serving import MADServer

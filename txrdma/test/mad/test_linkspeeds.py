@@ -8,8 +8,7 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.iba.verbs import PhysicalState
-from txrdma.mad.linkspeeds import (
+from txrdma.fabric.linkspeeds import (
     activeSpeed,
     enabledSpeeds,
     fastest,
@@ -20,6 +19,7 @@ from txrdma.mad.linkspeeds import (
     supportedSpeeds,
     wantsAsking,
 )
+from txrdma.iba.verbs import PhysicalState
 from txrdma.mad.smp import ExtendedPortInfo, NodeInfo, PortInfo
 from txrdma.mad.values import EXTENDED_GIGABITS, GIGABITS, PortCapability
 

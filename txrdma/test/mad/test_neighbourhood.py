@@ -12,12 +12,12 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 
+from txrdma.fabric.discovery import Sweep
+from txrdma.fabric.model import Fabric, Node
+from txrdma.fabric.neighbourhood import around, Neighbourhood
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import LID
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.discovery import Sweep
-from txrdma.mad.fabric import Fabric, Node
-from txrdma.mad.neighbourhood import around, Neighbourhood
 from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.satransactor import SATransactor

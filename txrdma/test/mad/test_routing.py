@@ -9,10 +9,10 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from txrdma.error import DeviceUnavailable, InvalidRequest
+from txrdma.fabric import routing
+from txrdma.fabric.routing import AdministeredView, DirectView, Hop, NO_PORT, NoRoute
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GUID, LID
-from txrdma.mad import routing
-from txrdma.mad.routing import AdministeredView, DirectView, Hop, NO_PORT, NoRoute
 from txrdma.mad.smp import LinearForwardingTable, MulticastForwardingTable, SwitchInfo
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.fattree import fatTree

@@ -10,11 +10,11 @@ from typing import Any
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.fabric.discovery import Sweep
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.attributes import Attribute, RPCS
-from txrdma.mad.discovery import Sweep
 from txrdma.mad.errors import MADError, MADTimeoutError
 from txrdma.mad.paths import toLID
 from txrdma.mad.pma import PortCounters

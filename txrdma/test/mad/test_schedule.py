@@ -10,10 +10,10 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred, fail
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.fabric.discovery import Sweep
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType, PortState
-from txrdma.mad.discovery import Sweep
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule
 from txrdma.mad.smp import NodeInfo, PortInfo

@@ -11,18 +11,18 @@ from typing import Any
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import InvalidRequest
+from txrdma.fabric.discovery import Sweep
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import LID
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
 from txrdma.mad import smp
 from txrdma.mad._frames import Keys
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.discovery import Sweep
 from txrdma.mad.errors import MADError, MADTimeoutError
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
+from txrdma.sim.fabric.timetable import Timetable
 from txrdma.sim.fattree import fatTree
-from txrdma.sim.timetable import Timetable
 from txrdma.test.mad.simulated import FabricTestCase, route
 
 

@@ -15,13 +15,13 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
+from txrdma.fabric.discovery import Sweep
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID, PKey
 from txrdma.interfaces import IMADPort
 from txrdma.mad import pma, sa, smp
 from txrdma.mad._frames import Keys
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.discovery import Sweep
 from txrdma.mad.errors import MADTimeoutError
 from txrdma.mad.messages import MADRequest, Notice
 from txrdma.mad.ports import availableMADPorts, defaultMADPort, openMADPort

@@ -14,12 +14,12 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.commands.nodenames import NodeNames
 from txrdma.commands.topologies import listing, netText
+from txrdma.fabric.chassis import chassis, place
+from txrdma.fabric.discovery import Sweep
+from txrdma.fabric.model import Fabric, Problem
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PortState
-from txrdma.mad.chassis import chassis, place
-from txrdma.mad.discovery import Sweep
-from txrdma.mad.fabric import Fabric, Problem
 from txrdma.mad.smp import NodeInfo, PortInfo, SwitchInfo
 from txrdma.sim.fattree import fatTree
 from txrdma.sim.netfabrics import readFabric

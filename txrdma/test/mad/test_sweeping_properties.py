@@ -18,17 +18,17 @@ from txrdma.commands.nodenames import NodeNames, parseNodeNames
 from txrdma.commands.slurm import slurmText
 from txrdma.commands.topologies import dotText, listing, netText, ordered, toldDict
 from txrdma.error import InvalidRequest
+from txrdma.fabric.administered import AdministeredSweep
+from txrdma.fabric.chassis import chassis
+from txrdma.fabric.differences import differences
+from txrdma.fabric.discovery import Sweep
+from txrdma.fabric.errorcounters import Counted, CounterReport, parseThresholds, Thresholds
+from txrdma.fabric.health import findings, recordedManagers
+from txrdma.fabric.model import described, Fabric
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType
-from txrdma.mad.administered import AdministeredSweep
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.chassis import chassis
-from txrdma.mad.differences import differences
-from txrdma.mad.discovery import Sweep
-from txrdma.mad.errorcounters import Counted, CounterReport, parseThresholds, Thresholds
-from txrdma.mad.fabric import described, Fabric
-from txrdma.mad.health import findings, recordedManagers
 from txrdma.mad.sa import LinkRecord, NodeRecord, PortInfoRecord
 from txrdma.mad.smp import NodeInfo, PortInfo
 from txrdma.sim.clock import SimulatedClock

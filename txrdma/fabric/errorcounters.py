@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 from twisted.internet.defer import Deferred
 
 from txrdma.error import DeviceUnavailable, InvalidRequest
+from txrdma.fabric.model import Node, Port
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GUID
 from txrdma.mad.errors import MADError, MADFailure
-from txrdma.mad.fabric import Node, Port
 from txrdma.mad.messages import ClassPortInfo
 from txrdma.mad.paths import toLID
 from txrdma.mad.pma import (

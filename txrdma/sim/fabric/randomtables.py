@@ -10,7 +10,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from txrdma.sim.nodes import SimulatedNode
+from txrdma.sim.fabric.nodes import SimulatedNode
 
 ENTRIES_PER_BLOCK: Final = 16
 BLOCK: Final = 64

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any, Final
 
+from txrdma.fabric import snapshots
+from txrdma.fabric.linkspeeds import activeSpeed, enabledSpeeds, NAMES, RATES, supportedSpeeds
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
-from txrdma.mad import snapshots
-from txrdma.mad.linkspeeds import activeSpeed, enabledSpeeds, NAMES, RATES, supportedSpeeds
 from txrdma.mad.smp import NodeInfo, PortInfo, SwitchInfo
 from txrdma.mad.values import LANES
 
@@ -107,7 +107,7 @@ class Port:
 
     @property
     def activeSpeed(self) -> int:
-        """What a lane carries at present, as a L{LaneSpeed <txrdma.mad.linkspeeds.LaneSpeed>}; 0 of none."""
+        """What a lane carries at present, a L{LaneSpeed<txrdma.fabric.linkspeeds.LaneSpeed>}; 0 of none."""
         return activeSpeed(self.raw, self.end or _CAPABLE, self.vendors) if self.raw else 0
 
     @property

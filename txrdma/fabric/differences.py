@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.iba.types import GUID
-from txrdma.mad.fabric import Fabric, Node, Port
 
 
 @dataclass(frozen=True, slots=True)

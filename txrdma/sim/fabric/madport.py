@@ -16,10 +16,10 @@ from txrdma.iba.verbs import Buffer
 from txrdma.interfaces import IMADPort, IMADReceiver
 from txrdma.mad.messages import MAD_LENGTH
 from txrdma.mad.smp import PKeyTable, PortInfo
-from txrdma.sim.nodes import SimulatedPort
+from txrdma.sim.fabric.nodes import SimulatedPort
 
 if TYPE_CHECKING:
-    from txrdma.sim.fabric import SimulatedFabric
+    from txrdma.sim.fabric.fabric import SimulatedFabric
 
 SUBNET_TIMEOUT: Final = 14
 """67 ms: how long a packet may be on its way in a simulated fabric that says nothing else."""

@@ -13,8 +13,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Final
 
+from txrdma.fabric.model import Fabric, Node
 from txrdma.iba.types import GUID
-from txrdma.mad.fabric import Fabric, Node
 
 _CISCO: Final = 0x0005AD
 _INFINICON: Final = 0x00066A

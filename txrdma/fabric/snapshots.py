@@ -15,7 +15,7 @@ from txrdma.iba.types import GUID
 from txrdma.mad.smp import SwitchInfo
 
 if TYPE_CHECKING:
-    from txrdma.mad.fabric import Fabric, Node, Port
+    from txrdma.fabric.model import Fabric, Node, Port
 
 
 class INames(Protocol):

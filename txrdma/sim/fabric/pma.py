@@ -14,10 +14,10 @@ from txrdma.mad import pma
 from txrdma.mad.attributes import Attribute
 from txrdma.mad.messages import ClassPortInfo, MADStatus
 from txrdma.mad.pma import PerformanceCapability
-from txrdma.sim import sampling
-from txrdma.sim.counters import Counters
-from txrdma.sim.nodes import SimulatedPort
-from txrdma.sim.sampling import Samplers
+from txrdma.sim.fabric import sampling
+from txrdma.sim.fabric.counters import Counters
+from txrdma.sim.fabric.nodes import SimulatedPort
+from txrdma.sim.fabric.sampling import Samplers
 
 GET: Final = 0x01
 SET: Final = 0x02

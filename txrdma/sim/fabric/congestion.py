@@ -13,8 +13,8 @@ from typing import Final
 from txrdma.mad import congestion
 from txrdma.mad.attributes import Attribute, ManagementClass, Method
 from txrdma.mad.messages import ClassPortInfo, MADStatus
-from txrdma.sim.nodes import SimulatedPort
-from txrdma.sim.sagroups import changed
+from txrdma.sim.fabric.nodes import SimulatedPort
+from txrdma.sim.fabric.sagroups import changed
 
 CONGESTION: Final = int(ManagementClass.CONG_MGT)
 CLASS_VERSION: Final = 2

@@ -11,10 +11,10 @@ from typing import Final
 
 from txrdma.mad import sa
 from txrdma.mad.sa import componentsOf, Record
-from txrdma.sim import randomtables
-from txrdma.sim.nodes import MULTICAST_CAP, SimulatedNode, SimulatedPort
-from txrdma.sim.randomtables import isRandom
-from txrdma.sim.sma import SubnetManagementAgents
+from txrdma.sim.fabric import randomtables
+from txrdma.sim.fabric.nodes import MULTICAST_CAP, SimulatedNode, SimulatedPort
+from txrdma.sim.fabric.randomtables import isRandom
+from txrdma.sim.fabric.sma import SubnetManagementAgents
 
 _SWITCHES_BLOCK: Final = 32
 _ARBITRATION_BLOCKS: Final = (1, 3)

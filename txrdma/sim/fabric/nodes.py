@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, TYPE_CHECKING
 
+from txrdma.fabric.linkspeeds import mayHaveFDR10
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
-from txrdma.mad.linkspeeds import mayHaveFDR10
 from txrdma.mad.smp import NodeInfo, PortInfo, SwitchInfo
 from txrdma.mad.values import DownDefault, PathMTU, PortCapability
-from txrdma.sim.counters import Counters
+from txrdma.sim.fabric.counters import Counters
 from txrdma.sim.netfile import Net, NetLink, NetNode
 
 if TYPE_CHECKING:
-    from txrdma.sim.madport import SimulatedMADPort
-    from txrdma.sim.routing import Routing
+    from txrdma.sim.fabric.madport import SimulatedMADPort
+    from txrdma.sim.fabric.routing import Routing
 
 ALL_WIDTHS: Final = 0x1F
 ALL_SPEEDS: Final = 7

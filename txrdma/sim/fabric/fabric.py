@@ -14,14 +14,13 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from txrdma.iba.types import GID, GUID
 from txrdma.mad.values import PortCapability
-from txrdma.sim.counters import Counters
-from txrdma.sim.delivery import Delivery
-from txrdma.sim.handover import Candidate, POLL_SECONDS, PRIORITY, STANDBY_PRIORITY
-from txrdma.sim.madport import SimulatedMADPort
-from txrdma.sim.manager import GID_PREFIX, SubnetManager
-from txrdma.sim.mkeys import ManagementKeys
-from txrdma.sim.netfile import Net
-from txrdma.sim.nodes import (
+from txrdma.sim.fabric.counters import Counters
+from txrdma.sim.fabric.delivery import Delivery
+from txrdma.sim.fabric.handover import Candidate, POLL_SECONDS, PRIORITY, STANDBY_PRIORITY
+from txrdma.sim.fabric.madport import SimulatedMADPort
+from txrdma.sim.fabric.manager import GID_PREFIX, SubnetManager
+from txrdma.sim.fabric.mkeys import ManagementKeys
+from txrdma.sim.fabric.nodes import (
     bringDown,
     bringUp,
     buildNodes,
@@ -31,11 +30,12 @@ from txrdma.sim.nodes import (
     SimulatedNode,
     SimulatedPort,
 )
-from txrdma.sim.routing import tableOf
-from txrdma.sim.sa import SubnetAdministration
-from txrdma.sim.sma import SubnetManagementAgents, VENDOR_DIAG
-from txrdma.sim.timetable import Timetable
-from txrdma.sim.traps import badMKey, linkChanged
+from txrdma.sim.fabric.routing import tableOf
+from txrdma.sim.fabric.sa import SubnetAdministration
+from txrdma.sim.fabric.sma import SubnetManagementAgents, VENDOR_DIAG
+from txrdma.sim.fabric.timetable import Timetable
+from txrdma.sim.fabric.traps import badMKey, linkChanged
+from txrdma.sim.netfile import Net
 
 RESWEEP_SECONDS: Final = 1.0
 """How long after a change the subnet's manager looks anew."""

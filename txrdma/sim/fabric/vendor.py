@@ -10,7 +10,7 @@ from txrdma.iba.verbs import NodeType
 from txrdma.mad.attributes import ManagementClass, Method
 from txrdma.mad.messages import formatOf, MADStatus
 from txrdma.mad.vendor import filled, OPENIB_OUI, OpenIBCPUInfo, OpenIBHostInfo, OpenIBPing, OpenIBSystemPing
-from txrdma.sim.nodes import SimulatedNode, SimulatedPort
+from txrdma.sim.fabric.nodes import SimulatedNode, SimulatedPort
 
 CLASSES: Final = frozenset((ManagementClass.VENDOR_OPENIB_PING, ManagementClass.VENDOR_OPENIB_SYSSTAT))
 

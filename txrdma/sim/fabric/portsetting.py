@@ -11,7 +11,7 @@ from typing import Final
 
 from txrdma.iba.verbs import PhysicalState, PortState
 from txrdma.mad.messages import MADStatus
-from txrdma.sim.nodes import bringDown, bringUp, NO_EXTENDED_SPEED, SimulatedPort
+from txrdma.sim.fabric.nodes import bringDown, bringUp, NO_EXTENDED_SPEED, SimulatedPort
 
 _REFUSED: Final = (MADStatus.INVALID_FIELD, False)
 _WIDTHS: Final = 0x1F

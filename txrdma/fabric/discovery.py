@@ -1,7 +1,7 @@
 """
 Finding out what a fabric consists of, many questions at a time.
 
-What cannot be found out becomes a L{Problem <txrdma.mad.fabric.Problem>} of the fabric; the sweep goes on.
+What cannot be found out becomes a L{Problem <txrdma.fabric.model.Problem>} of the fabric; the sweep goes on.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
+from txrdma.fabric.linkspeeds import mayHaveFDR10, wantsAsking
+from txrdma.fabric.model import Fabric, isSame, Node, Port, Problem
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import Buffer, PhysicalState
 from txrdma.mad.agent import Call, MADAgent
 from txrdma.mad.attributes import Attribute, RPCS
 from txrdma.mad.errors import MADError, MADFailure
-from txrdma.mad.fabric import Fabric, isSame, Node, Port, Problem
-from txrdma.mad.linkspeeds import mayHaveFDR10, wantsAsking
+from txrdma.mad.ports import openMADPort
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.smp import ExtendedPortInfo, NodeDescription, NodeInfo, PortInfo, SwitchInfo
 
@@ -32,6 +33,20 @@ _MOST_HOPS: Final = 63
 _LINK_UP: Final = int(PhysicalState.LINK_UP)
 _QDR: Final = 4
 _SUBN_GET: Final = RPCS["SubnGet"]
+
+
+async def discover(reactor: Any, port: str) -> Fabric:
+    """
+    Sweep the fabric behind a port by directed routes: open it, ask, and close it.
+
+    @param port: as L{openMADPort <txrdma.mad.ports.openMADPort>} takes it: C{"umad:mlx5_0/1"}.
+    @raise DeviceUnavailable: there is no such port, or it goes away.
+    """
+    agent = MADAgent(reactor, openMADPort(reactor, port))
+    try:
+        return await Sweep(agent).run()
+    finally:
+        agent.close()
 
 
 class _AsItCame(Attribute):

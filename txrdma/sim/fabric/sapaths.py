@@ -24,10 +24,10 @@ from txrdma.mad.values import (
     Rate,
     Selector,
 )
-from txrdma.sim.madport import SUBNET_TIMEOUT
-from txrdma.sim.manager import GID_PREFIX
-from txrdma.sim.nodes import SimulatedNode, SimulatedPort
-from txrdma.sim.sma import GUID_INFO, sharesPartition, SubnetManagementAgents
+from txrdma.sim.fabric.madport import SUBNET_TIMEOUT
+from txrdma.sim.fabric.manager import GID_PREFIX
+from txrdma.sim.fabric.nodes import SimulatedNode, SimulatedPort
+from txrdma.sim.fabric.sma import GUID_INFO, sharesPartition, SubnetManagementAgents
 
 MOST_PATHS: Final = 100_000
 """More are not told at once."""

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from txrdma.fabric.errorcounters import ALL_PORTS, CounterReport, shownName
+from txrdma.fabric.linkspeeds import fastest, LaneSpeed, RATES
+from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.iba.path import MADEndPort
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import PhysicalState, PortState
-from txrdma.mad.errorcounters import ALL_PORTS, CounterReport, shownName
 from txrdma.mad.errors import MADFailure
-from txrdma.mad.fabric import Fabric, Node, Port
-from txrdma.mad.linkspeeds import fastest, LaneSpeed, RATES
 from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from txrdma.mad.pma import PortSamplesControl, PortSamplesResult, PortSamplesResultExtended
 from txrdma.mad.values import EXTENDED_GIGABITS, GIGABITS, LinkSpeed, LinkSpeedExtended
-from txrdma.sim.nodes import SimulatedPort
+from txrdma.sim.fabric.nodes import SimulatedPort
 
 CONTROL: Final = PortSamplesControl.attributeID
 RESULT: Final = PortSamplesResult.attributeID

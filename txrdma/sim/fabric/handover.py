@@ -18,11 +18,11 @@ from txrdma.mad.agent import MADAgent
 from txrdma.mad.messages import MADStatus
 from txrdma.mad.smp import SMInfo
 from txrdma.mad.values import PortCapability, SMState
-from txrdma.sim.manager import SubnetManager
-from txrdma.sim.nodes import SimulatedPort
+from txrdma.sim.fabric.manager import SubnetManager
+from txrdma.sim.fabric.nodes import SimulatedPort
 
 if TYPE_CHECKING:
-    from txrdma.sim.fabric import SimulatedFabric
+    from txrdma.sim.fabric.fabric import SimulatedFabric
 
 HANDOVER, ACKNOWLEDGE, DISABLE, STANDBY, DISCOVER = 1, 2, 3, 4, 5
 """The commands: modifiers of Set(SMInfo)."""

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from txrdma.iba.verbs import PortState
-from txrdma.sim.nodes import endPorts, SimulatedNode, SimulatedPort
-from txrdma.sim.randomtables import capacity, entriesOf, isRandom, linearOf
+from txrdma.sim.fabric.nodes import endPorts, SimulatedNode, SimulatedPort
+from txrdma.sim.fabric.randomtables import capacity, entriesOf, isRandom, linearOf
 
 NO_PORT: Final = 0xFF
 

@@ -15,18 +15,18 @@ from txrdma.iba.path import GMP_QKEY, IBDRPath, IBPath
 from txrdma.iba.types import DEFAULT_PKEY, LID, QPN
 from txrdma.iba.verbs import PortState
 from txrdma.mad.messages import ClassPortInfo, formatOf, Notice
-from txrdma.sim.congestion import CONGESTION, CongestionAgents
-from txrdma.sim.madport import Envelope, SimulatedMADPort
-from txrdma.sim.nodes import SimulatedNode, SimulatedPort
-from txrdma.sim.pma import PerformanceManagementAgents
-from txrdma.sim.randomtables import isRandom
-from txrdma.sim.routing import tableOf
-from txrdma.sim.sma import sharesPartition
-from txrdma.sim.traps import badKey, trapDatagram
-from txrdma.sim.vendor import answerVendor, CLASSES
+from txrdma.sim.fabric.congestion import CONGESTION, CongestionAgents
+from txrdma.sim.fabric.madport import Envelope, SimulatedMADPort
+from txrdma.sim.fabric.nodes import SimulatedNode, SimulatedPort
+from txrdma.sim.fabric.pma import PerformanceManagementAgents
+from txrdma.sim.fabric.randomtables import isRandom
+from txrdma.sim.fabric.routing import tableOf
+from txrdma.sim.fabric.sma import sharesPartition
+from txrdma.sim.fabric.traps import badKey, trapDatagram
+from txrdma.sim.fabric.vendor import answerVendor, CLASSES
 
 if TYPE_CHECKING:
-    from txrdma.sim.fabric import SimulatedFabric
+    from txrdma.sim.fabric.fabric import SimulatedFabric
 
 MOST_HOPS: Final = 63
 MOST_ASKED: Final = 4096

@@ -13,12 +13,12 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.python.failure import Failure
 
+from txrdma.fabric.linkspeeds import mayHaveFDR10, wantsAsking
+from txrdma.fabric.model import Fabric, isSame, Node, Port, Problem
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import PhysicalState
 from txrdma.mad.errors import MADError, MADFailure
-from txrdma.mad.fabric import Fabric, isSame, Node, Port, Problem
-from txrdma.mad.linkspeeds import mayHaveFDR10, wantsAsking
 from txrdma.mad.paths import toAdministration, toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.sa import LinkRecord, NodeRecord, PortInfoRecord, Record, SwitchInfoRecord

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 
+from txrdma.fabric.health import hasLink
+from txrdma.fabric.linkspeeds import mayHaveFDR10, wantsAsking
+from txrdma.fabric.model import Fabric, isSame, Node, Port, Problem
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort, PERMISSIVE_LID
 from txrdma.mad.errors import MADError, MADFailure
-from txrdma.mad.fabric import Fabric, isSame, Node, Port, Problem
-from txrdma.mad.health import hasLink
-from txrdma.mad.linkspeeds import mayHaveFDR10, wantsAsking
 from txrdma.mad.paths import toAdministration, toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.sa import LinkRecord

@@ -32,10 +32,10 @@ from txrdma.mad.sa import Record
 from txrdma.mad.serving import MADServer
 from txrdma.mad.smp import GUIDInfo
 from txrdma.mad.values import PathMTU, Rate
-from txrdma.sim.manager import GID_PREFIX
-from txrdma.sim.nodes import SimulatedPort
-from txrdma.sim.routing import tableOf
-from txrdma.sim.sagroups import (
+from txrdma.sim.fabric.manager import GID_PREFIX
+from txrdma.sim.fabric.nodes import SimulatedPort
+from txrdma.sim.fabric.routing import tableOf
+from txrdma.sim.fabric.sagroups import (
     Group,
     Groups,
     INSUFFICIENT,
@@ -48,12 +48,12 @@ from txrdma.sim.sagroups import (
     Subscriptions,
     TOO_MANY,
 )
-from txrdma.sim.sapaths import MOST_PATHS, Paths, rateOf
-from txrdma.sim.sarecords import Matcher, ONLY_OF_SWITCHES, Records
-from txrdma.sim.traps import gidChanged
+from txrdma.sim.fabric.sapaths import MOST_PATHS, Paths, rateOf
+from txrdma.sim.fabric.sarecords import Matcher, ONLY_OF_SWITCHES, Records
+from txrdma.sim.fabric.traps import gidChanged
 
 if TYPE_CHECKING:
-    from txrdma.sim.fabric import SimulatedFabric
+    from txrdma.sim.fabric.fabric import SimulatedFabric
 
 SM_KEY: Final = 1
 """Who has it is trusted: it sees who the members of groups are."""

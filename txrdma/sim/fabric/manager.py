@@ -12,10 +12,10 @@ from typing import Final
 
 from txrdma.iba.types import LID
 from txrdma.iba.verbs import NodeType, PortState
-from txrdma.sim.madport import SUBNET_TIMEOUT
-from txrdma.sim.nodes import endPorts, SimulatedNode, SimulatedPort
-from txrdma.sim.randomtables import isRandom
-from txrdma.sim.routing import Routing, tableOf
+from txrdma.sim.fabric.madport import SUBNET_TIMEOUT
+from txrdma.sim.fabric.nodes import endPorts, SimulatedNode, SimulatedPort
+from txrdma.sim.fabric.randomtables import isRandom
+from txrdma.sim.fabric.routing import Routing, tableOf
 
 GID_PREFIX: Final = 0xFE80000000000000
 _HIGHEST_LID: Final = 0xBFFF

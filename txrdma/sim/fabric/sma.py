@@ -15,11 +15,11 @@ from txrdma.iba.types import DEFAULT_PKEY
 from txrdma.mad.messages import MADStatus
 from txrdma.mad.smp import PKeyTable, SLtoVLMappingTable, SMInfo, VLArbitrationTable, VLWeight
 from txrdma.mad.values import PortCapability
-from txrdma.sim import randomtables
-from txrdma.sim.mkeys import ManagementKeys
-from txrdma.sim.nodes import MULTICAST_CAP, PKEYS_PER_SWITCH, SimulatedNode, SimulatedPort
-from txrdma.sim.portsetting import setPortInfo
-from txrdma.sim.routing import tableOf
+from txrdma.sim.fabric import randomtables
+from txrdma.sim.fabric.mkeys import ManagementKeys
+from txrdma.sim.fabric.nodes import MULTICAST_CAP, PKEYS_PER_SWITCH, SimulatedNode, SimulatedPort
+from txrdma.sim.fabric.portsetting import setPortInfo
+from txrdma.sim.fabric.routing import tableOf
 
 Result = tuple[int, bytes]
 """The status, and what stands in the answer."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from txrdma.sim.nodes import SimulatedPort
+from txrdma.sim.fabric.nodes import SimulatedPort
 
 GET: Final = 0x01
 _PROTECTION: Final = 34
