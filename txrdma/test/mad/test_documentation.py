@@ -241,7 +241,7 @@ class ImportTests(SynchronousTestCase):
             "txrdma.verbs",
             "txrdma.soft",
             "txrdma.smc",
-            "txrdma.sim.fabric.fabric",
+            "txrdma.sim.fabric",
             "txrdma.cm",
             "pyverbs",
         )
