@@ -12,7 +12,7 @@ from harness import Target
 from txrdma.error import WireError
 from txrdma.mad.attributes import plain
 from txrdma.mad.dump import dumped, payloadOf
-from txrdma.mad.fromplain import fromPlain
+from txrdma.mad.plain import fromPlain
 from txrdma.test.mad.structures import attributes, datagram, structures
 from txrdma.testing.captures import packets
 

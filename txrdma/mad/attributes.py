@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Final, TypeVar
 from typing_extensions import Self
 
 from txrdma.iba.types import GUID
+from txrdma.mad.plain import fromPlain, text
 from txrdma.wire import bits, Code, Field, Layout
 
 T = TypeVar("T", bound="Attribute")
@@ -143,16 +144,6 @@ def key(width: int) -> Any:
     return bits(width, shown=lambda number: f"{number:#0{-(-width // 4) + 2}x}")
 
 
-def text(raw: bytes) -> str:
-    """UTF-8 up to the first zero; what is no UTF-8, or what a terminal would act on, is replaced."""
-    said = raw.partition(b"\0")[0].decode("utf-8", "replace")
-    return (
-        said
-        if said.isprintable()
-        else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in said)
-    )
-
-
 def mask(width: int, names: type[enum.IntFlag]) -> Any:
     """A field of named bits."""
 
@@ -197,7 +188,6 @@ class Attribute(Layout):
 
         @raise ValueError: there is no such field, or the value is none for it.
         """
-        from txrdma.mad.fromplain import fromPlain  # which needs what is declared here
 
         return fromPlain(cls, values)
 

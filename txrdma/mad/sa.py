@@ -13,8 +13,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 from typing_extensions import NamedTuple, Self
 
 from txrdma.iba.types import GID, LID
-from txrdma.mad.attributes import Attribute, attribute, key, text
+from txrdma.mad.attributes import Attribute, attribute, key
 from txrdma.mad.messages import InformInfo
+from txrdma.mad.plain import text
 from txrdma.mad.smp import (
     GUIDInfo,
     LinearForwardingTable,

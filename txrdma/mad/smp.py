@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
-from txrdma.mad.attributes import Attribute, attribute, key, mask, text
+from txrdma.mad.attributes import Attribute, attribute, key, mask
+from txrdma.mad.plain import text
 from txrdma.mad.values import (
     DownDefault,
     enabledSpeedText,

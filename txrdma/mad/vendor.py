@@ -16,9 +16,10 @@ from typing import Final
 from zope.interface import implementer
 
 from txrdma.interfaces import IMADHandler
-from txrdma.mad.attributes import Attribute, attribute, key, ManagementClass, Method, text
+from txrdma.mad.attributes import Attribute, attribute, key, ManagementClass, Method
 from txrdma.mad.errors import MADRefusal
 from txrdma.mad.messages import MADRequest, MADStatus
+from txrdma.mad.plain import text
 from txrdma.mad.serving import MADServer
 from txrdma.wire import bits, data, wire
 

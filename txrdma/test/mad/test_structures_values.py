@@ -23,7 +23,7 @@ from txrdma.mad import congestion, messages, pma, rmppformats, sa, smp, traps, v
 from txrdma.mad._frames import frame
 from txrdma.mad.attributes import attributeOf, ManagementClass, Method, plain
 from txrdma.mad.dump import dumped, payloadOf
-from txrdma.mad.fromplain import fromPlain
+from txrdma.mad.plain import fromPlain
 from txrdma.test.mad.oracles import placesOf
 from txrdma.test.mad.structures import attributes, classOf, datagram, structures
 from txrdma.wire import Layout

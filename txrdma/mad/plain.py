@@ -1,5 +1,5 @@
 """
-Layouts from what JSON carries: what L{txrdma.mad.attributes.plain} made of one is read again.
+Layouts from what JSON carries, as L{txrdma.mad.attributes.Attribute.toDict} makes it; texts from bytes.
 """
 
 from __future__ import annotations
@@ -8,10 +8,19 @@ import enum
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from txrdma.mad.attributes import text
 from txrdma.wire import Field, Layout
 
 T = TypeVar("T", bound=Layout)
+
+
+def text(raw: bytes) -> str:
+    """UTF-8 up to the first zero; what is no UTF-8, or what a terminal would act on, is replaced."""
+    said = raw.partition(b"\0")[0].decode("utf-8", "replace")
+    return (
+        said
+        if said.isprintable()
+        else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in said)
+    )
 
 
 def fromPlain(kind: type[T], values: Mapping[str, object]) -> T:
