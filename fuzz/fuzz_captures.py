@@ -5,10 +5,12 @@ Captures of every kind, and what C{txrdma decode} finds in them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from io import BytesIO
+from contextlib import redirect_stderr
+from io import BytesIO, StringIO
 
 from harness import Target
 
+from txrdma.commands import decode
 from txrdma.commands.attributefields import attributesOf
 from txrdma.commands.decode import Tables
 from txrdma.commands.packets import COOKED, COOKED2, ERF, ETHERNET, inBytes, INFINIBAND, inPacket, RAW_IP
@@ -59,6 +61,20 @@ def _told(datagram: bytes, content: bytes) -> None:
         pass
 
 
+def _decoded(content: bytes) -> None:
+    """Whatever C{txrdma decode} is given: it finds datagrams, or says that there are none."""
+    with redirect_stderr(StringIO()):
+        try:
+            for found in decode._inFile(BytesIO(content)):
+                dumped(found.inside.datagram, 3)
+        except InvalidRequest:
+            pass
+    try:
+        dumped(inBytes(content).datagram, 3)
+    except InvalidRequest:
+        pass
+
+
 def _captures() -> Iterator[bytes]:
     yield raw("cm-reject")
     yield _SECTION + _INTERFACE + bytes.fromhex("0300000014000000040000000102030414000000")
@@ -70,7 +86,17 @@ def _packets() -> Iterator[bytes]:
             yield record.data
 
 
+def _files() -> Iterator[bytes]:
+    for name in names():
+        if name.startswith("mad"):
+            yield raw(name)
+            for record in records(name)[:3]:
+                yield record.data[14:]
+                yield record.data.hex(" ", 4).encode()
+
+
 TARGETS = {
     "capture": Target(_capture, _captures),
     "management packet": Target(_packet, _packets),
+    "decode": Target(_decoded, _files),
 }

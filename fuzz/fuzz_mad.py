@@ -4,6 +4,7 @@ Management datagrams: structures, frames, dumps, long messages; and agents and s
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,32 +13,25 @@ from harness import Target
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 
-import txrdma.cm.messages  # noqa: F401  # so that its structures are known
 from txrdma.error import DeviceUnavailable, WireError
-from txrdma.iba import linkheaders
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, QPN
-from txrdma.mad import baseboard, congestion, devices, messages, pma, rmppformats, sa, smp, vendor  # noqa: F401  # so too
+from txrdma.mad import pma, sa, smp, vendor
 from txrdma.mad._frames import frame
 from txrdma.mad._long import isLong, LongMessages
 from txrdma.mad._rmpp import Receiver, Sender
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import allAttributes, ManagementClass, Method
+from txrdma.mad.attributes import allAttributes, ManagementClass, Method, plain
 from txrdma.mad.dump import dumped
 from txrdma.mad.errors import MADFailure, MADRefusal
 from txrdma.mad.messages import formatOf, MADHeader, MADRequest, MADStatus, Notice, RMPPHeader, RMPPType
+from txrdma.mad.plain import fromPlain
 from txrdma.mad.serving import MADServer
 from txrdma.mad.traps import describe, detailsOf
+from txrdma.test.mad.structures import structures
 from txrdma.testing.captures import names, packets
-from txrdma.wire import Layout
 
-_LAYOUTS = [
-    kind
-    for module in (linkheaders, rmppformats, messages)
-    for _, kind in sorted(vars(module).items())
-    if isinstance(kind, type) and issubclass(kind, Layout) and hasattr(kind, "size")
-]
-_KINDS = [allAttributes()[key] for key in sorted(allAttributes())]
+_STRUCTURES = structures()
 _LENGTH = 256
 
 
@@ -45,34 +39,36 @@ def _structure(raw: bytes) -> None:
     """The first byte says which: it is read, written, told, and read again; or it is a WireError."""
     if not raw:
         return
-    kind = _KINDS[raw[0] % len(_KINDS)]
+    kind = _STRUCTURES[raw[0] % len(_STRUCTURES)]
     try:
-        value = kind.decode(raw[1:])
+        value = kind.decode(raw, 1)
     except WireError:
+        if len(raw) > kind.size:
+            raise
         return
     if kind.decode(value.encode()) != value or value.encode() != raw[1 : 1 + kind.size]:
         raise AssertionError(f"{value!r} is written otherwise")
     str(value)
     repr(value)
-    if kind.fromDict(value.toDict()).toDict() != value.toDict():
-        raise AssertionError(f"{value!r} is not what it says")
+    told = json.loads(json.dumps(plain(value)))
+    if plain(fromPlain(kind, told)) != told:
+        raise AssertionError(f"{told} became another")
     if isinstance(value, Notice):
         describe(value)
         detailsOf(value)
 
 
-def _layout(raw: bytes) -> None:
-    """The same of headers, which carry no attribute."""
+def _json(raw: bytes) -> None:
+    """Whatever JSON says, a structure comes of it that can be written, or a ValueError."""
     if not raw:
         return
-    kind = _LAYOUTS[raw[0] % len(_LAYOUTS)]
+    kind = _STRUCTURES[raw[0] % len(_STRUCTURES)]
     try:
-        value = kind.decode(raw[1:])
-    except WireError:
-        return
-    repr(value)
-    if kind.decode(value.encode()) != value or value.encode() != raw[1 : 1 + kind.size]:
-        raise AssertionError(f"{value!r} is written otherwise")
+        values = json.loads(raw[1:])
+        if isinstance(values, dict):
+            fromPlain(kind, values).encode()
+    except (ValueError, RecursionError):
+        pass
 
 
 def _frame(raw: bytes) -> None:
@@ -303,14 +299,14 @@ def _frames() -> Iterator[bytes]:
 
 
 def _structures() -> Iterator[bytes]:
-    for number, kind in enumerate(_KINDS):
+    for number, kind in enumerate(_STRUCTURES):
         yield bytes((number,)) + kind().encode()
         yield bytes((number,)) + bytes(range(1, 256))[: kind.size].ljust(kind.size, b"\xff")
 
 
-def _layouts() -> Iterator[bytes]:
-    for number, kind in enumerate(_LAYOUTS):
-        yield bytes((number,)) + bytes(range(1, 256))[: kind.size].ljust(kind.size, b"\xff")
+def _told() -> Iterator[bytes]:
+    for number, kind in enumerate(_STRUCTURES):
+        yield bytes((number,)) + json.dumps(plain(kind())).encode()
 
 
 def _conversations() -> Iterator[bytes]:
@@ -337,7 +333,7 @@ def _headers() -> Iterator[bytes]:
 
 TARGETS = {
     "structure": Target(_structure, _structures),
-    "MAD header": Target(_layout, _layouts),
+    "structure from JSON": Target(_json, _told),
     "MAD frame": Target(_frame, _frames),
     "RMPP receiver": Target(_receiver, _headers),
     "RMPP sender": Target(_sender, _headers),

@@ -1,5 +1,5 @@
 """
-Texts and files about fabrics: net files, paths, maps of names, thresholds, snapshots, port strings, captures.
+Texts and files about fabrics: net files, paths, maps of names, thresholds, snapshots and port strings.
 
 A text that means nothing is the error that each reader promises, whatever it is; nothing else comes out.
 """
@@ -8,30 +8,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr
-from io import BytesIO, StringIO
 from typing import Any
 
 from harness import Target
 
-from txrdma.commands import decode
 from txrdma.commands.attributefields import assigned
 from txrdma.commands.nodenames import parseNodeNames
-from txrdma.commands.packets import inBytes
-from txrdma.error import InvalidRequest, WireError
+from txrdma.error import InvalidRequest
 from txrdma.fabric.errorcounters import parseThresholds
 from txrdma.fabric.model import Fabric
-from txrdma.iba.captures import captured
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.mad import pma, sa, smp
-from txrdma.mad.dump import dumped
 from txrdma.mad.paths import parseTarget
 from txrdma.mad.strings import _understood
 from txrdma.sim.fattree import fatTree
 from txrdma.sim.netfabrics import readFabric
 from txrdma.sim.netfile import parseNet
 from txrdma.sim.strings import understood
-from txrdma.testing.captures import names, raw, records
 
 _ATTRIBUTES = (smp.PortInfo, smp.NodeInfo, sa.PathRecord, sa.NodeRecord, pma.PortCounters, smp.PKeyTable)
 
@@ -136,29 +129,6 @@ def _fields(text: str) -> None:
             raise AssertionError(f"{value!r} is not what can be written")
 
 
-def _decoded(content: bytes) -> None:
-    """Whatever C{txrdma decode} is given: it finds datagrams, or says that there are none."""
-    with redirect_stderr(StringIO()):
-        try:
-            for found in decode._inFile(BytesIO(content)):
-                dumped(found.inside.datagram, 3)
-        except InvalidRequest:
-            pass
-    try:
-        dumped(inBytes(content).datagram, 3)
-    except InvalidRequest:
-        pass
-
-
-def _captured(content: bytes) -> None:
-    """A capture is read as far as it is one."""
-    try:
-        for packet in captured(BytesIO(content)):
-            bytes(packet.data)
-    except WireError:
-        pass
-
-
 def _nets() -> Iterator[str]:
     yield fatTree(16).text()
     yield 'vendid=0x8f1\ndevid=0x1234\nswitchguid=0x2\nSwitch 4 "S-2" # "x" lid 2 lmc 0\n[1] "H-1"[1] w=4\n'
@@ -181,15 +151,6 @@ def _paths() -> Iterator[str]:
     yield from (repr(IBPath()), repr(IBDRPath(drPath=(1, 2))), "fe80::1%mlx5_0/1")
 
 
-def _captures() -> Iterator[bytes]:
-    for name in names():
-        if name.startswith("mad"):
-            yield raw(name)
-            for record in records(name)[:3]:
-                yield record.data[14:]
-                yield record.data.hex(" ", 4).encode()
-
-
 TARGETS = {
     "net file": _texts(_net, _nets),
     "net file's fabric": _texts(_netFabric, _nets),
@@ -204,6 +165,4 @@ TARGETS = {
         _fields,
         lambda: iter(("lid=7 portState=ACTIVE", "pkeys[3]=0x8001 dgid=fe80::1", "numPorts=2")),
     ),
-    "decode": Target(_decoded, _captures),
-    "captures": Target(_captured, _captures),
 }

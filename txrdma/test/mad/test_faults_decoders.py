@@ -78,7 +78,7 @@ def _promise(family: str, name: str) -> Callable[[DecoderTests], None]:
 NAMES = {
     "fuzz_mad": (
         "structure",
-        "MAD header",
+        "structure from JSON",
         "MAD frame",
         "RMPP receiver",
         "RMPP sender",
@@ -95,9 +95,8 @@ NAMES = {
         "thresholds",
         "port string",
         "fields",
-        "decode",
-        "captures",
     ),
+    "fuzz_captures": ("capture", "management packet", "decode"),
 }
 
 for _family, _names in NAMES.items():
