@@ -161,6 +161,7 @@ class Sweep:
         self._waiting: deque[_Question] = deque()
         self._open: dict[_Question, None] = {}
         self._known: dict[bytes, Node] = {}
+        self._before = b""
         self._isPlain = True
         self._done: Deferred[Fabric] | None = None
 
@@ -255,13 +256,17 @@ class Sweep:
             if self._isLimited and here is not None and came is not None:
                 self._joined(came, here)
             return
-        if not isSame(content, node.raw):
+        raw = node.raw
+        # The port is another one; all else most switches tell as before, which is a fifth of the time to see.
+        isNews = content[:36] != raw[:36] or content[37:] != raw[37:]
+        if isNews and not isSame(content, raw):
             self._problem("duplicate-guid", route, f"{node} is at {node.route}; here is another one")
             return
         isKnown = node.known(content[36]) is not None
         other = self._entered(node, content[36], route, came)
         if other is not None:
-            node.hear(other.number, GUID(content[20:28]))
+            if isNews or not node.isSwitch:
+                node.hear(other.number, GUID(content[20:28]))
             if not isKnown and not node.isSwitch:
                 self._ask(_PortInfo, route, other.number, self._ported, other)
             if self._isLimited and came is not None:
@@ -313,7 +318,9 @@ class Sweep:
         node.switchInfo = told
 
     def _ported(self, content: bytes, route: IBDRPath, port: Port) -> None:
-        port.tell(content)
+        if content == self._before:
+            content = self._before  # ports of a switch often say the same: then they have the same bytes
+        self._before = port.raw = content
         if port.number == 0:
             return
         if content[33] >> 4 != _LINK_UP:
