@@ -373,9 +373,10 @@ class FirstOfATable:
     def __init__(self) -> None:
         self.came: Deferred[bytes] = Deferred()
 
-    def received(self, datagram: bytes, message: bytes) -> None:
+    def received(self, datagram: bytes, envelope: tuple[bytes, int]) -> None:
         """It has come; what ibsim says is its length is that."""
-        self.came.callback(datagram[: int.from_bytes(message[24:32], "big")])
+        come, at = envelope
+        self.came.callback(datagram[: int.from_bytes(come[at + 24 : at + 32], "big")])
 
     def undeliverable(self, datagram: bytes, reason: str) -> None:
         """It has not."""
