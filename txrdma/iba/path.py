@@ -311,6 +311,7 @@ class MADEndPort:
     @ivar lidMask: how many low bits of the LID are the port's to choose (LMC).
     @ivar subnetTimeout: how long packets are on their way at most, a time's code (IBA 14.2.5.6).
     @ivar names: what the system calls it: C{mlx5_0/1}, the network interface.
+    @ivar qpn: where requests reach us: 1, unless we have a queue pair of our own.
     """
 
     portGUID: GUID
@@ -323,6 +324,7 @@ class MADEndPort:
     pkeys: tuple[PKey, ...] = (DEFAULT_PKEY,)
     subnetTimeout: int = SUBNET_TIMEOUT
     names: tuple[str, ...] = ()
+    qpn: QPN = QPN(1)
 
     def isCalled(self, name: str) -> bool:
         """Whether it has this name, or this port GUID, or this GID."""

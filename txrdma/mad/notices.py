@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
 from txrdma.iba.path import IBPath
-from txrdma.iba.types import LID, QPN
+from txrdma.iba.types import LID
 from txrdma.mad.attributes import ManagementClass, Method
 from txrdma.mad.messages import InformInfo, Notice
 from txrdma.mad.paths import toAdministration
@@ -178,7 +178,7 @@ class Subscription:
             subscribe=isWanted,
             type=EVERY_TYPE,
             trapNumber=self._trapNumber,
-            qpn=QPN(1),
+            qpn=self._server.port.endPort.qpn,
             responseTimeValue=19,
             producerType=EVERY_PRODUCER,
         )

@@ -116,8 +116,8 @@ class VerbsPort:
         self._posted = 0
         self._closers: list[Callable[[], None]] = [device.close]
         try:
-            self.endPort = self.refresh()
             self._make()
+            self.endPort = self.refresh()
             self._open()
         except BaseException:
             self._release()
@@ -201,6 +201,7 @@ class VerbsPort:
             smServiceLevel=port.smServiceLevel,
             pkeys=pkeys,
             names=(device.name, f"{device.name}/{number}"),
+            qpn=self.qpn,
         )
         return self.endPort
 

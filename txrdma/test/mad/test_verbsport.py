@@ -41,7 +41,8 @@ from txrdma.mad._frames import frame
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.attributes import ManagementClass, Method
 from txrdma.mad.errors import MADError, MADTimeoutError
-from txrdma.mad.messages import MADRequest
+from txrdma.mad.messages import InformInfo, MADRequest, Notice
+from txrdma.mad.notices import Subscription
 from txrdma.mad.pma import PortCounters
 from txrdma.mad.ports import availableMADPorts, defaultMADPort, openMADPort
 from txrdma.mad.sa import NodeRecord
@@ -100,6 +101,28 @@ class VerbsPortCase(SynchronousTestCase):
         end = self.clock.seconds() + seconds
         while self.clock.seconds() < end:
             self.clock.step()
+
+
+class SubscriptionTests(VerbsPortCase):
+    """Who has a queue pair of its own says so."""
+
+    def test_reports(self) -> None:
+        """Reports come to it, and not to queue pair 1."""
+        heard: list[int] = []
+        answers = self.serve(ADMINISTRATION, lambda request: request.payload, Method.SET)
+        server = MADServer(self.agent)
+        subscription = Subscription(
+            self.clock, self.agent, server, self.path, lambda notice, path: heard.append(notice.trapNumber)
+        )
+        subscription.start()
+        self.wait(lambda: subscription.isStanding)
+        (asked,) = answers.asked
+        assert isinstance(asked.payload, InformInfo)
+        self.assertEqual(asked.payload.qpn, self.ports[0].qpn)
+        there = IBPath(dgid=GID.fromIP(self.addresses[0]), dqpn=asked.payload.qpn)
+        self.result(self.other.SubnAdmReport(Notice(isGeneric=True, trapNumber=64), there))
+        self.assertEqual(heard, [64])
+        self.result(subscription.stop())
 
 
 class CallTests(VerbsPortCase):
