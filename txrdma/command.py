@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -59,8 +60,6 @@ async def _carryOut(reactor: IReactor, options: Options) -> None:
         sys.stdout.flush()
     except BrokenPipeError:  # "| head" has seen enough; what is still buffered must not fail at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except KeyboardInterrupt:  # while the reactor does not run yet, and so does not hear of it
-        raise SystemExit(INTERRUPTED) from None
     except RDMAError as error:
         raise SystemExit(f"txrdma {options.subCommand}: {error}") from error
 
@@ -87,21 +86,42 @@ def _cancelled(failure: Failure) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script."""
+    try:
+        options, reactor = _asked(sys.argv[1:] if arguments is None else arguments)
+        with _interruptsLater(reactor):
+            react(_interruptible, (options,), reactor)
+    except KeyboardInterrupt:  # while the reactor does not hear of it
+        raise SystemExit(INTERRUPTED) from None
+
+
+def _asked(arguments: Sequence[str]) -> tuple[Options, Any]:
+    """The options, and a reactor for the command that they name."""
     options = Options()  # type: ignore[no-untyped-call]  # of Twisted's
     with _importing():
         try:
-            options.parseOptions(sys.argv[1:] if arguments is None else arguments)  # type: ignore[no-untyped-call]
+            options.parseOptions(arguments)  # type: ignore[no-untyped-call]
         except usage.UsageError as error:
             name = f"txrdma {options.subCommand}" if options.subCommand else "txrdma"
             raise SystemExit(f"{name}: {error}\nTry: {name} --help") from None
         assert options.subCommand is not None  # or postOptions would have refused
         asked = command(options.subCommand)
         asked.prepare(options.subOptions)
-        reactor = _reactorWithoutTLS() if asked.group == FABRICS else _reactor()
+        return options, _reactorWithoutTLS() if asked.group == FABRICS else _reactor()
+
+
+@contextmanager
+def _interruptsLater(reactor: Any) -> Iterator[None]:
+    """Ctrl-C waits until the reactor has its handler: one that comes while it starts would only be logged."""
+
+    def letCome() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+    reactor.addSystemEventTrigger("after", "startup", letCome)
     try:
-        react(_interruptible, (options,), reactor)
-    except KeyboardInterrupt:  # before the reactor has taken over
-        raise SystemExit(INTERRUPTED) from None
+        yield
+    finally:
+        letCome()
 
 
 def _reactor() -> Any:

@@ -281,14 +281,30 @@ class FabricsTests(CommandTestCase):
             ["smpquery", "NI", "77", "-d", "sim:fattree:8", "-t", "30"],
             ["discover", "-d", "sim:fattree:8:latency=1", "-t", "30"],
         ):
-            with subprocess.Popen(
-                [*start, *arguments, "--debug"], stderr=subprocess.PIPE, text=True
-            ) as process:
-                assert process.stderr is not None
-                self.assertIn("-> ", process.stderr.readline())
-                process.send_signal(signal.SIGINT)
-                process.wait(20)
-                self.assertNotIn("Traceback", process.stderr.read())
+            process = subprocess.Popen(
+                [*start, *arguments, "--debug"],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            self.addCleanup(process.kill)
+            assert process.stderr is not None
+            self.assertIn("-> ", process.stderr.readline())
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=20)
+            self.assertNotIn("Traceback", said)
+
+    def test_interruptedEarly(self) -> None:
+        """So does Ctrl-C while the reactor starts, which logs what is raised then, and goes on."""
+        program = """
+import os, signal
+from twisted.internet import reactor
+from txrdma.command import main
+reactor.addSystemEventTrigger("before", "startup", os.kill, os.getpid(), signal.SIGINT)
+main(["smpquery", "NI", "77", "-d", "sim:fattree:8", "-t", "30"])
+"""
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20)
+        self.assertEqual((done.returncode, done.stderr), (130, ""))
 
     def test_optionsBehind(self) -> None:
         """Options may stand behind arguments."""
