@@ -33,7 +33,7 @@ DELADDR: Final = 21
 GETADDR: Final = 22
 
 _REQUEST: Final = 0x001
-_DUMP: Final = 0x300
+DUMP: Final = 0x300
 INTERRUPTED: Final = 0x010
 """The flag of an answer that mixes what was before and after a change: ask again."""
 
@@ -115,7 +115,12 @@ class NetworkInterface:
 def dumpRequest(kind: int, sequence: int) -> bytes:
     """Ask for all links (C{GETLINK}) or for all addresses (C{GETADDR})."""
     payload = _LINK.pack(0, 0, 0, 0, 0) if kind == GETLINK else _ADDRESS.pack(0, 0, 0, 0, 0)
-    return _HEADER.pack(_HEADER.size + len(payload), kind, _REQUEST | _DUMP, sequence, 0) + payload
+    return request(kind, payload, sequence, DUMP)
+
+
+def request(kind: int, payload: bytes, sequence: int = 0, flags: int = 0) -> bytes:
+    """Ask for something."""
+    return _HEADER.pack(_HEADER.size + len(payload), kind, _REQUEST | flags, sequence, 0) + payload
 
 
 def messages(datagram: bytes) -> Iterator[Message]:
@@ -226,7 +231,7 @@ def _aligned(length: int) -> int:
     return (length + 3) & ~3
 
 
-def _attributes(payload: bytes, offset: int, layout: str) -> dict[int, bytes]:
+def attributesOf(payload: bytes, offset: int, layout: str) -> dict[int, bytes]:
     """Type to value, of what stands behind the fixed part of a message."""
     found: dict[int, bytes] = {}
     while len(payload) - offset >= _ATTRIBUTE.size:
@@ -247,7 +252,7 @@ def _interface(payload: bytes, addresses: dict[int, list[InterfaceAddress]]) -> 
     if len(payload) < _LINK.size:
         raise WireError("ifinfomsg", len(payload), f"{_LINK.size} bytes are needed")
     _family, _type, index, flags, _change = _LINK.unpack_from(payload)
-    attributes = _attributes(payload, _LINK.size, "ifinfomsg")
+    attributes = attributesOf(payload, _LINK.size, "ifinfomsg")
     return NetworkInterface(
         index=index,
         name=attributes.get(_LINK_NAME, b"").rstrip(b"\0").decode("utf-8", "replace"),
@@ -265,7 +270,7 @@ def _address(payload: bytes) -> tuple[int, InterfaceAddress] | None:
     if len(payload) < _ADDRESS.size:
         raise WireError("ifaddrmsg", len(payload), f"{_ADDRESS.size} bytes are needed")
     family, prefixLength, shortFlags, _scope, index = _ADDRESS.unpack_from(payload)
-    attributes = _attributes(payload, _ADDRESS.size, "ifaddrmsg")
+    attributes = attributesOf(payload, _ADDRESS.size, "ifaddrmsg")
     # On a point-to-point link the one is ours, the other the peer's.
     raw = attributes.get(_ADDRESS_LOCAL, attributes.get(_ADDRESS_ADDRESS, b""))
     if (family, len(raw)) not in ((_INET, 4), (_INET6, 16)):

@@ -17,6 +17,7 @@ from typing import Final, Protocol
 
 from zope.interface import implementer
 
+from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTime, IReadDescriptor
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -176,8 +177,13 @@ class HostNetwork:
         except OSError as error:
             raise DeviceUnavailable(f"netlink tells no changes here: {error}") from error
         self._reactor = reactor
-        for reader in self._readers:
-            reactor.addReader(reader)
+        self.addReaders()
+
+    def addReaders(self) -> None:
+        """While somebody watches, be part of the reactor: somebody may have removed us, and told nobody."""
+        if self._reactor is not None:
+            for reader in self._readers:
+                self._reactor.addReader(reader)
 
     def _stop(self) -> None:
         reactor, self._reactor = self._reactor, None
@@ -187,11 +193,11 @@ class HostNetwork:
             reactor.removeReader(reader)
             reader.leave()
         settling, self._settling = self._settling, None
-        if settling is not None:
+        if settling is not None and settling.active():
             settling.cancel()
 
     def _changed(self) -> None:
-        if self._settling is None and self._reactor is not None:
+        if self._reactor is not None and (self._settling is None or not self._settling.active()):
             self._settling = self._reactor.callLater(self.SETTLING, self._tell)
 
     def _tell(self) -> None:
@@ -274,7 +280,9 @@ class _Reader:
             self._changed()
 
     def connectionLost(self, reason: Failure) -> None:
-        _log.error("netlink tells no more changes: {reason}", reason=reason.value)
+        """The reactor reads no more: because it ends, which is no news, or because C{doRead} has raised."""
+        if not reason.check(ConnectionLost, ConnectionDone):
+            _log.error("changes of network interfaces go unnoticed: {reason}", reason=reason.value)
 
     def close(self) -> None:
         self._socket.close()

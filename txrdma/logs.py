@@ -1,0 +1,72 @@
+"""
+Log entries that others can cause as often as they please: one a minute about each of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable
+from typing import Any, Final
+
+from twisted.logger import Logger, LogLevel
+
+MINUTE: Final = 60.0
+
+_MOST: Final = 64
+"""Subjects that are told apart; all others of that minute are one."""
+
+_OTHERS: Final = object()
+
+
+class Seldom:
+    """
+    Writes to a log what a peer or a stranger can make happen again and again.
+
+    The first entry about a subject is written at once, later ones once a minute; such a one tells how many
+    were left out since. A subject is whatever keeps two of those others apart: a user, an address, a reason.
+    """
+
+    def __init__(
+        self, log: Logger, seconds: float = MINUTE, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._log = log
+        self._seconds = seconds
+        self._clock = clock
+        self._entries: dict[Hashable, tuple[float, int]] = {}  # when the last was written, how many since
+
+    def info(self, subject: Hashable, text: str, **fields: Any) -> None:
+        """Write an entry of the level I{info}, unless there was one about this subject within a minute."""
+        self.emit(LogLevel.info, subject, text, **fields)
+
+    def warn(self, subject: Hashable, text: str, **fields: Any) -> None:
+        """Write an entry of the level I{warn}, unless there was one about this subject within a minute."""
+        self.emit(LogLevel.warn, subject, text, **fields)
+
+    def emit(self, level: Any, subject: Hashable, text: str, **fields: Any) -> None:
+        """
+        Write an entry, unless there was one about this subject within a minute.
+
+        @param level: one of L{LogLevel}.
+        """
+        now = self._clock()
+        if subject not in self._entries and len(self._entries) >= _MOST:
+            self._forget(now)
+            if len(self._entries) >= _MOST:
+                subject = _OTHERS
+        written, leftOut = self._entries.get(subject, (None, 0))
+        if written is not None and now - written < self._seconds:
+            self._entries[subject] = written, leftOut + 1
+            return
+        self._entries[subject] = now, 0
+        if leftOut:
+            text += " ({leftOut} more like this were not logged)"
+        self._log.emit(level, text, leftOut=leftOut, **fields)
+
+    def _forget(self, now: float) -> None:
+        """Drop the subjects that are quiet; what was left out about them is told with the others."""
+        written, total = self._entries.pop(_OTHERS, (now - self._seconds, 0))
+        for subject, (when, leftOut) in list(self._entries.items()):
+            if now - when >= self._seconds:
+                del self._entries[subject]
+                total += leftOut
+        self._entries[_OTHERS] = written, total

@@ -1,0 +1,71 @@
+"""
+Entries that others can cause as often as they please.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import cast
+
+from twisted.internet.task import Clock
+from twisted.logger import formatEvent, ILogObserver, LogEvent, Logger
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.logs import Seldom
+
+
+class SeldomTests(SynchronousTestCase):
+    """L{Seldom}."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.events: list[LogEvent] = []
+        log = Logger("test", observer=cast(ILogObserver, self.events.append))
+        self.seldom = Seldom(log, clock=self.clock.seconds)
+
+    def written(self, subject: Hashable = 1) -> list[str]:
+        """What an entry about a subject makes the log say."""
+        self.events.clear()
+        self.seldom.warn(subject, "user {user} knocks", user=subject)
+        return [formatEvent(event) for event in self.events]
+
+    def test_first(self) -> None:
+        """The first entry is written at once, with its level."""
+        self.assertEqual(self.written(), ["user 1 knocks"])
+        self.assertEqual(self.events[0]["log_level"].name, "warn")
+
+    def test_onceAMinute(self) -> None:
+        """Within a minute there are no others about the same; the next one tells how many were left out."""
+        self.written()
+        for _ in range(3):
+            self.clock.advance(19)
+            self.assertEqual(self.written(), [])
+        self.clock.advance(4)
+        self.assertEqual(self.written(), ["user 1 knocks (3 more like this were not logged)"])
+        self.clock.advance(61)
+        self.assertEqual(self.written(), ["user 1 knocks"])
+
+    def test_others(self) -> None:
+        """One subject does not hide another."""
+        self.written(1)
+        self.assertEqual(self.written(2), ["user 2 knocks"])
+
+    def test_bounded(self) -> None:
+        """Subjects without end make neither entries nor memory without end, and all are counted."""
+        wrote = sum(len(self.written(number)) for number in range(1000))
+        self.assertLess(wrote, 70)
+        self.clock.advance(61)
+        self.assertEqual(self.written(5000), ["user 5000 knocks"])
+        entries = [entry for number in range(6000, 6100) for entry in self.written(number)]
+        [last] = [entry for entry in entries if "not logged" in entry]
+        self.assertIn(f"({1000 - wrote} more like this were not logged)", last)
+        self.assertLess(len(self.seldom._entries), 70)
+
+    def test_countOfTheQuiet(self) -> None:
+        """What was left out about a subject that is forgotten is told with the others."""
+        for _ in range(5):
+            self.written(1)
+        self.clock.advance(61)
+        entries = [entry for number in range(2, 100) for entry in self.written(number)]
+        [last] = [entry for entry in entries if "not logged" in entry]
+        self.assertIn("(4 more like this were not logged)", last)

@@ -1,0 +1,91 @@
+"""
+Listeners on abstract UNIX sockets, with real ones.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+from typing import cast
+
+from twisted.internet.testing import MemoryReactorClock
+from twisted.python.runtime import platform
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma import unixsockets
+from txrdma.unixsockets import ASIDE, Credentials, LocalListener, peerOf, Reactor
+
+
+class ListenerTests(SynchronousTestCase):
+    """L{LocalListener}."""
+
+    if not platform.isLinux():
+        skip = "abstract UNIX sockets are Linux's"
+
+    def setUp(self) -> None:
+        self.reactor = MemoryReactorClock()
+        self.accepted: list[socket.socket] = []
+        self.name = f"\0txrdma/test-{os.getpid()}"
+        self.listener = LocalListener(
+            cast(Reactor, self.reactor), socket.SOCK_STREAM, self.name, self.accepted.append, "a test"
+        )
+        self.addCleanup(self.closeAll)
+        self.addCleanup(self.listener.close)
+
+    def closeAll(self) -> None:
+        for each in self.accepted:
+            each.close()
+
+    def connect(self) -> socket.socket:
+        client = socket.socket(socket.AF_UNIX)
+        self.addCleanup(client.close)
+        client.connect(self.name)
+        return client
+
+    def test_accepts(self) -> None:
+        """What our own user opens is handed on, and the kernel says who it is."""
+        client = self.connect()
+        self.listener.doRead()
+        [accepted] = self.accepted
+        self.assertEqual(peerOf(accepted), (os.getpid(), os.geteuid()))
+        self.assertEqual(peerOf(client), (os.getpid(), os.geteuid()))
+        self.assertFalse(accepted.getblocking())
+
+    def test_anotherUser(self) -> None:
+        """What another user opens is closed at once."""
+        self.patch(unixsockets, "peerOf", lambda connected: Credentials(1, os.geteuid() + 1))
+        client = self.connect()
+        self.listener.doRead()
+        self.assertEqual(self.accepted, [])
+        self.assertEqual(client.recv(1), b"")
+
+    def test_noDescriptors(self) -> None:
+        """Without descriptors the listener steps aside, and comes back: whoever waits is accepted then."""
+        self.connect()
+        next_ = os.dup(0)
+        os.close(next_)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (next_, hard))
+        try:
+            self.listener.doRead()
+            self.assertNotIn(self.listener, self.reactor.getReaders())
+            self.reactor.advance(ASIDE)
+            self.assertIn(self.listener, self.reactor.getReaders())
+            self.listener.doRead()
+            self.assertNotIn(self.listener, self.reactor.getReaders())
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        self.assertEqual(self.accepted, [])
+        self.reactor.advance(ASIDE)
+        self.listener.doRead()
+        self.assertEqual(len(self.accepted), 1)
+
+    def test_closedWhileAside(self) -> None:
+        """A listener that is closed leaves nothing in the reactor, not even while it has stepped aside."""
+        self.listener._stepAside(OSError(24, "Too many open files"))
+        self.listener.close()
+        self.listener.close()
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+        self.assertEqual(self.reactor.getReaders(), [])
+        self.assertEqual(self.listener.fileno(), -1)

@@ -1,0 +1,169 @@
+"""
+UNIX sockets between the processes of one host: who is at the other end, and who may open one.
+
+See unix(7): abstract names, SO_PEERCRED. A name in that space can be taken by anybody and proves nothing; the
+kernel's word about the process at the other end does.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from zope.interface import implementer
+
+from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTime, IReadDescriptor
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from txrdma.logs import Seldom
+
+_log = Logger()
+_seldom = Seldom(_log)
+
+_CREDENTIALS: Final = struct.Struct("3i")
+_AT_ONCE: Final = 32
+"""Connections that are accepted before others on the reactor get their turn."""
+
+_GONE: Final = (errno.ECONNABORTED, errno.EPERM, errno.EINTR)
+"""What accepting fails with when that one connection can't be had, and the next one perhaps can."""
+
+ASIDE: Final = 1.0
+"""Seconds for which a listener does not look, after the system had no descriptor for what it would accept."""
+
+
+class Reactor(IReactorFDSet, IReactorTime):
+    """What a listener asks of a reactor."""
+
+
+class Credentials(NamedTuple):
+    """A process, and its effective user."""
+
+    pid: int
+    user: int
+
+
+def peerOf(connected: socket.socket) -> Credentials:
+    """The process at the other end of a connected UNIX socket, by the kernel's word (SO_PEERCRED)."""
+    told = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, user, _group = _CREDENTIALS.unpack(told)
+    return Credentials(pid, user)
+
+
+def isOurs(user: int) -> bool:
+    """Whether a user is the one that this process runs as."""
+    return user == os.geteuid()
+
+
+@implementer(IReadDescriptor)
+class LocalListener:
+    """
+    Accepts at an abstract name what processes of certain users open; what others open is closed at once.
+
+    When the system has no descriptor left it steps aside for a moment: the reactor would call it without end.
+    """
+
+    def __init__(
+        self,
+        reactor: Reactor,
+        kind: int,
+        name: str | bytes,
+        accepted: Callable[[socket.socket], None],
+        purpose: str,
+        welcome: Callable[[int], bool] = isOurs,
+        backlog: int = 1024,
+    ) -> None:
+        """
+        @param kind: SOCK_STREAM or SOCK_SEQPACKET.
+        @param accepted: takes each connection, as a socket that does not block, and closes it.
+        @param purpose: for the log, what a process wants that connects.
+        @param welcome: tells whether processes of a user may connect.
+        @param backlog: connections that may wait to be accepted; the kernel refuses more.
+        @raise OSError: the name is taken.
+        """
+        self._reactor = reactor
+        self._accepted = accepted
+        self._purpose = purpose
+        self._welcome = welcome
+        self._aside: IDelayedCall | None = None
+        self._socket = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            self._socket.bind(name)
+            self._socket.listen(backlog)
+        except BaseException:
+            self._socket.close()
+            raise
+        reactor.addReader(self)
+
+    def fileno(self) -> int:
+        """The socket's; -1 when closed."""
+        return self._socket.fileno()
+
+    def logPrefix(self) -> str:
+        """As Twisted's log shows it."""
+        return "txrdma.unixsockets"
+
+    def doRead(self) -> None:
+        """Accept some."""
+        for _ in range(_AT_ONCE):
+            try:
+                sock, _address = self._socket.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in _GONE:
+                    continue
+                self._stepAside(error)
+                return
+            sock.setblocking(False)
+            pid, user = peerOf(sock)
+            if self._welcome(user):
+                self._accepted(sock)
+            else:
+                sock.close()
+                _seldom.warn(
+                    (self._purpose, user),
+                    "process {pid} of user {user} wants {purpose}: refused",
+                    pid=pid,
+                    user=user,
+                    purpose=self._purpose,
+                )
+
+    def _stepAside(self, error: OSError) -> None:
+        _seldom.warn(
+            (self._purpose, error.errno),
+            "can't accept a process that wants {purpose}, the next try is in {seconds:g} s: {error}",
+            purpose=self._purpose,
+            seconds=ASIDE,
+            error=error,
+        )
+        self._reactor.removeReader(self)
+        self._aside = self._reactor.callLater(ASIDE, self._stepBack)
+
+    def _stepBack(self) -> None:
+        self._aside = None
+        self._reactor.addReader(self)
+
+    def setReading(self, isReading: bool) -> None:
+        """Accept nobody for now, or again; who came meanwhile is accepted then."""
+        aside, self._aside = self._aside, None
+        if aside is not None and aside.active():
+            aside.cancel()
+        if self._socket.fileno() >= 0:
+            if isReading:
+                self._reactor.addReader(self)
+            else:
+                self._reactor.removeReader(self)
+
+    def connectionLost(self, reason: Failure) -> None:
+        """The reactor is torn down."""
+        self.close()
+
+    def close(self) -> None:
+        """Leave the reactor, then close. Twice is fine."""
+        self.setReading(False)
+        self._socket.close()
