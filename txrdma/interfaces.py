@@ -205,6 +205,35 @@ class IQueuePair(Interface):
         """Destroy it: what is outstanding makes no completion. Twice is fine."""
 
 
+class IPlacing(Interface):
+    """
+    Optional on a queue pair, from RTR on: what it sends stands in the peer's memory before it completes.
+
+    Nothing that is there is lost when this process ends, in whatever way: the peer finds it. Elsewhere only a
+    completion tells that the peer has something.
+    """
+
+    def prepare(rkey: RKey, known: Callable[[], None]) -> None:
+        """
+        Find out how the peer's memory with this key is reached, so that no RDMA has to wait for that.
+
+        @param known: called once, perhaps at once: when that is known, or the queue pair is of no more use.
+        """
+
+    def isPlaced() -> bool:
+        """Whether everything that was posted stands in the peer's memory."""
+
+
+class IRestingDevice(Interface):
+    """Optional on a device: nothing that peers do is lost while this process looks away."""
+
+    def rest() -> None:
+        """Leave the reactor: what peers do waits until C{wake}. Twice is fine."""
+
+    def wake() -> None:
+        """Be part of the reactor, again or still: who was removed from it without a word is added, too."""
+
+
 class ISharedReceiveQueue(Interface):
     """
     Receives that the queue pairs of one domain take from as their messages come (IBA 10.2.9).

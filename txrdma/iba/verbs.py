@@ -390,6 +390,8 @@ class DeviceAttributes:
     What a device is, beyond its limits (IBA 11.2.1.2).
 
     @ivar atomics: C{HCA} when they exclude only each other, within the device.
+    @ivar acknowledgesByProgram: packets are acknowledged by the program that has opened the device, and most
+        likely by one at the other end, and not while it is busy: an adapter's C{timeout} is too short then.
     """
 
     nodeType: NodeType
@@ -400,6 +402,7 @@ class DeviceAttributes:
     vendorPartID: int = 0
     hardwareVersion: int = 0
     atomics: AtomicCapability = AtomicCapability.NONE
+    acknowledgesByProgram: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ It takes the place of UDP sockets, so everything above them is the real thing::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Final
@@ -23,9 +23,12 @@ from txrdma.iba.types import MTU
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
 from txrdma.soft.roce import RoCEPort
-from txrdma.soft.udp import RawAddress, Receiver
+from txrdma.soft.udp import ANSWERED, RawAddress, Receiver
 
 _SEGMENTS: Final = 16
+
+RECEIVE_BUFFER: Final = 212992
+"""Bytes that wait in a socket for their process: net.core.rmem_default of Linux."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,19 @@ class SimulatedNetwork:
     def heal(self) -> None:
         """All partitions end."""
         self._cut.clear()
+
+    def sleep(self, address: str) -> None:
+        """Processes of that host are busy, and read nothing until L{wake}."""
+        for carrier in self._at(address):
+            carrier.sleep()
+
+    def wake(self, address: str) -> None:
+        """They go on."""
+        for carrier in self._at(address):
+            carrier.wake()
+
+    def _at(self, address: str) -> list[SimulatedCarrier]:
+        return [carrier for (ip, _port), carrier in self._carriers.items() if ip == address]
 
     def drop(self, matches: Callable[[RoCEPacket], bool], times: int = 1) -> None:
         """Lose the next packets for which C{matches} is true, that many."""
@@ -207,6 +223,8 @@ class SimulatedCarrier:
         self._network = network
         self._receiver: Receiver | None = None
         self._waiting = False
+        self._isAsleep = False
+        self._unread: list[tuple[bytes, int, tuple[str, int]]] = []
 
     def start(self, receiver: Receiver) -> None:
         """Bring datagrams from now on."""
@@ -233,10 +251,30 @@ class SimulatedCarrier:
         self._receiver = None
         self._network.forget(self)
 
+    def sleep(self) -> None:
+        """The process is busy, and reads nothing: a buffer fills, and what comes then is lost."""
+        self._isAsleep = True
+
+    def wake(self) -> None:
+        """The process reads what has come meanwhile, several datagrams in each turn."""
+        self._isAsleep = False
+        unread, self._unread = self._unread, []
+        for begin in range(0, len(unread), ANSWERED):
+            self._arrived(unread[begin : begin + ANSWERED])
+
     def arrived(self, data: bytes, segment: int, source: tuple[str, int]) -> None:
         """The network brings something."""
-        if self._receiver is not None:
-            self._receiver.received(memoryview(data), segment, source)
+        if not self._isAsleep:
+            self._arrived([(data, segment, source)])
+        elif sum([len(waiting) for waiting, _, _ in self._unread]) < RECEIVE_BUFFER:
+            self._unread.append((data, segment, source))
+        else:
+            self._network.dropped += -(-len(data) // segment)
+
+    def _arrived(self, together: Sequence[tuple[bytes, int, tuple[str, int]]]) -> None:
+        for data, segment, source in together:
+            if self._receiver is not None:
+                self._receiver.received(memoryview(data), segment, source)
         if self._receiver is not None:
             self._receiver.turnEnded()
 

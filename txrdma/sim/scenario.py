@@ -18,6 +18,9 @@ from txrdma.sim.pathchanges import PathChanges
 from txrdma.sim.sides import MESSAGES, SENDS, Side
 from txrdma.sim.weather import weather
 
+_LONGEST_NAP: Final = 0.05
+"""Less than connections of these simulations take for a failure."""
+
 _PATIENCE: Final = 600.0
 _MOST_PACKETS: Final = 50_000
 _CROWDS: Final = 5
@@ -74,6 +77,7 @@ class Scenario:
             self._schedule(side, peer)
         if self.paths > 1:
             self.changes.begin()
+        self._planNaps()
         self._settle()
         if self.alice.broken or self.bob.broken:
             self._breakUp(spoil)
@@ -94,6 +98,18 @@ class Scenario:
         """Nothing passes by these paths any more."""
         for path in paths:
             self.network.partition(f"10.0.{path}.1", f"10.0.{path}.2")
+
+    def _planNaps(self) -> None:
+        """Now and then a process is busy with something else."""
+        random = Random(f"naps {self.seed}")
+        for host in (1, 2):
+            for _ in range(random.choice((0, 0, 1, 3))):
+                begin = random.random() * 0.1
+                end = begin + random.random() * _LONGEST_NAP
+                for path in range(1, self.paths + 1):
+                    address = f"10.0.{path}.{host}"
+                    self.clock.callLater(begin, self.network.sleep, address)
+                    self.clock.callLater(end, self.network.wake, address)
 
     def _schedule(self, side: Side, peer: Side) -> None:
         """Spread what a side does over some milliseconds."""

@@ -1,12 +1,13 @@
 """
 Play many simulations of the software device over a bad network.
 
-C{python -m txrdma.sim.simulate --seeds 10000} plays so many, by the seeds 0 to 9999. A seed that fails is
-printed, and repeats what it did.
+C{python -m txrdma.sim.simulate --seeds 10000} plays so many, by seeds in a row of which the clock draws the
+first: every run plays others. A seed that fails is printed, and repeats what it did.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections import Counter
@@ -35,9 +36,18 @@ class SimulateOptions(Options):
     synopsis = "python -m txrdma.sim.simulate [--seeds N] [--first SEED]"
     optParameters = [  # that is how usage.Options wants it
         ["seeds", "n", 1000, "How many simulations.", _number],
-        ["first", "s", 0, "The first one's seed.", _number],
+        ["first", "s", None, "The first one's seed; the clock draws one otherwise.", _number],
     ]
     optFlags = [["quiet", "q", "No progress."]]
+
+
+def drawSeed() -> int:
+    """
+    The first of some seeds that nobody has chosen: the time, in milliseconds.
+
+    The environment variable C{TXRDMA_FIRST} says another one, so a whole run of tests can be repeated.
+    """
+    return int(os.environ.get("TXRDMA_FIRST") or time.time_ns() // 1_000_000)
 
 
 def _watched(seeds: range, quiet: bool) -> Iterator[int]:
@@ -119,7 +129,9 @@ def main(play: Callable[[int, int, bool], int] = run) -> None:
         options.parseOptions()  # type: ignore[no-untyped-call]  # the same
     except UsageError as error:
         raise SystemExit(f"{options}\n{error}") from None
-    raise SystemExit(1 if play(options["first"], options["seeds"], bool(options["quiet"])) else 0)
+    first: int = drawSeed() if options["first"] is None else options["first"]
+    print(f"{options['seeds']} seeds, from {first} on", flush=True)
+    raise SystemExit(1 if play(first, options["seeds"], bool(options["quiet"])) else 0)
 
 
 if __name__ == "__main__":

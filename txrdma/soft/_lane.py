@@ -32,8 +32,8 @@ from txrdma.soft._box import (
     WAKE,
     Wake,
 )
+from txrdma.soft._patience import SHORTEST_TIMEOUT
 from txrdma.soft._receiving import Receiving
-from txrdma.soft._requester import SHORTEST_TIMEOUT
 from txrdma.soft._route import Owner
 from txrdma.soft._sending import FOR_EVER
 
@@ -57,6 +57,11 @@ class Lane(Receiving):
         """
         super().__init__(owner, surroundings, box, shared)
         self._parked: tuple[memoryview, int] | None = None  # where we read, while our port is down
+
+    @property
+    def placing(self) -> Lane | None:
+        """What it sends stands in memory that the peer has mapped."""
+        return self
 
     @property
     def wantsNotes(self) -> bool:
@@ -154,6 +159,7 @@ class Lane(Receiving):
         self.regions.clear()
         self._atomics.clear()
         self._linked = False
+        self._stopPreparing()
         if self._outstanding or self._waiting or event is not None:
             self._fail(Status.RETRY_EXC_ERR, event)
 
@@ -194,6 +200,7 @@ class Lane(Receiving):
         self._outWords[WAKE] = 0
         self._detach()
         self.regions.clear()
+        self._stopPreparing()
         self._ready.clear()
         self._outBytes = self._outWords = memoryview(b"")
         self._surroundings.left()

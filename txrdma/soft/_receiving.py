@@ -64,7 +64,11 @@ _new = tuple.__new__
 
 _SHORT_BYTES: Final = 512
 _SHORT: Final[dict[int, tuple[int, int, bool]]] = {}
-"""Headers of short SENDs that have been seen: their length, the words they take, whether solicited."""
+"""
+Headers of short SENDs that have been seen: their length, the words they take, whether solicited.
+
+Only those without an immediate, which nothing but a peer's will could bound: there are some thousand others.
+"""
 
 _EVENTS: Final = {
     Status.REM_INV_REQ_ERR: AsyncEventKind.QP_REQUEST_ERROR,
@@ -256,7 +260,7 @@ class Receiving(Sending):
         size = (length + 71) & -LINE
         after = at + (size >> 3)
         kind = control & KIND
-        if control & ~SOLICITED == PLAIN and length <= _SHORT_BYTES:
+        if control & ~SOLICITED == PLAIN and length <= _SHORT_BYTES and not header >> 32:
             _SHORT[header] = (length, size >> 3, control == PLAIN_SOLICITED)
         if after > self._inEnd or not kind or control > 63:
             self._refuse(Status.REM_INV_REQ_ERR)

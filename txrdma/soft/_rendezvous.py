@@ -190,7 +190,7 @@ def decode(message: bytes) -> tuple[Layout, memoryview]:
 
 def rendezvousName(address: str, port: int) -> bytes:
     """The abstract name at which the device with this IP address and UDP port is found by its user."""
-    return f"\0txrdma/soft/{os.getuid()}/{address}:{port}".encode()
+    return f"\0txrdma/soft/{os.geteuid()}/{address}:{port}".encode()
 
 
 def map_(descriptor: int, length: int, writable: bool) -> mmap.mmap:

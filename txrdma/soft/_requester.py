@@ -11,6 +11,8 @@ Where the specification leaves a choice:
     same when it is asked for again. The responder sees several READs; nobody has to swallow all in one burst.
   - READs and atomics are outstanding together up to C{maxRDAtomic}, each request of a long READ counted.
   - How much is in the air at once is bounded by a L{Window <txrdma.soft._window.Window>}.
+  - When to send again, and when to give up, is decided by L{Patience <txrdma.soft._patience.Patience>}. After
+    a silence the oldest packet goes out again, alone: the answer tells what else the peer misses.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from collections.abc import Sequence
 from typing import Final, TYPE_CHECKING
 
 from txrdma.error import ProtectionError
-from txrdma.iba.headers import ackTimeoutSeconds, NAKCode, Opcode, rnrTimerSeconds
+from txrdma.iba.headers import NAKCode, Opcode, rnrTimerSeconds
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Completion, CompletionOpcode, SendRequest, Status
 from txrdma.soft._entries import Entry
@@ -39,15 +41,13 @@ from txrdma.soft._packets import (
     psnWords,
     Retired,
 )
+from txrdma.soft._patience import Patience
 from txrdma.soft._window import Window
 
 if TYPE_CHECKING:
     from txrdma.soft.memory import Domain, KeyTable
 
 READ_CHUNK: Final = 64 * 1024
-
-SHORTEST_TIMEOUT: Final = 0.008
-"""A reactor answers in turns; a timer shorter than a turn would only send everything twice."""
 
 _RESPONSE_FIRST: Final = int(Opcode.RC_RDMA_READ_RESPONSE_FIRST)
 _RESPONSE_MIDDLE: Final = int(Opcode.RC_RDMA_READ_RESPONSE_MIDDLE)
@@ -115,27 +115,29 @@ class Requester:
         self._oldest = self._next = self._end = self.sent = psn
         self._asked = psn  # the latest that an acknowledgement was asked for
         self._reads: deque[int] = deque()  # where each outstanding READ or atomic request ends
-        self._since = 0.0
+        self._limit = psn  # what is in the air stays below
+        self._patience = Patience(timeout, retryCount)
         self._pausedUntil: float | None = None
-        self._recovering = False
+        self._recovering = False  # gone back for a NAK; a second one says the same
+        self._probing = False  # gone back for the timer: one packet at a time until something is heard
         self._events: list[Event] = []
         self._stopped = False
         self.alternate = self.pathFailed = False
         self.resent = 0
-        self.retune(timeout, retryCount, rnrRetry, maxRDAtomic)
-        self._retriesLeft, self._rnrLeft = self._retryCount, self._rnrRetry
+        self._rnrLeft = self._rnrRetry = rnrRetry
+        self._maxRDAtomic = maxRDAtomic
 
     def retune(self, timeout: int, retryCount: int, rnrRetry: int, maxRDAtomic: int) -> None:
         """Take other attributes."""
-        self._timeout = max(ackTimeoutSeconds(timeout), SHORTEST_TIMEOUT)
-        self._retryCount, self._rnrRetry = retryCount, rnrRetry
+        self._patience.retune(timeout, retryCount)
+        self._rnrRetry = rnrRetry
         self._maxRDAtomic = maxRDAtomic
 
     def moved(self, now: float) -> None:
         """Everything goes by another path from now on, with all tries (IBA 17.2.8)."""
-        self._retriesLeft, self._rnrLeft = self._retryCount, self._rnrRetry
-        self._recovering = False
-        self._since = now
+        self._patience.moved(now)
+        self._rnrLeft = self._rnrRetry
+        self._recovering = self._probing = False
         self.window = Window(self._mtu)
         if self.pathFailed:
             self.pathFailed = False
@@ -152,8 +154,6 @@ class Requester:
     def post(self, requests: Sequence[SendRequest], now: float) -> None:
         """Carry these out after those before."""
         entries, mtu, end = self._entries, self._mtu, self._end
-        if not entries:
-            self._since = now
         for request in requests:
             entry = Entry(request, end, mtu)
             if entry.answered and self._maxRDAtomic == 0:
@@ -180,18 +180,23 @@ class Requester:
             return
         if self._pausedUntil is not None:
             self._pausedUntil = None
-            self._since = now
-        elif self._tried():
+            self._patience.begin(now)
+        elif self._patience.isOver(now):
+            self._exhausted()
+        else:
+            self._patience.tried()
             self._recovering = False
-            self._lost(now)
+            self._probing = True
+            self._rewind()
 
     def deadline(self) -> float | None:
         """When to call L{expired}."""
         if self._pausedUntil is not None:
             return self._pausedUntil
-        if self._oldest == self._next or self._timeout == math.inf or self.pathFailed:
+        if self._oldest == self._next or self.pathFailed:
             return None
-        return self._since + self._timeout
+        deadline = self._patience.deadline()
+        return None if deadline == math.inf else deadline
 
     def outgoing(self, now: float) -> list[Outgoing]:
         """What to send; it must leave before anything else is asked of this core."""
@@ -199,8 +204,12 @@ class Requester:
         if self._pausedUntil is not None or self._stopped or self.pathFailed:
             return runs
         entries = self._entries
-        if self._oldest == self._next:
-            self._since = now
+        if self._oldest == self._next and entries:
+            if self._oldest == self.sent:
+                self._patience.begin(now)
+            else:
+                self._patience.sentAgain(now)
+        self._limit = self._oldest + (1 if self._probing else self.window.size)
         self._held = False
         while self._cursor < len(entries):
             entry = entries[self._cursor]
@@ -210,7 +219,7 @@ class Requester:
                 break
             if entry.fence and self._next == entry.first and self._reads:
                 break
-            room = self._oldest + self.window.size - self._next
+            room = self._limit - self._next
             if entry.answered:
                 if not self._ask(entry, room, runs):
                     break
@@ -227,6 +236,7 @@ class Requester:
                 self._cursor += 1
         if self._next > self.sent:
             self.sent = self._next
+            self._patience.roundTrip.sent(self.sent, now)
         return runs
 
     def events(self) -> list[Event]:
@@ -275,7 +285,7 @@ class Requester:
     def _pieces(self, entry: Entry, next: int, stop: int, payload: Bytes, runs: list[Outgoing]) -> None:
         """The packets of a long message that have these sequence numbers."""
         mtu, batch, opcode = self._mtu, self._batch, entry.opcode
-        full = self._oldest + self.window.size
+        full = self._limit
         interval = max(1, self.window.size // 4)
         taken = 0
         if next == entry.first:
@@ -335,21 +345,22 @@ class Requester:
                 continue  # a ghost: of a connection before this one
             syndrome = run.data[number * run.stride + BTH_LENGTH]
             kind, value = syndrome >> 5, syndrome & 31
-            if kind == 0:
-                if psn >= self._oldest and not self._advance(psn + 1, now):
-                    self._implied(now)
-            elif psn >= self._oldest:
-                if not self._advance(psn, now):
-                    self._implied(now)
-                elif kind == 1:
-                    self._notReady(value, now)
-                elif kind == 3:
-                    self._refused(value, now)
+            if psn < self._oldest:
+                self._patience.roundTrip.heardTwice()
+            elif kind == 0:
+                if not self._advance(psn + 1, now):
+                    self._implied()
+            elif not self._advance(psn, now):
+                self._implied()
+            elif kind == 1:
+                self._notReady(value, now)
+            elif kind == 3:
+                self._refused(value)
 
-    def _refused(self, code: int, now: float) -> None:
+    def _refused(self, code: int) -> None:
         """A NAK for the oldest packet (IBA 9.7.5.2.8)."""
         if code == NAKCode.PSN_SEQUENCE_ERROR:
-            self._implied(now)
+            self._implied()
         else:
             self._fail(_REFUSALS.get(NAKCode(code), Status.BAD_RESP_ERR))
 
@@ -363,6 +374,7 @@ class Requester:
                 return
             self._rnrLeft -= 1
         self._pausedUntil = now + rnrTimerSeconds(timer)
+        self._probing = False
         self._rewind()
 
     def _responses(self, run: Incoming, now: float) -> None:
@@ -374,10 +386,11 @@ class Requester:
         while number < run.packets and not self._stopped:
             psn = nearest(words[number] & PSN_MASK, self._oldest)
             if psn < self._oldest or psn >= self.sent:
+                self._patience.roundTrip.heardTwice()
                 number += 1  # a second answer, or a ghost
                 continue
             if psn > self._oldest and not self._advance(psn, now):
-                self._implied(now)
+                self._implied()
                 return
             entry = self._entries[0]
             if not entry.answered or (run.opcode == _ATOMIC_ACKNOWLEDGE) != bool(entry.atomic):
@@ -445,11 +458,16 @@ class Requester:
 
     def _progress(self, oldest: int, now: float) -> None:
         """The peer has more than before: all counters begin anew (IBA 9.9.2.1.1)."""
-        if self._held:
+        if self._probing:
+            self._probing = False
+            self._patience.roundTrip.answered()
+            if oldest < self.sent:  # else only answers were lost, or late
+                self.window.lost()
+        elif self._held:
             self.window.acknowledged(oldest - self._oldest)
+        self._patience.progressed(oldest, now)
         self._oldest = oldest
-        self._since = now
-        self._retriesLeft, self._rnrLeft = self._retryCount, self._rnrRetry
+        self._rnrLeft = self._rnrRetry
         self._recovering = False
         self._pausedUntil = None
         reads = self._reads
@@ -474,36 +492,32 @@ class Requester:
         self._cursor -= count
         events.append(Retired(count))
 
-    def _implied(self, now: float) -> None:
+    def _implied(self) -> None:
         """Something was lost on the way: go back, once until something new arrives or the timer ends."""
         if self._recovering or self._pausedUntil is not None or self.pathFailed:
             return
-        if self._tried():
-            self._recovering = True
-            self._lost(now)
+        if self._patience.retryCount == 0:
+            self._exhausted()
+            return
+        self._recovering = True
+        self._probing = False
+        self.window.lost()
+        self._rewind()
 
-    def _tried(self) -> bool:
-        """Take one of the tries that are left; False when there was none on this path."""
-        if self._retriesLeft > 0:
-            self._retriesLeft -= 1
-            return True
+    def _exhausted(self) -> None:
+        """This path has had all its tries."""
         if self.alternate:
             self.alternate = False
             self.pathFailed = True
         else:
             self._fail(Status.RETRY_EXC_ERR)
-        return False
-
-    def _lost(self, now: float) -> None:
-        self.window.lost()
-        self._since = now
-        self._rewind()
 
     def _rewind(self) -> None:
         """Send again from the oldest that was not acknowledged."""
         self._next = self._asked = self._oldest
         self._cursor = 0
         self._reads.clear()
+        self._patience.roundTrip.rewound()
 
     def _fail(self, status: Status) -> None:
         """The oldest request has failed, and with it the connection."""

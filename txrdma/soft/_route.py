@@ -7,10 +7,10 @@ There are three routes: RoCE v2 by UDP, shared memory on the same host, and data
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, TYPE_CHECKING
 
-from txrdma.iba.types import QPN
+from txrdma.iba.types import QPN, RKey
 from txrdma.iba.verbs import (
     AsyncEventKind,
     Completion,
@@ -72,6 +72,16 @@ class Owner(Protocol):
         """
 
 
+class Placing(Protocol):
+    """A route through memory that the peer has mapped: see L{txrdma.interfaces.IPlacing}."""
+
+    def prepare(self, rkey: RKey, known: Callable[[], None]) -> None:
+        """Find out how the peer's memory with this key is reached."""
+
+    def isPlaced(self) -> bool:
+        """Whether everything that was posted stands in the peer's memory."""
+
+
 class Route(Protocol):
     """
     What moves the bytes of one queue pair, from RTR until C{close}.
@@ -81,6 +91,10 @@ class Route(Protocol):
 
     name: str
     polled: bool
+
+    @property
+    def placing(self) -> Placing | None:
+        """The route itself, where what it sends outlives this process; None elsewhere."""
 
     def post(self, requests: Sequence[SendRequest]) -> None:
         """
@@ -123,8 +137,22 @@ class Route(Protocol):
         """Let go. Twice is fine."""
 
 
+class Resting(Protocol):
+    """A port whose peers lose nothing while nobody looks: see L{txrdma.interfaces.IRestingDevice}."""
+
+    def rest(self) -> None:
+        """Leave the reactor. Twice is fine."""
+
+    def wake(self) -> None:
+        """Be part of the reactor, again or still."""
+
+
 class RoutePort(Protocol):
     """Where the routes of one device begin: its UDP socket, or its UNIX socket."""
+
+    @property
+    def resting(self) -> Resting | None:
+        """The port itself, where it may rest; None where a peer needs an answer."""
 
     def connect(self, owner: Owner) -> Route | None:
         """

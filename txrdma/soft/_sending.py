@@ -8,7 +8,7 @@ out in order, and complete in order, when the peer has consumed them into receiv
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Final
@@ -99,6 +99,7 @@ class Sending(Writer):
         "_outstanding",
         "_owner",
         "_peerAccess",
+        "_preparing",
         "_room",
         "_rungReceives",
         "_since",
@@ -116,6 +117,9 @@ class Sending(Writer):
         self._surroundings = surroundings
         self.regions: dict[int, RemoteRegion | None] = {}
         self._peerAccess = 0  # what the peer's queue pair allows, when we last heard of it
+        self._preparing: dict[
+            int, list[Callable[[], None]]
+        ] = {}  # asked for before anything was to be sent there
         self._outstanding: deque[_Entry] = deque()
         self._atomics = Atomics()
         # What can't be carried out yet.
@@ -363,7 +367,8 @@ class Sending(Writer):
             if rkey not in self.regions:
                 if self._asked is None:
                     self._asked = rkey
-                    self._surroundings.wantRegion(rkey)
+                    if rkey not in self._preparing:
+                        self._surroundings.wantRegion(rkey)
                 return False
             region = self.regions[rkey]
             reading = request.operation is Operation.RDMA_READ
@@ -435,13 +440,40 @@ class Sending(Writer):
 
         @param access: what the peer's queue pair allows.
         """
-        if not self._dead and self._asked == rkey:
+        preparing = self._preparing.pop(rkey, None)
+        if self._dead or (preparing is None and self._asked != rkey):
+            return
+        self._peerAccess = access
+        if self._notes and region is not None:
+            region.note()
+        self.regions[rkey] = region
+        for known in preparing or ():
+            known()
+        if self._asked == rkey:
             self._asked = None
-            self._peerAccess = access
-            if self._notes and region is not None:
-                region.note()
-            self.regions[rkey] = region
             self._resume()
+
+    def prepare(self, rkey: RKey, known: Callable[[], None]) -> None:
+        """Ask for a region before anything is to be sent there: see L{txrdma.interfaces.IPlacing}."""
+        if self._dead or self._gone or rkey in self.regions:
+            known()
+        elif rkey in self._preparing:
+            self._preparing[rkey].append(known)
+        else:
+            self._preparing[rkey] = [known]
+            if self._asked != rkey:
+                self._surroundings.wantRegion(rkey)
+
+    def _stopPreparing(self) -> None:
+        """No answer comes any more."""
+        preparing, self._preparing = self._preparing, {}
+        for waiting in preparing.values():
+            for known in waiting:
+                known()
+
+    def isPlaced(self) -> bool:
+        """Whether everything that was posted stands in the peer's memory, or is carried out there."""
+        return self._linked and not self._held and not self._waiting
 
     def _violate(self, request: SendRequest, status: Status) -> bool:
         """The peer would refuse it: both ends fail, in the order of requests."""

@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from secrets import randbelow
 from typing import cast
 
-from zope.interface import implementer
+from zope.interface import alsoProvides, implementer
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
@@ -38,9 +38,10 @@ from txrdma.interfaces import (
     ICompletionChannel,
     ICompletionQueue,
     IProtectionDomain,
+    IRestingDevice,
     IVerbsDevice,
 )
-from txrdma.soft._route import Route, RoutePort
+from txrdma.soft._route import Resting, Route, RoutePort
 from txrdma.soft.completion import SoftCompletionChannel, SoftCompletionQueue
 from txrdma.soft.domains import SoftAddressHandle, SoftProtectionDomain
 from txrdma.soft.hostinterfaces import HostInterfaces
@@ -81,10 +82,12 @@ class SoftDevice:
         ports: Sequence[SoftPort],
         name: str = "soft",
         closed: Callable[[], None] = lambda: None,
+        interfaces: HostInterfaces | None = None,
     ) -> None:
         """
         @param ports: are the device's from now on, and closed with it.
         @param closed: called at the end of C{close}.
+        @param interfaces: of the host, to be followed.
         """
         self.name = name
         self.ports = tuple(ports)
@@ -92,7 +95,12 @@ class SoftDevice:
         self.keys = KeyTable(LIMITS.maxMemoryRegions)
         guid = GUID.fromMAC(self.ports[0].mac)
         self.attributes = DeviceAttributes(
-            NodeType.CHANNEL_ADAPTER, guid, guid, firmware=_firmware(), atomics=AtomicCapability.HCA
+            NodeType.CHANNEL_ADAPTER,
+            guid,
+            guid,
+            firmware=_firmware(),
+            atomics=AtomicCapability.HCA,
+            acknowledgesByProgram=True,
         )
         siblings: dict[int, RoCEPort] = {}
         for number, port in enumerate(self.ports, 1):
@@ -114,6 +122,14 @@ class SoftDevice:
         self._telling: IDelayedCall | None = None
         self._closed = False
         self._tellClosed = closed
+        self._interfaces = interfaces
+        self._resting: list[Resting] = []
+        resting = [port.resting for port in self.ports]
+        if None not in resting:
+            self._resting = [each for some in resting if some is not None for each in some]
+            alsoProvides(self, IRestingDevice)
+        if interfaces is not None:
+            interfaces.watch(reactor, self.look)
 
     def __repr__(self) -> str:
         return f"<SoftDevice {self.name} {', '.join(f'{p.address} port {p.udpPort}' for p in self.ports)}>"
@@ -150,6 +166,25 @@ class SoftDevice:
         """See what the host has made of its interfaces, and tell."""
         for port in self.ports:
             port.look()
+
+    def rest(self) -> None:
+        """See L{IRestingDevice}, which a device provides whose connections all go by shared memory."""
+        for route in self._resting:
+            route.rest()
+        if self._interfaces is not None:
+            self._interfaces.rest()
+        if self._telling is not None and self._telling.active():
+            self._telling.cancel()
+            self._tell()
+
+    def wake(self) -> None:
+        """See L{IRestingDevice.wake}."""
+        if self._closed:
+            return
+        for route in self._resting:
+            route.wake()
+        if self._interfaces is not None:
+            self._interfaces.wake()
 
     @property
     def address(self) -> str:
@@ -224,7 +259,8 @@ class SoftDevice:
             port.close()
         self._listeners.clear()
         if self._telling is not None:
-            self._telling.cancel()
+            if self._telling.active():
+                self._telling.cancel()
             self._telling = None
         self._tellClosed()
 
@@ -276,7 +312,7 @@ class SoftDevice:
         """Tell those who listen, in a turn of the reactor of its own."""
         if self._listeners and not self._closed:
             self._events.append(event)
-            if self._telling is None:
+            if self._telling is None or not self._telling.active():
                 self._telling = self._reactor.callLater(0, self._tell)
 
     def forget(self, queuePair: SoftQueuePair) -> None:
@@ -376,6 +412,4 @@ def openSoftDevice(
             undo.callback(ports[-1].close)
         closing = undo.pop_all()
     name = "soft" if addresses == ("127.0.0.1",) else "soft:" + ",".join(addresses).replace(":", r"\:")
-    device = SoftDevice(IReactorTime(reactor), ports, name, closing.close)
-    interfaces.watch(reactor, device.look)
-    return device
+    return SoftDevice(IReactorTime(reactor), ports, name, closing.close, interfaces)

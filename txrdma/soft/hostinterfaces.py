@@ -51,6 +51,8 @@ class HostInterfaces:
     def __init__(self) -> None:
         self._network: HostNetwork | None = None
         self._socket: socket.socket | None = None
+        self._watching: Callable[[], Callable[[], None]] | None = None
+        self._unwatch: Callable[[], None] | None = None
         with ExitStack() as undo:
             try:
                 network = HostNetwork.open()
@@ -96,14 +98,30 @@ class HostInterfaces:
 
     def watch(self, reactor: object, changed: Callable[[], None]) -> None:
         """Call C{changed} shortly after any of them has changed, until C{close}."""
-        if self._network is not None:
+        network = self._network
+        if network is not None:
+            self._watching = lambda: network.watch(cast(IReactor, reactor), changed)
+            self.wake()
+
+    def rest(self) -> None:
+        """Watch no more, until C{wake}."""
+        unwatch, self._unwatch = self._unwatch, None
+        if unwatch is not None:
+            unwatch()
+
+    def wake(self) -> None:
+        """Watch, again or still."""
+        if self._unwatch is not None and self._network is not None:
+            self._network.addReaders()
+        elif self._watching is not None:
             try:
-                self._network.watch(cast(IReactor, reactor), changed)
+                self._unwatch = self._watching()
             except DeviceUnavailable as error:
                 _log.warn("changes of network interfaces go unnoticed: {error}", error=error)
 
     def close(self) -> None:
         """Twice is fine."""
+        self._watching = None
         asking, self._socket = self._socket, None
         if asking is not None:
             asking.close()

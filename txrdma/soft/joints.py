@@ -151,8 +151,18 @@ class Joint:
         self._move()
 
     def watch(self) -> None:
-        if self._timer is None:
+        if self._timer is None or not self._timer.active():
             self._timer = self._port.reactor.callLater(0, self._expired)
+
+    def rest(self) -> None:
+        """Leave the reactor, until C{wake}."""
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+
+    def wake(self) -> None:
+        """Be part of the reactor, again or still."""
+        if self._timer is not None and not self._timer.active():
+            self.watch()
 
     def _expired(self) -> None:
         self._timer = None
@@ -170,9 +180,8 @@ class Joint:
 
     def _release(self) -> None:
         """Let go of what came from the peer."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self.rest()
+        self._timer = None
         self._moving = None
         doorbells, self._doorbells = self._doorbells, []
         for doorbell in doorbells:

@@ -33,8 +33,20 @@ _ATTEMPTS: Final = 4
 class _DatagramsOnly:
     """A port for the datagrams of a device whose connections may not use it."""
 
-    def __init__(self, port: RoutePort) -> None:
+    def __init__(self, port: RoutePort, carrier: UDPCarrier) -> None:
         self._port = port
+        self._carrier = carrier
+
+    @property
+    def resting(self) -> _DatagramsOnly:
+        """Datagrams may be lost at any time."""
+        return self
+
+    def rest(self) -> None:
+        self._carrier.setReading(False)
+
+    def wake(self) -> None:
+        self._carrier.setReading(True)
 
     def connect(self, owner: Owner) -> Route | None:
         return self._port.connect(owner) if owner.kind is QPKind.UD else None
@@ -84,7 +96,7 @@ def openPort(
             if left == 0:
                 raise
             port = 0
-    routes.append(_DatagramsOnly(roce) if route == "shared-memory" else roce)
+    routes.append(_DatagramsOnly(roce, carrier) if route == "shared-memory" else roce)
     return SoftPort(address, roce.port, routes, mtu, interfaces)
 
 

@@ -27,7 +27,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.ports.netlink import NetworkInterface
 from txrdma.soft._netdev import activeMTU, laneCount, softMAC
-from txrdma.soft._route import RoutePort
+from txrdma.soft._route import Resting, RoutePort
 from txrdma.soft.hostinterfaces import Interfaces
 
 _log = Logger()
@@ -75,6 +75,12 @@ class SoftPort:
 
     def __repr__(self) -> str:
         return f"<SoftPort {self.number} {self.address} port {self.udpPort}>"
+
+    @property
+    def resting(self) -> list[Resting] | None:
+        """Its routes, when all of them may rest."""
+        resting = [route.resting for route in self.routes]
+        return None if None in resting else [each for each in resting if each is not None]
 
     def adopt(self, number: int, notify: Callable[[AsyncEvent], None]) -> None:
         """It is a device's port with that number from now on, and tells what happens to it."""

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
-from zope.interface import implementer
+from zope.interface import alsoProvides, implementer, noLongerProvides
 
 from txrdma.error import InvalidRequest, QueueFull
-from txrdma.iba.types import QPN
+from txrdma.iba.types import QPN, RKey
 from txrdma.iba.verbs import (
     AsyncEvent,
     AsyncEventKind,
@@ -31,7 +31,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import IQueuePair
+from txrdma.interfaces import IPlacing, IQueuePair
 from txrdma.soft._route import Route
 from txrdma.soft._transitions import checkMigration, transition
 from txrdma.soft.completion import SoftCompletionQueue
@@ -310,7 +310,22 @@ class SoftQueuePair:
             if queue is not None and queue.isClosed:
                 raise InvalidRequest(f"{queue!r} is closed")
 
+    def prepare(self, rkey: RKey, known: Callable[[], None]) -> None:
+        """See L{IPlacing.prepare}: this is provided from RTR on, on a route through shared memory."""
+        placing = None if self._route is None else self._route.placing
+        if placing is None:
+            known()
+        else:
+            placing.prepare(rkey, known)
+
+    def isPlaced(self) -> bool:
+        """See L{IPlacing.isPlaced}."""
+        placing = None if self._route is None else self._route.placing
+        return placing is not None and placing.isPlaced()
+
     def _attach(self, route: Route) -> None:
+        if route.placing is not None:
+            alsoProvides(self, IPlacing)
         if route.polled:
             self.sendQueue.attach(route)
             self.receiveQueue.attach(route)
@@ -322,6 +337,8 @@ class SoftQueuePair:
         self.state = _RESET
         self.attributes = QPAttributes()
         if route is not None:
+            if route.placing is not None:
+                noLongerProvides(self, IPlacing)
             route.close()
             self.sendQueue.detach(route)
             self.receiveQueue.detach(route)

@@ -188,6 +188,10 @@ class RoCEPort:
         peer = None if address is None else self.peerAt(address)
         return None if peer is None else RoCERoute(self, owner, peer)
 
+    @property
+    def resting(self) -> None:
+        """Peers that nobody acknowledges give up."""
+
     def setEnabled(self, isEnabled: bool) -> None:
         """The port was taken down, or up again: what waits for room is lost, like all that comes later."""
         self.isEnabled = isEnabled and not self._closed
@@ -307,7 +311,11 @@ class RoCEPort:
         if self._timer is not None:
             self._timer.cancel()
         self._timerAt = deadline
-        self._timer = self._clock.callLater(max(0.0, deadline - now), self._expired)
+        self._timer = self._clock.callLater(max(0.0, deadline - now), self._due)
+
+    def _due(self) -> None:
+        """A busy reactor runs late calls before it reads: what has come meanwhile is heard first."""
+        self._timer = self._clock.callLater(0, self._expired)
 
     def _expired(self) -> None:
         self._timer = None
@@ -362,6 +370,12 @@ class RoCEPort:
         self._inFrame += 1
         if total < self._segment:
             self._flush()  # a shorter one must be the last
+
+    def emitAlone(self, peer: Peer, heading: int, run: Outgoing) -> None:
+        """Send packets outside of a turn, when a route ends."""
+        self.emit(peer, heading, run)
+        if self._fill:
+            self._flush()
 
     def _emitRun(self, peer: Peer, heading: int, run: Outgoing) -> None:
         """The hot loop of sending, about 1 us a packet: full packets without extension headers."""

@@ -90,6 +90,7 @@ class RoCERoute:
 
     name = "rocev2"
     polled = False
+    placing = None
 
     def __init__(self, port: RoCEPort, owner: Owner, peer: Peer) -> None:
         attributes = owner.attributes
@@ -194,8 +195,19 @@ class RoCERoute:
 
     def _stop(self) -> list[tuple[int, CompletionOpcode]]:
         self._stopped = True
+        self._acknowledge()
         self.responder.flush()
         return [] if self.requester is None else self.requester.flush()
+
+    def _acknowledge(self) -> None:
+        """
+        Send the acknowledgement that is still owed, so that the peer does not wait for one that never comes.
+
+        Behind answers to READs, which are not given any more, it would tell too much.
+        """
+        if not self.responder.pending:
+            for run in self.responder.outgoing(self.port.seconds()):
+                self.port.emitAlone(self._peer, self._heading, run)
 
     def _patience(self) -> tuple[int, int, int, int]:
         attributes = self._owner.attributes
@@ -362,6 +374,7 @@ class DatagramRoute:
 
     name = "rocev2"
     polled = False
+    placing = None
 
     def __init__(self, port: RoCEPort, owner: Owner) -> None:
         attributes = owner.attributes

@@ -45,7 +45,8 @@ from txrdma.soft._rendezvous import (
 from txrdma.soft._route import Owner, Route
 from txrdma.soft.capture import RecordedLane, Recorder
 from txrdma.soft.joints import Joint, LocalOwner, SharingReactor
-from txrdma.soft.unixpackets import PacketListener, PacketSocket, packetSocket, userOf
+from txrdma.soft.unixpackets import PacketSocket, packetSocket
+from txrdma.unixsockets import LocalListener, peerOf, Reactor
 
 if TYPE_CHECKING:
     from txrdma.soft.memory import KeyTable
@@ -306,7 +307,10 @@ class SharedMemoryPort:
         self._peers: dict[tuple[str, int], _Peer] = {}
         self._links: dict[_Link, None] = {}
         try:
-            self._listener = PacketListener(reactor, rendezvousName(address, port), self._accepted)
+            name = rendezvousName(address, port)
+            self._listener = LocalListener(
+                cast(Reactor, reactor), socket.SOCK_SEQPACKET, name, self._accepted, "our shared memory"
+            )
         except OSError as error:
             raise DeviceUnavailable(
                 f"no rendezvous for shared memory at {address} port {port}: {error}"
@@ -338,7 +342,7 @@ class SharedMemoryPort:
         if self._enabled == isEnabled:
             return
         self._enabled = isEnabled
-        joints = [joint for peer in self._peers.values() for joint in peer.joints.values()]
+        joints = self._joints()
         if isEnabled:
             self._unguard()
         else:
@@ -350,6 +354,33 @@ class SharedMemoryPort:
             joint.nudge()
         for link in tuple(self._links):
             link.socket.setReading(isEnabled)
+
+    @property
+    def resting(self) -> SharedMemoryPort:
+        """What peers do stands in shared memory, and what they say waits in sockets."""
+        return self
+
+    def rest(self) -> None:
+        """Leave the reactor: peers wait with what needs an answer."""
+        self._listener.setReading(False)
+        for link in self._links:
+            link.socket.setReading(False)
+            link.socket.setWriting(False)
+        for joint in self._joints():
+            joint.rest()
+
+    def wake(self) -> None:
+        """Be part of the reactor, again or still."""
+        self._listener.setReading(True)
+        for link in self._links:
+            link.socket.setReading(self._enabled)
+            link.socket.setWriting(True)
+        for joint in self._joints():
+            joint.wake()
+
+    def _joints(self) -> list[Joint]:
+        """Where our queue pairs meet others."""
+        return [joint for peer in self._peers.values() for joint in peer.joints.values()]
 
     def _unguard(self) -> None:
         guarded, self._guarded = self._guarded, []
@@ -363,7 +394,7 @@ class SharedMemoryPort:
         sock = packetSocket()
         try:
             sock.connect(rendezvousName(*name))
-            foreign = userOf(sock)[1] != os.getuid()
+            foreign = peerOf(sock).user != os.geteuid()
         except OSError:
             sock.close()
             return None

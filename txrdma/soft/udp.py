@@ -14,6 +14,7 @@ from typing import Final, Protocol, Union
 
 from zope.interface import implementer
 
+from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor, IWriteDescriptor
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -40,7 +41,7 @@ _TRUNCATED: Final = int(socket.MSG_TRUNC)
 _AT_ONCE: Final = 32
 """Reads in one turn of the reactor: others want theirs."""
 
-_ANSWERED: Final = 4
+ANSWERED: Final = 4
 """Reads after which those who sent are answered: they wait for that, with more to send."""
 
 
@@ -188,6 +189,14 @@ class UDPCarrier:
         self._receiver = receiver
         self._reactor.addReader(self)
 
+    def setReading(self, isReading: bool) -> None:
+        """Leave the reactor for now, or be part of it: datagrams wait in the socket, as many as fit."""
+        if self._socket is not None and self._receiver is not None:
+            if isReading:
+                self._reactor.addReader(self)
+            else:
+                self._reactor.removeReader(self)
+
     def rawAddress(self, ip: str, port: int) -> RawAddress | None:
         """How to call a peer in L{send}; None when it is of the other family."""
         if (":" in ip) != (":" in self.address):
@@ -279,7 +288,7 @@ class UDPCarrier:
                     if level == socket.IPPROTO_UDP and kind == _UDP_GRO:
                         segment = int.from_bytes(value[:4], sys.byteorder) or size
                 receiver.received(data[:size], segment, source)
-                if number % _ANSWERED == 0:
+                if number % ANSWERED == 0:
                     receiver.turnEnded()
         if receiver is not None:
             receiver.turnEnded()
@@ -292,8 +301,13 @@ class UDPCarrier:
             self._receiver.writable()
 
     def connectionLost(self, reason: Failure) -> None:
-        """The reactor stops, or found something wrong with the descriptor."""
-        self.close()
+        """
+        The reactor reads no more: because it ends, or because it found something wrong with the descriptor.
+
+        When it ends, whoever owns the carrier may still have something to send, and closes it.
+        """
+        if not reason.check(ConnectionLost, ConnectionDone):
+            self.close()
 
 
 def _canSegment(bound: socket.socket) -> bool:

@@ -1,7 +1,7 @@
 """
 Packets with descriptors over an abstract UNIX socket, between processes of one user.
 
-See unix(7): SOCK_SEQPACKET, SCM_RIGHTS, SO_PEERCRED.
+See unix(7): SOCK_SEQPACKET, SCM_RIGHTS.
 """
 
 from __future__ import annotations
@@ -10,23 +10,19 @@ import array
 import errno
 import os
 import socket
-import struct
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from zope.interface import implementer
 
-from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor, IReadWriteDescriptor
-from twisted.logger import Logger
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import IReactorFDSet, IReadWriteDescriptor
 from twisted.python.failure import Failure
-
-_log = Logger()
 
 _MOST_DESCRIPTORS: Final = 8
 _MOST_QUEUED: Final = 4096
 _AT_ONCE: Final = 32
-_CREDENTIALS: Final = struct.Struct("3i")
 _LATER: Final = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
 
 
@@ -38,14 +34,6 @@ class Hearer(Protocol):
 
     def ended(self, reason: str) -> None:
         """Nothing more will come; the socket is closed."""
-
-
-def userOf(sock: socket.socket) -> tuple[int, int]:
-    """The process at the other end, and its user (SO_PEERCRED)."""
-    pid, uid, _ = _CREDENTIALS.unpack(
-        sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    )
-    return pid, uid
 
 
 def packetSocket() -> socket.socket:
@@ -109,6 +97,13 @@ class PacketSocket:
         else:
             self._reactor.removeReader(self)
 
+    def setWriting(self, isWriting: bool) -> None:
+        """Send what is queued as soon as there is room, or leave it for now."""
+        if isWriting and self._queued:
+            self._reactor.addWriter(self)
+        else:
+            self._reactor.removeWriter(self)
+
     def doWrite(self) -> None:
         """There is room."""
         while self._queued:
@@ -154,8 +149,13 @@ class PacketSocket:
         return True
 
     def connectionLost(self, reason: Failure) -> None:
-        """The reactor says that it is over."""
-        self.close(reason.getErrorMessage())
+        """
+        The reactor reads no more: because it ends, or because C{doRead} has raised.
+
+        When it ends, whoever owns the socket may still have something to send, and closes it.
+        """
+        if not reason.check(ConnectionLost, ConnectionDone):
+            self.close(reason.getErrorMessage())
 
     def close(self, reason: str = "") -> None:
         """Leave the reactor, then close; what is queued is not sent. With a reason the hearer is told."""
@@ -170,66 +170,6 @@ class PacketSocket:
         self._queued.clear()
         if reason:
             self._hearer.ended(reason)
-
-
-@implementer(IReadDescriptor)
-class PacketListener:
-    """Waits at an abstract name; closes at once what another user opens."""
-
-    def __init__(
-        self,
-        reactor: IReactorFDSet,
-        name: bytes,
-        accepted: Callable[[socket.socket], None],
-    ) -> None:
-        """
-        @raise OSError: the name is taken.
-        """
-        self._reactor = reactor
-        self._accepted = accepted
-        self._socket = packetSocket()
-        try:
-            self._socket.bind(name)
-            self._socket.listen(1024)
-        except OSError:
-            self._socket.close()
-            raise
-        reactor.addReader(self)
-
-    def fileno(self) -> int:
-        """The socket's; -1 when closed."""
-        return self._socket.fileno()
-
-    def logPrefix(self) -> str:
-        """As Twisted's log shows it."""
-        return "txrdma.soft.sharedmemory"
-
-    def doRead(self) -> None:
-        """Accept some."""
-        for _ in range(_AT_ONCE):
-            try:
-                sock, _ = self._socket.accept()
-            except OSError:
-                return  # there is none, or it has gone, or there is no descriptor for it now
-            sock.setblocking(False)
-            pid, uid = userOf(sock)
-            if uid != os.getuid():
-                _log.warn(
-                    "process {pid} of user {uid} asked for our shared memory: refused", pid=pid, uid=uid
-                )
-                sock.close()
-                continue
-            self._accepted(sock)
-
-    def connectionLost(self, reason: Failure) -> None:
-        """The reactor says that it is over."""
-        self.close()
-
-    def close(self) -> None:
-        """Leave the reactor, then close. Twice is fine."""
-        if self._socket.fileno() >= 0:
-            self._reactor.removeReader(self)
-            self._socket.close()
 
 
 def _closeAll(descriptors: list[int]) -> None:

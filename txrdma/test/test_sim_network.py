@@ -7,6 +7,8 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import sys
+import time
 from unittest import mock
 
 from twisted.internet.task import Clock
@@ -18,13 +20,16 @@ from txrdma.iba.verbs import Operation, SendRequest
 from txrdma.sim import simulate as command
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.crowd import Atomic, History
-from txrdma.sim.network import Faults, SimulatedNetwork
+from txrdma.sim.network import Faults, RECEIVE_BUFFER, SimulatedNetwork
 from txrdma.sim.outcome import Outcome, Violation
 from txrdma.sim.scenario import simulate
+from txrdma.sim.simulate import drawSeed
 from txrdma.soft.udp import RawAddress
 
 SEEDS = int(os.environ.get("TXRDMA_SEEDS", "3000"))
 PARTS = 4
+FIRST = drawSeed()
+"""The first seed of this run."""
 
 
 class Taker:
@@ -101,6 +106,27 @@ class NetworkTests(SynchronousTestCase):
             words = sorted(data[at : at + 2] for at in range(0, 20, 2))
             self.assertEqual(len(set(words)), 2)
 
+    def test_sleep(self) -> None:
+        """A process that sleeps gets what its socket holds when it wakes up, some of it in each turn."""
+        clock = Clock()
+        network = SimulatedNetwork(clock)
+        here, there = network.carrier("10.0.0.1"), network.carrier("10.0.0.2")
+        taker = Taker()
+        there.start(taker)
+        network.sleep("10.0.0.2")
+        datagram, count = bytes(1000), RECEIVE_BUFFER // 1000 + 100
+        for _ in range(count):
+            here.send(memoryview(datagram), 1000, ("10.0.0.2", 4791))
+            clock.advance(1e-4)
+        self.assertEqual((taker.got, taker.turns), ([], 0))
+        network.wake("10.0.0.2")
+        self.assertEqual(len(taker.got), RECEIVE_BUFFER // 1000 + 1)
+        self.assertEqual(network.dropped, count - len(taker.got))
+        self.assertTrue(1 < taker.turns < len(taker.got))
+        here.send(memoryview(datagram), 1000, ("10.0.0.2", 4791))
+        clock.advance(1)
+        self.assertEqual(len(taker.got), RECEIVE_BUFFER // 1000 + 2)
+
     def test_seed(self) -> None:
         """The same seed does the same, another one something else."""
         bad = Faults(loss=0.1, duplication=0.1, corruption=0.1, late=0.1, jitterSeconds=0.01)
@@ -164,13 +190,14 @@ class SeedTests(SynchronousTestCase):
     """
     Whatever the network does, operations complete once, in order, with the right bytes, or both sides fail.
 
-    How many seeds is said by C{TXRDMA_SEEDS}; C{make simulate SEEDS=N} plays any number.
+    They are other ones in every run. How many is said by C{TXRDMA_SEEDS}, the first by C{TXRDMA_FIRST};
+    C{make simulate SEEDS=N} plays any number.
     """
 
     def play(self, part: int) -> None:
         each = -(-SEEDS // PARTS)
         completed = failed = atomics = migrations = 0
-        for seed in range(part * each, (part + 1) * each):
+        for seed in range(FIRST + part * each, FIRST + (part + 1) * each):
             try:
                 outcome = simulate(seed)
             except Exception as error:
@@ -298,3 +325,29 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(failed, 1)
         self.assertIn("seed 7 fails: a promise was broken", err)
         self.assertIn("--seeds 1 --first 7", err)
+
+    def first(self, *arguments: str) -> int:
+        """The first seed that a run of the command plays; it says so."""
+        played: list[int] = []
+
+        def play(first: int, count: int, quiet: bool) -> int:
+            played.append(first)
+            return 0
+
+        with (
+            mock.patch.object(sys, "argv", ["simulate", *arguments]),
+            contextlib.redirect_stdout(io.StringIO()) as out,
+        ):
+            error = self.assertRaises(SystemExit, command.main, play)
+        self.assertEqual(error.code, 0)
+        self.assertIn(f"from {played[0]} on", out.getvalue())
+        return played[0]
+
+    def test_first(self) -> None:
+        """The first seed is the one that is said, else one that the clock draws."""
+        self.assertEqual(self.first("--seeds", "3", "--first", "0"), 0)
+        with mock.patch.dict(os.environ, {"TXRDMA_FIRST": ""}):
+            drawn = self.first("--seeds", "3")
+            self.assertApproximates(drawn / 1000, time.time(), 60)
+        with mock.patch.dict(os.environ, {"TXRDMA_FIRST": "77"}):
+            self.assertEqual(self.first(), 77)

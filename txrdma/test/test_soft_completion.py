@@ -30,6 +30,7 @@ class Lane:
 
     name = "lane"
     polled = True
+    placing = None
 
     def __init__(self, queue: SoftCompletionQueue) -> None:
         self.queue = queue

@@ -440,6 +440,18 @@ class ScribbledTests(SynchronousTestCase):
         self.header(Kind.SEND, 5, 32)
         self.refused(AsyncEventKind.QP_REQUEST_ERROR)
 
+    def test_manyHeaders(self) -> None:
+        """What is remembered of short messages has a bound, whatever a peer writes into their headers."""
+        for immediate in range(2000):
+            self.other.receive(immediate, (0, 100))
+            at = self.one.lane._out
+            self.one.post(send(immediate, b"x" * (immediate % 56)))
+            self.words[at] |= immediate << 32
+            for side in (self.other, self.one):
+                side.lane.poll()
+        self.assertEqual([each.length for each in self.other.received], [n % 56 for n in range(2000)])
+        self.assertLess(len(_receiving._SHORT), 2 * (_receiving._SHORT_BYTES + 1) + 1)
+
     def test_consumedTooMuch(self) -> None:
         """More is consumed than was sent."""
         self.one.post(send(1, b"x"))

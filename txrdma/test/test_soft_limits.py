@@ -223,8 +223,9 @@ class LimitTests(SynchronousTestCase):
                 make(access | Access.LOCAL_WRITE).close()
 
     def test_attributes(self) -> None:
-        """It is a channel adapter whose atomics exclude only each other, with a name of its own."""
+        """It is a channel adapter whose atomics exclude only each other, in a program, with its own name."""
         known = self.device.attributes
+        self.assertTrue(known.acknowledgesByProgram)
         self.assertEqual((known.nodeType, known.atomics), (NodeType.CHANNEL_ADAPTER, AtomicCapability.HCA))
         self.assertEqual(known.nodeGUID, known.systemImageGUID)
         other = SoftDevice(Clock(), [SoftPort("127.0.0.1", 4792, [])])

@@ -281,7 +281,10 @@ class FailureTests(MigrationCase):
     def test_answersLost(self) -> None:
         """The same when only the answers are lost; nothing is executed twice."""
         self.arm()
-        self.network.drop(lambda packet: packet.bth.opcode == Opcode.RC_ATOMIC_ACKNOWLEDGE, times=3 * 8)
+        self.network.drop(
+            lambda packet: packet.bth.opcode == Opcode.RC_ATOMIC_ACKNOWLEDGE and self.paths() == [1, 1],
+            times=1 << 20,
+        )
         for number in range(3):
             self.alice.post(
                 number,
@@ -325,7 +328,9 @@ class FailureTests(MigrationCase):
         self.assertEqual(self.alice.poll(), [])
         self.run_(0.02)
         self.assertEqual([c.status for c in self.alice.poll()], [Status.RETRY_EXC_ERR])
-        self.assertEqual([source for source, _ in seen], [A1] * 8 + [A2] * 8)
+        sources = [source for source, _ in seen]
+        self.assertEqual(sources, sorted(sources))
+        self.assertGreaterEqual(min(sources.count(A1), sources.count(A2)), 8)
         self.assertIs(self.alice.qp.state, QPState.ERR)
         self.assertFalse(self.clock.calls)
 

@@ -62,6 +62,8 @@ class Host:
 class Beginning:
     """Where routes begin: keeps what it is told."""
 
+    resting = None
+
     def __init__(self) -> None:
         self.told: list[object] = []
 

@@ -188,6 +188,7 @@ class Route:
 
     name = "nowhere"
     polled = False
+    placing = None
 
     def __init__(self) -> None:
         self.posted: list[SendRequest] = []

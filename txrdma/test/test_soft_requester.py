@@ -4,6 +4,7 @@ Tests for L{txrdma.soft._requester}.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
@@ -12,6 +13,7 @@ from txrdma.iba.headers import AETH, NAKCode, Opcode, RETH, rnrTimerSeconds
 from txrdma.iba.types import LKey, QPN, RKey
 from txrdma.iba.verbs import Completion, CompletionOpcode, Operation, SendRequest, Status
 from txrdma.soft._packets import Failed, Outgoing, PSN_MASK, Retired
+from txrdma.soft._patience import LONGEST_TIMEOUT, SHORTEST_TIMEOUT
 from txrdma.soft._requester import READ_CHUNK, Requester
 from txrdma.soft._window import FEWEST_PACKETS, FIRST, FIRST_PACKETS
 from txrdma.test.cores import ack, completions, incoming, Memory, nak, rnr
@@ -163,7 +165,7 @@ class SegmentationTests(RequesterCase):
         self.requester.post([request], 0.0)
         data[:] = bytes(300)
         request.identifier = 2
-        for runs in (self.out(), self.expire()):
+        for runs in (self.out(), self.expire() + self.hear(ack(PSN))):
             self.assertEqual(b"".join(bytes(run.payload) for run in runs), b"x" * 300 + b"y")
         self.hear(ack(PSN + 1))
         self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
@@ -250,19 +252,51 @@ class LossTests(RequesterCase):
         self.assertIsNone(self.requester.deadline())
 
     def test_timeoutZero(self) -> None:
-        """The timeout of code 0 is never."""
-        self.requester = self.make(timeout=0)
+        """The timeout of code 0 never ends the connection; packets are sent again all the same."""
+        self.requester = self.make(timeout=0, retryCount=1)
         self.send(1)
-        self.assertIsNone(self.requester.deadline())
+        for _ in range(1000):
+            before = self.now
+            self.assertEqual(psns(self.expire()), [PSN])
+            self.assertLessEqual(self.now - before, LONGEST_TIMEOUT)
+        self.hear(ack(PSN))
+        self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
 
     def test_lostPacket(self) -> None:
-        """Without an answer everything is sent again, with the same numbers and bytes."""
+        """Without an answer the oldest packet is sent again; when it has arrived, the others behind it."""
         first = self.send(3 * MTU)
         again = self.expire()
+        self.assertEqual((psns(again), again[0].acknowledge), ([PSN], True))
+        again += self.hear(ack(PSN))
         self.assertEqual(psns(first), psns(again))
         self.assertEqual([bytes(run.payload) for run in first], [bytes(run.payload) for run in again])
         self.hear(ack(PSN + 2))
         self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
+
+    def test_lostAcknowledgement(self) -> None:
+        """Where only the acknowledgement was lost, the oldest packet alone is sent twice."""
+        self.send(100 * MTU)
+        size = self.requester.window.size
+        self.expire()
+        self.assertEqual(self.hear(ack(PSN + 99)), [])
+        self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
+        self.assertEqual((self.requester.resent, self.requester.window.size), (1, size))
+
+    def test_silence(self) -> None:
+        """While a peer is silent it gets one packet at a time, whatever is posted, and ever less often."""
+        self.requester = self.make(timeout=25)
+        self.send(100 * MTU)
+        times = []
+        while self.now < 120:
+            self.assertEqual(psns(self.expire()), [PSN])
+            self.assertEqual(self.send(1), [])
+            times.append(self.now)
+        steps = [later - earlier for earlier, later in pairwise(times)]
+        self.assertEqual(steps, sorted(steps))
+        self.assertLess(len(times), 130)
+        runs = self.hear(ack(PSN + 9))
+        self.assertEqual(psns(runs)[0], PSN + 10)
+        self.assertGreater(len(psns(runs)), FEWEST_PACKETS)
 
     def test_tooEarly(self) -> None:
         """A call before the deadline does nothing."""
@@ -271,27 +305,84 @@ class LossTests(RequesterCase):
         self.assertEqual(self.out(), [])
 
     def test_retriesEnd(self) -> None:
-        """After so many tries the oldest request fails, signaled or not, and the connection with it."""
-        self.requester = self.make(retryCount=2)
-        self.send(1, 1, signaled=False)
-        self.send(1, 2)
-        for _ in range(2):
-            self.assertEqual(psns(self.expire()), [PSN, PSN + 1])
+        """After so many timeouts the oldest request fails, signaled or not, and the connection with it."""
+        for retryCount in (1, 2, 7):
+            with self.subTest(retryCount=retryCount):
+                self.requester, self.now = self.make(retryCount=retryCount), 0.0
+                self.send(1, 1, signaled=False)
+                self.send(1, 2)
+                tries = 0
+                while self.expire():
+                    tries += 1
+                self.assertAlmostEqual(self.now, TIMEOUT * (retryCount + 1))
+                self.assertGreaterEqual(tries, retryCount)
+                self.assertEqual(
+                    self.requester.events(),
+                    [
+                        Completion(1, Status.RETRY_EXC_ERR, CompletionOpcode.SEND, QPN(7)),
+                        Retired(1),
+                        Failed(None),
+                    ],
+                )
+                self.assertEqual(self.requester.flush(), [(2, CompletionOpcode.SEND)])
+
+    def test_noRetries(self) -> None:
+        """With a count of 0 nothing is sent again: the first timeout, or NAK of the sequence, is the end."""
+        self.requester = self.make(retryCount=0)
+        self.send(1)
         self.assertEqual(self.expire(), [])
-        self.assertEqual(
-            self.requester.events(),
-            [Completion(1, Status.RETRY_EXC_ERR, CompletionOpcode.SEND, QPN(7)), Retired(1), Failed(None)],
-        )
-        self.assertEqual(self.requester.flush(), [(2, CompletionOpcode.SEND)])
+        self.assertAlmostEqual(self.now, TIMEOUT)
+        self.assertEqual(self.ended(), [(1, Status.RETRY_EXC_ERR)])
+        self.requester = self.make(retryCount=0)
+        self.send(1)
+        self.assertEqual(self.hear(nak(PSN, NAKCode.PSN_SEQUENCE_ERROR)), [])
+        self.assertEqual(self.ended(), [(1, Status.RETRY_EXC_ERR)])
 
     def test_progressRenewsTries(self) -> None:
-        """Each acknowledgement of something new gives all tries back."""
+        """Each acknowledgement of something new gives all the time back."""
         self.requester = self.make(retryCount=1)
         self.post(*[self.request(Operation.SEND, 1, number) for number in range(5)])
         for number in range(5):
-            self.expire()
+            heard = self.now
+            while self.now < heard + 0.9 * TIMEOUT:
+                self.expire()
             self.hear(ack(PSN + number))
         self.assertEqual(self.ended(), [(number, Status.SUCCESS) for number in range(5)])
+
+    def test_idle(self) -> None:
+        """The time in which nothing was to be sent does not count."""
+        self.send(1)
+        self.hear(ack(PSN))
+        self.now = 1000.0
+        self.send(1)
+        self.expire()
+        self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
+
+    def test_slept(self) -> None:
+        """A process that has slept through the end tries as often as it would have, before it gives up."""
+        self.requester = self.make(retryCount=3)
+        self.send(1)
+        self.now = 100.0
+        self.requester.expired(self.now)
+        self.assertEqual(psns(self.out()), [PSN])
+        for _ in range(2):
+            self.assertEqual(psns(self.expire()), [PSN])
+        self.assertEqual(self.ended(), [])
+        self.assertEqual(self.expire(), [])
+        self.assertGreater(self.now, 100 + 3 * SHORTEST_TIMEOUT)
+        self.assertEqual(self.ended(), [(1, Status.RETRY_EXC_ERR)])
+
+    def test_sooner(self) -> None:
+        """Once the round trip is known, a lost packet is sent again long before the timeout."""
+        for number in range(20):
+            self.send(1, number)
+            self.now += 0.001
+            self.hear(ack(PSN + number))
+        self.ended()
+        sent = self.now
+        self.send(1, 20)
+        self.assertEqual(psns(self.expire()), [PSN + 20])
+        self.assertLess(self.now - sent, 0.01)
 
     def test_sequenceError(self) -> None:
         """A NAK of the sequence acknowledges what is before it and has the rest sent again, once."""
@@ -417,9 +508,13 @@ class WindowTests(RequesterCase):
     def test_shrinks(self) -> None:
         """Each loss halves what is sent at once, down to a few packets."""
         self.send(200 * MTU)
-        self.assertEqual(len(psns(self.expire())), FIRST_PACKETS // 2)
-        for _ in range(6):
-            runs = self.expire()
+        runs = self.hear(nak(PSN, NAKCode.PSN_SEQUENCE_ERROR))
+        self.assertEqual(len(psns(runs)), FIRST_PACKETS // 2)
+        self.expire()
+        runs = self.hear(ack(PSN))
+        self.assertEqual(len(psns(runs)), FIRST_PACKETS // 4)
+        for number in range(1, 6):
+            runs = self.hear(nak(PSN + number, NAKCode.PSN_SEQUENCE_ERROR))
         self.assertEqual(len(psns(runs)), FEWEST_PACKETS)
 
     def test_widens(self) -> None:
@@ -549,7 +644,7 @@ class ReadTests(RequesterCase):
         self.requester = self.make(maxRDAtomic=2, mtu=4096)
         self.read(READ_CHUNK * 2)
         self.answer("FIRST", PSN, b"x" * 4096)
-        runs = self.expire()
+        runs = self.hear(nak(PSN + 1, NAKCode.PSN_SEQUENCE_ERROR))
         self.assertEqual(
             [(run.psn, RETH.decode(run.extension).length) for run in runs],
             [(PSN + 1, READ_CHUNK - 4096), (PSN + READ_CHUNK // 4096, READ_CHUNK)],

@@ -11,6 +11,7 @@ from typing import Any
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
+from twisted.internet.error import ConnectionLost
 from twisted.internet.interfaces import IReadDescriptor
 from twisted.internet.testing import MemoryReactorClock
 from twisted.python.failure import Failure
@@ -181,18 +182,72 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual(sum(self.batches, []), list(range(5000)))
 
     def test_failingHandler(self) -> None:
-        """A handler that raises is logged, and gets the next batch."""
+        """A handler that raises is logged, the reader stops, and its owner hears of it once."""
+        failures: list[Failure] = []
 
         def fail(batch: Sequence[Completion]) -> None:
             self.handle(batch)
             raise ValueError("on purpose")
 
-        reader = CompletionReader(self.reactor, self.channel, [self.queue], fail)
+        reader = CompletionReader(self.reactor, self.channel, [self.queue], fail, failed=failures.append)
         reader.start()
         self.queue.put(*range(100))
         self.reactor.advance(0)
-        self.assertEqual(sum(self.batches, []), list(range(100)))
-        self.assertEqual(len(self.flushLoggedErrors(ValueError)), len(self.batches))
+        self.assertEqual(len(self.batches), 1)
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+        self.assertEqual([failure.type for failure in failures], [ValueError])
+        self.assertEqual(self.reactor.getReaders(), [])
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def test_failingQueue(self) -> None:
+        """A queue that raises when it is polled stops the reader, too; nothing stops silently."""
+        failures: list[Failure] = []
+        reader = CompletionReader(
+            self.reactor, self.channel, [self.queue], self.handle, failed=failures.append
+        )
+        reader.start()
+
+        def poll(limit: int) -> Sequence[Completion]:
+            raise ZeroDivisionError
+
+        reader._polls = (poll,)
+        self.reactor.advance(0)
+        self.assertEqual([failure.type for failure in failures], [ZeroDivisionError])
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual(self.reactor.getReaders(), [])
+
+    def test_reactorEnds(self) -> None:
+        """When the reactor lets go of its readers because it ends, nothing has failed."""
+        failures: list[Failure] = []
+        reader = CompletionReader(
+            self.reactor, self.channel, [self.queue], self.handle, failed=failures.append
+        )
+        reader.start()
+        reader.connectionLost(Failure(ConnectionLost()))
+        self.assertEqual((failures, self.reactor.getDelayedCalls()), ([], []))
+
+    def test_reactorFails(self) -> None:
+        """What raises out of C{doRead} is heard of, too."""
+        failures: list[Failure] = []
+        reader = CompletionReader(
+            self.reactor, self.channel, [self.queue], self.handle, failed=failures.append
+        )
+        reader.start()
+        reader.connectionLost(Failure(ZeroDivisionError()))
+        self.assertEqual([failure.type for failure in failures], [ZeroDivisionError])
+
+    def test_removedByOthers(self) -> None:
+        """A reader that somebody has removed from the reactor is there again when it is started."""
+        reader = CompletionReader(self.reactor, self.channel, [self.queue], self.handle)
+        reader.start()
+        self.reactor.removeAll()
+        for call in self.reactor.getDelayedCalls():
+            call.cancel()
+        reader.start()
+        self.queue.put(1)
+        self.reactor.advance(0)
+        self.assertEqual(self.batches, [[1]])
+        self.assertEqual(self.reactor.getReaders(), [reader])
 
     def test_stopInHandler(self) -> None:
         """After stop, in the middle of a batch even, the handler is not called again."""

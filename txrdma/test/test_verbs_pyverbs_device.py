@@ -111,6 +111,10 @@ class QueuePairTests(FakeDevice):
             verifyObject(interface, thing)
         verifyClass(IVerbsDevice, PyverbsDevice)
 
+    def test_acknowledges(self) -> None:
+        """The kernel's devices acknowledge by themselves, whatever the program does."""
+        self.assertFalse(self.device.attributes.acknowledgesByProgram)
+
     def test_requests(self) -> None:
         """Requests are posted in order, with what they say; nothing of pyverbs is left behind."""
         self.send(5, 6)

@@ -12,6 +12,7 @@ from typing import Final
 
 from zope.interface import implementer
 
+from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTime, IReadDescriptor
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -40,8 +41,8 @@ class CompletionReader:
     """
     Hands the completions of a channel's queues to a handler, batch by batch.
 
-    After some batches the others on the reactor get their turn. A handler that raises is logged, and goes on
-    with the next batch.
+    After some batches the others on the reactor get their turn. What raises, the queue or the handler, stops
+    the reader: it is logged, and C{failed} is called.
 
     Where the reactor does not look at queues by itself, the reader looks on for some microseconds before it
     has itself woken again: to sleep and to be woken takes both processes longer than a quick answer. It does
@@ -55,10 +56,12 @@ class CompletionReader:
         queues: Sequence[ICompletionQueue],
         handler: Callable[[Sequence[Completion]], None],
         lingerSeconds: float = LINGER_SECONDS,
+        failed: Callable[[Failure], None] = lambda failure: None,
     ) -> None:
         """
         @param queues: those of the channel that are to be read.
         @param handler: is called with a batch of completions of one queue, oldest first.
+        @param failed: is called when the reader has stopped by an error, once.
         @param lingerSeconds: how long to look on for more before the reactor may sleep; 0 is not at all.
         """
         self._reactor = reactor
@@ -68,6 +71,7 @@ class CompletionReader:
         self._handler = handler
         self._polling: IReactorPolling | None = IReactorPolling(reactor, None)
         self._linger = lingerSeconds
+        self._failed = failed
         self._misses = 0
         self._armed = False
         # Queues may know how not to be armed any more; on a reactor that looks anyway this saves their bells.
@@ -78,8 +82,13 @@ class CompletionReader:
         self._running = False
 
     def start(self) -> None:
-        """Read from now on."""
+        """Read from now on. Twice is fine."""
+        again = self._again
         if self._running:
+            # Somebody may have removed all readers and delayed calls, and told nobody.
+            self._reactor.addReader(self)
+            if again is not None and not again.active():
+                self._again = self._reactor.callLater(0, self._turn)
             return
         self._running = True
         self._reactor.addReader(self)
@@ -96,9 +105,9 @@ class CompletionReader:
         self._reactor.removeReader(self)
         if self._polling is not None:
             self._polling.removePollable(self)
-        if self._again is not None:
-            self._again.cancel()
-            self._again = None
+        again, self._again = self._again, None
+        if again is not None and again.active():
+            again.cancel()
 
     # IReadDescriptor
 
@@ -119,8 +128,11 @@ class CompletionReader:
             self._turn()
 
     def connectionLost(self, reason: Failure) -> None:
-        """The reactor says that it is over."""
-        self.stop()
+        """The reactor reads no more: because it ends, or because C{doRead} has raised."""
+        if self._running:
+            self.stop()
+            if not reason.check(ConnectionLost, ConnectionDone):
+                self._failed(reason)
 
     def _turn(self) -> None:
         """Poll until empty, arm, and look once more: what completes after that raises the event again."""
@@ -169,21 +181,29 @@ class CompletionReader:
     def poll(self) -> bool:
         """Hand over what has completed; tell whether there was anything."""
         found = False
-        for poll in self._polls:
-            batch = poll(_BATCH)
-            if batch:
-                found = True
-                try:
+        try:
+            for poll in self._polls:
+                batch = poll(_BATCH)
+                if batch:
+                    found = True
                     self._handler(batch)
-                except Exception:
-                    _log.failure("while {handler!r} took completions", handler=self._handler)
-                if not self._running:
-                    return False
+                    if not self._running:
+                        return False
+        except Exception:
+            self._fail()
+            return False
         if found and self._armed:
             self._armed = False
             for disarm in self._disarms:
                 disarm()
         return found
+
+    def _fail(self) -> None:
+        """The queue, or who takes completions, has raised: reading on would be guessing."""
+        failure = Failure()
+        _log.failure("while {handler!r} took completions", failure, handler=self._handler)
+        self.stop()
+        self._failed(failure)
 
     def arm(self) -> None:
         """Wake the descriptor from now on."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 
-from zope.interface import implementer
+from zope.interface import alsoProvides, implementer
 
 from twisted.plugin import getPlugins
 
@@ -21,6 +21,7 @@ from txrdma.interfaces import (
     ICompletionChannel,
     ICompletionQueue,
     IProtectionDomain,
+    IRestingDevice,
     IVerbsDevice,
     IVerbsDeviceStringParser,
 )
@@ -71,12 +72,14 @@ def deviceKinds() -> list[str]:
 
 
 class _Holding:
-    """A shared device, and how many hold it."""
+    """A shared device, how many hold it, and how many of these need it to be awake."""
 
     def __init__(self, device: IVerbsDevice, key: _Key) -> None:
         self.device = device
         self.key = key
         self.holders = 0
+        self.awake = 0
+        self.resting = IRestingDevice(device, None)
 
 
 _held: dict[_Key, _Holding] = {}
@@ -93,7 +96,12 @@ class _Share:
         self.attributes: DeviceAttributes = holding.device.attributes
         self.limits: DeviceLimits = holding.device.limits
         self._unsubscribers: list[Callable[[], None]] = []
+        self._isAwake = True
         holding.holders += 1
+        holding.awake += 1
+        if holding.resting is not None:
+            alsoProvides(self, IRestingDevice)
+            holding.resting.wake()
 
     @property
     def _device(self) -> IVerbsDevice:
@@ -130,7 +138,24 @@ class _Share:
         self._unsubscribers.append(unsubscribe)
         return unsubscribe
 
+    def rest(self) -> None:
+        holding = self._holding
+        if holding is not None and holding.resting is not None and self._isAwake:
+            self._isAwake = False
+            holding.awake -= 1
+            if not holding.awake:
+                holding.resting.rest()
+
+    def wake(self) -> None:
+        holding = self._holding
+        if holding is not None and holding.resting is not None:
+            if not self._isAwake:
+                self._isAwake = True
+                holding.awake += 1
+            holding.resting.wake()
+
     def close(self) -> None:
+        self.rest()
         holding, self._holding = self._holding, None
         if holding is None:
             return
