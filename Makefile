@@ -6,15 +6,19 @@
 #   make test-compiled, make bench-compiled   the same with the cores compiled by mypyc, in .venv-compiled
 #   make test-kernel   the suites that want a Linux kernel with RDMA, in an emulated guest; DOCS=1 writes the table
 #   make test-ibsim    the suites that want ibsim, OpenSM and infiniband-diags, which it installs where it can
-#   make simulate   queue pairs and connections on a lossy network: make simulate SEEDS=10000 [FIRST=0]
+#   make conversations   pairs of processes over tcp: and over smc:, which have to see the same; DOCS=1 writes the table
+#   make simulate   queue pairs and connections on a lossy network: make simulate SEEDS=10000 [FIRST=seed]
 #   make fuzz       every decoder under atheris: make fuzz SECONDS=60
 
 PYTHON ?= python3
 JOBS ?= 2
 SEEDS ?= 1000
-FIRST ?= 0
+FIRST ?=
 SECONDS ?= 30
 TESTS ?= txrdma
+CONVERSATIONS ?=
+ROUTE ?=
+REACTOR ?=
 BENCH ?=
 DOCS ?=
 CAPTURE ?=
@@ -35,7 +39,7 @@ COMPILED_TESTS ?= txrdma.test.smc txrdma.test.test_smc_reactors txrdma.test.test
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: demo test test-compiled test-kernel test-ibsim check lint format types docs bench bench-compiled simulate fuzz clean
+.PHONY: demo test test-compiled test-kernel test-ibsim conversations check lint format types docs bench bench-compiled simulate fuzz clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.has-demo
@@ -76,13 +80,18 @@ test-ibsim: $(VENV)/.has-test
 	@tools/have-ibsim
 	@IBSIM=1 $(BIN)/python tools/trial.py --label ibsim -j$(JOBS) $(IBSIM_TESTS)
 
+# CONVERSATIONS="sizes both-*" ROUTE=rocev2 REACTOR=select for a part; what it leaves is in build/conversations.
+conversations: $(VENV)/.has-test
+	@$(BIN)/python -m txrdma.testing.streams $(if $(DOCS),--page docs/as-tcp.md) \
+		$(ROUTE:%=--route %) $(REACTOR:%=--reactor %) -- $(foreach each,$(CONVERSATIONS),'$(each)')
+
 bench-compiled: $(COMPILED)/.installed
 	@rm -rf $(COMPILED)/benchmarks && cp -r benchmarks $(COMPILED)/
 	@cd $(COMPILED) && bin/python -m benchmarks --page ../docs/benchmarks-compiled.md $(BENCH)
 
 simulate: $(VENV)/.has-test
-	@$(BIN)/python -m txrdma.sim.simulate --seeds $(SEEDS) --first $(FIRST)
-	@$(BIN)/python -m txrdma.testing.simulate --seeds $(SEEDS) --first $(FIRST)
+	@$(BIN)/python -m txrdma.sim.simulate --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
+	@$(BIN)/python -m txrdma.testing.simulate --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
 
 fuzz: $(VENV)/.has-test
 	@$(BIN)/python fuzz/run.py --install --seconds $(SECONDS)

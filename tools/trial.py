@@ -3,13 +3,18 @@ Run trial with our arguments, pass on what it says, and end with one line of cou
 
 The last line of the output is C{N passed, N failed, N skipped}; the exit status is trial's. Where the first
 arguments are C{--label WORD}, that word and a colon stand before the counts.
+
+Simulations play seeds that nobody has chosen: their first is drawn here and printed, since trial's workers
+print into files of theirs. C{TXRDMA_FIRST=N} in the environment repeats a run.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+import time
 
 _SUMMARY = re.compile(r"^(PASSED|FAILED)(?: \((?P<counts>[a-zA-Z]+=\d+(?:, [a-zA-Z]+=\d+)*)\))?$")
 
@@ -40,8 +45,13 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--label"]:
         label, arguments = f"{arguments[1]}: ", arguments[2:]
     command = [sys.executable, "-m", "twisted.trial", *arguments]
+    first = os.environ.get("TXRDMA_FIRST") or str(time.time_ns() // 1_000_000)
+    print(f"{label}simulations play seeds from {first} on", flush=True)
+    environment = {**os.environ, "TXRDMA_FIRST": first}
     summary = None
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, errors="replace", env=environment
+    ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             sys.stdout.write(line)

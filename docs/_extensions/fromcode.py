@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Mapping
 
 from docutils import nodes
 from docutils.frontend import get_default_settings
@@ -87,6 +88,22 @@ class Diagnoses(FromCode):
         return rows(["Name", "Code", "Meaning"], cells)
 
 
+class ScriptWords(FromCode):
+    """What scripts of conversations may say."""
+
+    def lines(self) -> list[str]:
+        from txrdma.testing.streams.script import OCCASIONS, STEPS
+
+        def cells(words: Mapping[str, str]) -> list[list[str]]:
+            return [[f"``{form}``", meaning.replace("`", "``")] for form, meaning in words.items()]
+
+        return [
+            *rows(["Occasion", "When"], cells(OCCASIONS)),
+            "",
+            *rows(["Step", "What it does"], cells(STEPS)),
+        ]
+
+
 class CommandHelp(FromCode):
     """What a command says of itself."""
 
@@ -103,5 +120,6 @@ def setup(app: Sphinx) -> ExtensionMetadata:
     """Called by Sphinx."""
     app.add_directive("closing-machine", ClosingMachine)
     app.add_directive("diagnoses", Diagnoses)
+    app.add_directive("script-words", ScriptWords)
     app.add_directive("command-help", CommandHelp)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

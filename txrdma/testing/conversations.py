@@ -31,10 +31,12 @@ from txrdma.smc import groups as groupsModule
 from txrdma.smc import memory as buffersModule
 from txrdma.smc._closing import LINGER_TIMEOUT
 from txrdma.smc.clc import Accept, Confirm, decode
-from txrdma.smc.endpoints import Options
 from txrdma.smc.groups import closeLinkGroups, LinkGroups, linkGroups, useDevice
 from txrdma.smc.link import Link
-from txrdma.smc.negotiation import ClientNegotiation, Outcomes, ServerNegotiation
+from txrdma.smc.negotiation import ClientNegotiation, ServerNegotiation
+from txrdma.smc.options import Options
+from txrdma.smc.outcomes import Outcomes
+from txrdma.smc.presence import presenceOn
 from txrdma.soft import device as deviceModule
 from txrdma.soft import memory as memoryModule
 from txrdma.soft.device import SoftDevice
@@ -44,7 +46,13 @@ from txrdma.testing.talkers import makePlan, makeTalker, Talker
 DEVICE: Final = "simulated"
 
 BOUND: Final = 45.0
-"""When one end has failed the other knows it in that time: TEST LINK after 30 s of silence, and no answer."""
+"""
+When one end has failed the other knows it in that time: TEST LINK after 30 s of silence, and nobody who
+acknowledges it.
+"""
+
+PATIENT_BOUND: Final = 1250.0
+"""The same where programs acknowledge, which may be busy: their queue pairs wait for 18 minutes."""
 
 AT_ONCE: Final = 1.0
 """When the TCP connection ends, because the peer's process does, for example, this is known in that time."""
@@ -59,7 +67,7 @@ _MOST_TURNS: Final = 150_000
 
 EVENTS: Final = (
     *("partition", "partition", "apart", "gap", "gap"),
-    *("killed", "vanished", "stopped", "reset", "frozen", "fatal", "deleted", "cancelled"),
+    *("killed", "vanished", "stopped", "reset", "frozen", "fatal", "deleted", "cancelled", "busy"),
 )
 """What may happen besides: to the link, to a process, to a TCP connection."""
 
@@ -158,6 +166,8 @@ class StreamScenario:
         self.pairs: list[Pair] = []
         self.warned: list[tuple[Talker, float]] = []
         self.due = 0
+        self.isPatient = random.random() < 0.25
+        self.bound = PATIENT_BOUND if self.isPatient else BOUND
         self.mtu = random.choice((MTU.MTU_1024, MTU.MTU_1024, MTU.MTU_512, MTU.MTU_256))
         kind = random.randrange(20)
         self.isFair = kind < 4
@@ -177,6 +187,8 @@ class StreamScenario:
             random.choice(kinds)(world, f"198.51.100.{number}", self._deviceMaker(number))
             for number in (1, 2)
         )
+        for host in self.hosts:
+            presenceOn(host).hold()  # as services do, by listening: link groups stay when connections end
         if random.random() < 0.5:
             world.hosts.reverse()
 
@@ -203,6 +215,7 @@ class StreamScenario:
             device = self.world.network.device(
                 f"198.51.100.{number}", mtu=self.mtu, segments=self.random.choice((1, 16))
             )
+            device.attributes = replace(device.attributes, acknowledgesByProgram=self.isPatient)
             createDomain = device.createProtectionDomain
 
             def createWatchedDomain() -> Any:
@@ -296,15 +309,18 @@ class StreamScenario:
         alive = [pair for pair in self.pairs if not pair.isOver]
         if event in ("partition", "apart", "gap"):
             network.partition(*(each.address for each in self.hosts))
-            span = 0.2 * random.random()
-            if event != "gap":
-                span = random.choice((0.5, 3.0, 50.0, 1e6)) * random.random()
+            longest = 0.2 if event == "gap" else random.choice((0.5, 3.0, 50.0, 1e6))
+            span = longest * random.random()
             if event == "apart":
                 for pair in alive:
                     self._freeze(pair)
                 self.world.clock.callLater(min(span, _FREEZE), self._thaw, alive, span > _FREEZE)
-            if span < 1e3:
+            if longest <= PATIENCE:  # the others are for ever
                 self.world.clock.callLater(span, network.heal)
+        elif event == "busy":
+            host.sleep()
+            span = random.choice((0.05, 0.5, 5.0, 120.0)) * random.random()
+            self.world.clock.callLater(span, host.wake)
         elif event == "killed":
             self._kill(host, silently=False)
             self._warn(alive)
@@ -346,13 +362,13 @@ class StreamScenario:
         if {"apart", "frozen", "vanished"}.isdisjoint(self.events):
             now = self.world.clock.seconds()
             for end in (end for pair in pairs for end in pair.ends):
-                if end.mode == "SMC-R" and end.lostAt is None and not end.host.isDead:
+                # As with TCP: who pauses hears of it when it reads again, who saw the end of all does not.
+                isListening = not end.plan.pausing and not end.sawEnd
+                if end.mode == "SMC-R" and end.lostAt is None and not end.host.isDead and isListening:
                     self.warned.append((end, now + AT_ONCE))
 
     def _freeze(self, pair: Pair) -> None:
         pair.wire.freeze()
-        for end in pair.ends:
-            end.wasStalled = True
 
     def _thaw(self, pairs: list[Pair], isTooLate: bool) -> None:
         for pair in pairs:
@@ -383,7 +399,7 @@ class StreamScenario:
             clock.callLater(random.choice((0.02, 0.3, 1.0)) * random.random(), self._happen, event)
         try:
             while self.due or not all(pair.isOver for pair in self.pairs):
-                self._turn(PATIENCE)
+                self._turn(PATIENCE + self.bound)
             self._judge()
             self._clear()
         finally:
@@ -447,7 +463,7 @@ class StreamScenario:
             other = one.peer
             if one.lostAt is not None and not one.isDone and other.lostAt is not None:
                 late = other.lostAt - one.lostAt
-                check(late < BOUND, f"{other!r} heard of the failure {late:.1f} s after its peer")
+                check(late < self.bound, f"{other!r} heard of the failure {late:.1f} s after its peer")
 
     def _judgeEnds(self, one: Talker) -> None:
         """Nothing happened that would make a connection end badly, but what these two did to each other."""
@@ -469,7 +485,7 @@ class StreamScenario:
         for host in self.hosts:
             for link in self._links(host):
                 check(not link.core.connections, f"{link!r} still has {link.core.connections}")
-                remembered = link._handlers or link._lingering or link.dirty
+                remembered = link._handlers or link._lingering or link.turn.dirty
                 check(not remembered, f"{link!r} remembers {remembered}")
                 check(all(buffer.isIdle for buffer in link._pool), f"{link!r} still uses a ring")
                 check(link._pool.surplus() is None, f"{link!r} keeps buffers that nobody needs")

@@ -21,7 +21,7 @@ from zope.interface import implementer
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.base import DelayedCall
-from twisted.internet.error import ConnectionDone
+from twisted.internet.error import AlreadyCalled, ConnectionDone
 from twisted.internet.interfaces import IDelayedCall, IProtocol, IReactorFDSet, IReactorTime
 from twisted.internet.task import Clock
 from twisted.internet.tcp import Connection
@@ -129,11 +129,11 @@ class World:
         ready = [key.data for key, _ in self._selector.select(0)]
         ready.sort(key=lambda each: each[0])
         for _number, host, reader in ready:
-            if reader in host.readers and not host.isDead:
+            if reader in host.readers and host.isAwake:
                 busy = True
                 host.served(reader, reader.doRead(), True)
         for host in self.hosts:
-            if not host.isDead:
+            if host.isAwake:
                 busy |= host.look()
         return busy or self.clock.jump()
 
@@ -157,13 +157,17 @@ class Host:
     A process on a host of its own: what its protocols take for the reactor.
 
     @ivar device: its software device, once it has been asked for.
-    @ivar isDead: the process is gone.
+    @ivar isDead: the process is gone; C{isStopped}: it has taken leave before.
+    @ivar isGone: the whole host is: its system answers nobody any more.
+    @ivar isAsleep: the process is busy, and its reactor does not turn.
+    @ivar missed: what would have been called meanwhile.
     """
 
     def __init__(self, world: World, address: str, makeDevice: Callable[[], Any]) -> None:
         self.world = world
         self.address = address
-        self.isDead = False
+        self.isDead = self.isStopped = self.isGone = self.isAsleep = False
+        self.missed: list[_HostCall] = []
         self.readers: dict[Any, None] = {}
         self.writers: dict[Any, None] = {}
         self.sockets: dict[MemorySocket, None] = {}
@@ -192,11 +196,26 @@ class Host:
     ) -> IDelayedCall:
         """By the world's clock."""
 
-        def call() -> None:
-            if not self.isDead:
-                callable(*args, **kwargs)
+        return _HostCall(self, delay, lambda: callable(*args, **kwargs))
 
-        return self.world.clock.callLater(delay, call)
+    @property
+    def isAwake(self) -> bool:
+        """Whether the reactor turns."""
+        return not self.isDead and not self.isAsleep
+
+    def sleep(self) -> None:
+        """The reactor does nothing until C{wake}, as when a program is busy: what comes waits."""
+        self.isAsleep = True
+        self.world.network.sleep(self.address)
+
+    def wake(self) -> None:
+        """Go on, with what has come, and what was to be done meanwhile."""
+        self.isAsleep = False
+        self.isStirred = True
+        self.world.network.wake(self.address)
+        missed, self.missed = self.missed, []
+        for call in missed:
+            call.reset(0)
 
     def getDelayedCalls(self) -> list[IDelayedCall]:
         """All, of the other hosts, too."""
@@ -217,6 +236,7 @@ class Host:
 
     def stop(self) -> None:
         """The reactor stops, as a program does that ends well."""
+        self.isStopped = True
         triggers, self.triggers = self.triggers, []
         for trigger in triggers:
             trigger()
@@ -299,12 +319,62 @@ class Host:
         @param silently: with its host, so that nobody says anything about its TCP connections.
         """
         self.isDead = True
+        self.isGone = silently
         for one in list(self.sockets):
             if silently:
                 one.wire.freeze()
             else:
                 one.close()
         self.world.network.silent.add(self.address)
+
+
+@implementer(IDelayedCall)
+class _HostCall:
+    """A delayed call of a host, which is not made while the host is asleep."""
+
+    def __init__(self, host: Host, delay: float, call: Callable[[], object]) -> None:
+        self._host = host
+        self._do = call
+        self._isActive = True
+        self._call = host.world.clock.callLater(delay, self._due)
+
+    def __str__(self) -> str:
+        return f"{self._host!r} {self._call}"
+
+    def _due(self) -> None:
+        if self._host.isAsleep:
+            self._host.missed.append(self)
+        elif self._isActive:
+            self._isActive = False
+            if not self._host.isDead:
+                self._do()
+
+    def active(self) -> bool:
+        """Whether it is still to be made."""
+        return self._isActive
+
+    def getTime(self) -> float:
+        """When it is to be made."""
+        return self._call.getTime()
+
+    def cancel(self) -> None:
+        """Don't make it."""
+        if not self._isActive:
+            raise AlreadyCalled
+        self._isActive = False
+        if self._call.active():
+            self._call.cancel()
+
+    def reset(self, secondsFromNow: float) -> None:
+        """Make it then instead."""
+        if self._isActive:
+            if self._call.active():
+                self._call.cancel()
+            self._call = self._host.world.clock.callLater(secondsFromNow, self._due)
+
+    def delay(self, secondsLater: float) -> None:
+        """Make it later."""
+        self.reset(self.getTime() + secondsLater - self._host.seconds())
 
 
 @implementer(IReactorPolling)
@@ -357,8 +427,8 @@ class Wire:
     def _arrive(self, to: MemorySocket, arrive: Callable[[], None]) -> None:
         if self._isFrozen:
             self._held.append((to, arrive))
-        elif not to.host.isDead:
-            arrive()
+        elif not to.host.isGone:
+            arrive()  # the system of a killed process takes it, and resets what nobody has open any more
 
     def freeze(self) -> None:
         """Carry nothing for now."""

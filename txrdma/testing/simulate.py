@@ -1,8 +1,9 @@
 """
 Play many conversations of whole SMC connections over a bad network.
 
-C{python -m txrdma.testing.simulate --seeds 10000} plays so many, by the seeds 0 to 9999. A seed that fails is
-printed, and repeats what it did. L{txrdma.sim.simulate} does the same for queue pairs.
+C{python -m txrdma.testing.simulate --seeds 10000} plays so many, by seeds in a row of which the clock draws
+the first. A seed that fails is printed, and repeats what it did. L{txrdma.sim.simulate} does the same for
+queue pairs.
 """
 
 from __future__ import annotations

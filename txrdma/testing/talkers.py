@@ -19,7 +19,6 @@ from twisted.internet.protocol import connectionDone, Protocol
 from twisted.python.failure import Failure
 
 from txrdma.sim.outcome import Violation
-from txrdma.smc.clc import SMCR
 from txrdma.testing.hosts import Host
 
 MOST: Final = 192 * 1024
@@ -29,6 +28,9 @@ TEXT: Final = Random(0).randbytes(4 * MOST)
 
 WRITINGS: Final = ("timed", "timed", "once", "push", "pull", "answers")
 ENDINGS: Final = ("lose", "lose", "half", "wait")
+
+_ABORT_TIMEOUT: Final = 120.0
+"""Seconds after which an end that has closed a connection on TCP, and hears nothing, aborts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,6 @@ class Talker(Protocol):
     @ivar hasHalfClosed: by C{loseWriteConnection}.
     @ivar hasClosed: by C{loseConnection}; C{wasFirst}: it did so before the transport closed by itself.
     @ivar sawEnd: it heard that the peer writes no more.
-    @ivar wasStalled: TCP carried nothing for a while.
     @ivar lostAt: when it heard that it is over, None before.
     """
 
@@ -100,7 +101,7 @@ class Talker(Protocol):
         self.random = random
         self.written = self.heard = 0
         self.hasQuit = self.hasSaid = self.hasHalfClosed = self.hasClosed = self.hasAborted = False
-        self.wasFirst = self.wasStalled = False
+        self.wasFirst = False
         self.isMade = self.isFinished = self.sawEnd = self.isProducing = self.wasStopped = self.isPausing = (
             False
         )
@@ -167,11 +168,6 @@ class Talker(Protocol):
         self.claim(self.isMade and self.lostAt is None, "data when there is no connection")
         self.claim(not self.sawEnd, "data behind the end")
         self.claim(not self.isPausing, "data for one that pauses")
-        if self.wasStalled and self.mode == "TCP" and not self.heard and data.startswith(SMCR):
-            # Both ends declined, and one waited in vain for the other to say so: nothing can tell that from
-            # data. Whoever speaks a protocol gives up.
-            self._abort()
-            return
         begin, self.heard = self.heard, self.heard + len(data)
         peer = self.peer
         self.claim(self.heard <= peer.written, "more data than was written")
@@ -220,6 +216,8 @@ class Talker(Protocol):
         """The transport says that the peer ended in order: then all must have come that it wrote."""
         self.sawEnd = True
         peer = self.peer
+        if peer.host.isStopped:
+            return  # a process that ends says so
         if self.mode == "TCP" and (peer.host.isDead or (self.hasSaid and not peer.isMade)):
             return  # a system ends the connections of a killed process in order; our end ends a handshake
         if not peer.hasSaid:
@@ -293,8 +291,19 @@ class Talker(Protocol):
             self.hasQuit |= not self.sawEnd
             self.wasFirst = not self.transport.disconnecting
             if self.mode == "TCP":
-                self._resume()  # two ends that close, but do not read, never end with TCP
+                self.later(_ABORT_TIMEOUT, self._giveUp)
             self.transport.loseConnection()
+
+    def _giveUp(self) -> None:
+        """
+        End what never ends with TCP: both have closed with more to say than the connection holds.
+
+        Twisted's TCP transport stops reading in loseConnection, so each waits for the other to read (seen
+        with real sockets and 100 MB each way). That is why servers abort after a time what they have closed:
+        HTTPChannel.abortTimeout of twisted.web. Nothing else that lasts that long is ended here.
+        """
+        if self.peer.hasClosed and self.peer.lostAt is None:
+            self._abort()
 
     def _abort(self) -> None:
         self.note("aborts")

@@ -1,0 +1,14 @@
+"""
+Handshakes that have time: emulated code opens a device in seconds, which is no reason to fall back.
+
+Processes that play conversations import this first.
+"""
+
+from __future__ import annotations
+
+from txrdma.smc import _handshake, signalling
+
+SECONDS = 60.0
+
+signalling.PATIENCE = SECONDS  # type: ignore[misc]  # Final: for everybody else
+_handshake.CLC_TIMEOUT = SECONDS

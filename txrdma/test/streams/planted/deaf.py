@@ -1,0 +1,13 @@
+"""
+A transport that is told to pause does not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet import tcp
+
+_Connection: Any = tcp.Connection
+
+_Connection.pauseProducing = lambda self: None

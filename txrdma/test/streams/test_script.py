@@ -1,0 +1,116 @@
+"""
+Scripts are read as they are meant, and what cannot be played is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import given, strategies
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.testing.streams.performing import PERFORMED
+from txrdma.testing.streams.script import OCCASIONS, parse, ScriptError, size, Step, STEP_NAMES, STEPS
+from txrdma.testing.streams.texts import Checksum, Text
+
+
+class ScriptTests(SynchronousTestCase):
+    """Scripts as text."""
+
+    def test_steps(self) -> None:
+        """Steps have the values that stand in them, in their order."""
+        script = parse("made: write 300kB; trickle 5kB by 10 every 0.5\nlost: stop after 3")
+        self.assertEqual(
+            script.on("made"),
+            (
+                Step("write", (300_000,), "write 300kB"),
+                Step("trickle by every", (5000, 10, 0.5), "trickle 5kB by 10 every 0.5"),
+            ),
+        )
+        self.assertEqual(script.on("lost"), (Step("stop after", (3,), "stop after 3"),))
+
+    def test_hearings(self) -> None:
+        """What is to be done when so much has come stands by its size."""
+        script = parse("heard 5MB: lose\nheard 5: pause")
+        self.assertEqual([rule.size for rule in script.hearings], [5, 5_000_000])
+
+    def test_theEnd(self) -> None:
+        """A script that says nothing of the end stops its reactor then; one that does is left as it is."""
+        stop = (Step("stop", (), "stop"),)
+        self.assertEqual((parse("").on("lost"), parse("").on("failed")), (stop, stop))
+        self.assertEqual(parse("lost: again").on("lost"), (Step("again", (), "again"),))
+        self.assertEqual(parse("lost:").on("lost"), ())
+
+    def test_halves(self) -> None:
+        """A protocol knows of half-closed connections when its script mentions their ends."""
+        self.assertFalse(parse("made: half").knowsHalves)
+        self.assertTrue(parse("made: half\nread-lost:").knowsHalves)
+        self.assertTrue(parse("write-lost: lose").knowsHalves)
+
+    def test_enough(self) -> None:
+        """What is enough for an end that takes its leave is the least on which it does so."""
+        self.assertEqual(parse("heard 5: write 5\nheard 300kB: pause; lose\nheard 5MB: stop").enough, 300_000)
+        self.assertEqual(parse("data: abort").enough, 1)
+        self.assertIsNone(parse("made: lose\nheard 5: half").enough)
+
+    def test_nonsense(self) -> None:
+        """What is no script is refused, with the line that is wrong."""
+        for text in (
+            "write 5",
+            "mode: write 5",
+            "made: wriet 5",
+            "made: write",
+            "made: write five",
+            "made: write 5 5",
+            "made: wait a-moment",
+            "made: await NOBODY",
+            "heard: lose",
+        ):
+            error = self.assertRaises(ScriptError, parse, f"lost: stop\n{text}")
+            self.assertIn(text, str(error))
+
+    def test_everyStepCanBeTaken(self) -> None:
+        """Whatever a script may say, a player can do, and nothing else is known to players."""
+        self.assertEqual(set(STEP_NAMES), PERFORMED)
+        self.assertEqual(len(STEP_NAMES), len(STEPS))
+
+    def test_sizes(self) -> None:
+        """Sizes have decimal units."""
+        self.assertEqual([size(text) for text in ("0", "5", "300kB", "12MB")], [0, 5, 300_000, 12_000_000])
+        for text in ("", "-5", "5 kB", "5KB", "1.5MB"):
+            self.assertRaises(ValueError, size, text)
+
+    def test_occasions(self) -> None:
+        """Each occasion that is documented can be used."""
+        for form in OCCASIONS:
+            parse(f"{form.replace('SIZE', '5')}: stop")
+
+
+class TextTests(SynchronousTestCase):
+    """What ends write."""
+
+    def _whole(self, length: int) -> bytes:
+        return Text("client").take(0, length)
+
+    @given(strategies.integers(0, 200_000), strategies.integers(0, 200_000))
+    def test_anywhere(self, start: int, length: int) -> None:
+        """A part of a text is what stands there in the whole."""
+        self.assertEqual(Text("client").take(start, length), self._whole(start + length)[start:])
+
+    def test_pieces(self) -> None:
+        """Pieces are the text, one behind the other."""
+        self.assertEqual(b"".join(Text("client").pieces(7, 2_500_000)), Text("client").take(7, 2_500_000))
+
+    def test_others(self) -> None:
+        """Two ends have two texts."""
+        self.assertNotEqual(Text("client").take(0, 5), Text("server").take(0, 5))
+
+    @given(strategies.lists(strategies.integers(0, 100_000), max_size=5))
+    def test_checksum(self, lengths: list[int]) -> None:
+        """A checksum that grows is that of the whole."""
+        from zlib import crc32
+
+        growing: Callable[[int], int] = Checksum("server").upTo
+        for length in sorted(lengths):
+            self.assertEqual(growing(length), crc32(Text("server").take(0, length)))

@@ -1,0 +1,126 @@
+"""
+Play conversations over streams and over TCP, and compare: C{make conversations}.
+
+What a run leaves is in C{build/conversations}: C{results.json}, C{table.md}, and C{failures.txt} with the
+transcripts of each conversation that was not as over TCP. The last line of the output is C{N passed, N
+failed, N skipped}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from txrdma.testing.streams import report
+from txrdma.testing.streams.catalogue import chosen, everyConversation
+from txrdma.testing.streams.matrix import Matrix, USUAL_REACTOR, Verdict
+from txrdma.testing.streams.player import REACTORS
+from txrdma.testing.streams.provider import PROVIDERS
+from txrdma.testing.streams.stage import Stage
+
+_TELL_SECONDS: Final = 15.0
+_SHOWN: Final = 5
+"""Failures that are shown on the terminal; the file has all of them."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m txrdma.testing.streams", description=__doc__)
+    parser.add_argument("--route", action="append", default=[], help="one of the routes; all of them")
+    parser.add_argument(
+        "--reactor",
+        action="append",
+        default=[],
+        help=f"one of {', '.join(REACTORS)}; {USUAL_REACTOR}, and a part on each",
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=Path("build/conversations"), help="for what a run leaves"
+    )
+    parser.add_argument("--page", type=Path, help="write the tables into this page")
+    parser.add_argument("--jobs", type=int, help="short conversations at the same time")
+    parser.add_argument("--list", action="store_true", help="only say which conversations there are")
+    parser.add_argument(
+        "names", nargs="*", help="names or chapters of conversations, with * and ?; all of them"
+    )
+    return parser
+
+
+class _Progress:
+    """Tells how far a run is, and of failures at once."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._told = time.monotonic()
+        self.done = self.failed = 0
+
+    def verdict(self, verdict: Verdict) -> None:
+        """One more."""
+        self.done += 1
+        where = f"{verdict.conversation.name} ({verdict.provider.name}, {verdict.reactor})"
+        if not verdict.passed:
+            self.failed += 1
+            print(f"conversations: {where}: {verdict.complaints[0]}", flush=True)
+        elif self._count <= 20:
+            print(f"conversations: {where}: as over TCP", flush=True)
+        if time.monotonic() > self._told + _TELL_SECONDS:
+            self._told = time.monotonic()
+            print(f"conversations: {self.done} of {self._count}, {self.failed} failed", flush=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Play what is asked for; the exit status."""
+    parser = _parser()
+    asked = parser.parse_args(arguments)
+    providers = [each for each in PROVIDERS if not asked.route or each.name in asked.route]
+    unknown = {*asked.route} - {each.name for each in PROVIDERS} | {*asked.reactor} - {*REACTORS}
+    if unknown:
+        parser.error(f"there is no {', '.join(sorted(unknown))}")
+    try:
+        conversations = chosen(asked.names)
+    except ValueError as error:
+        parser.error(str(error))
+    if asked.list:
+        for each in conversations:
+            print(f"{each.name}: {each.about}")
+        return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    matrix = Matrix(conversations, providers, asked.reactor or list(REACTORS), isWhole=bool(asked.reactor))
+    progress = _Progress(matrix.count)
+    begun = time.monotonic()
+    stage = Stage()
+    try:
+        matrix.play(stage, progress.verdict, asked.jobs)
+    except KeyboardInterrupt:
+        print("conversations: interrupted")
+        return 130
+    finally:
+        stage.close()
+    print(f"conversations: took {time.monotonic() - begun:.0f} s")
+    _leave(asked.folder, matrix.verdicts)
+    if asked.page:
+        report.replaceIn(asked.page, "conversations", report.table(matrix.verdicts))
+        report.replaceIn(asked.page, "differences", report.differences(list(everyConversation())))
+    print(f"{progress.done - progress.failed} passed, {progress.failed} failed, 0 skipped")
+    return 1 if progress.failed else 0
+
+
+def _leave(folder: Path, verdicts: list[Verdict]) -> None:
+    """Write everything down, and show the first failures."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.json").write_text(json.dumps(report.results(verdicts), indent=1) + "\n")
+    (folder / "table.md").write_text(report.table(verdicts))
+    failed = [verdict for verdict in verdicts if not verdict.passed]
+    path = folder / "failures.txt"
+    path.write_text("\n".join(report.failure(verdict, logs=True) for verdict in failed))
+    for verdict in failed[:_SHOWN]:
+        print(report.failure(verdict))
+    if failed:
+        print(f"conversations: all {len(failed)} failures, with the logs of their processes, are in {path}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""
+The conversations that streams are held to, by chapters.
+
+To add one, write a L{txrdma.testing.streams.conversation.Conversation} into the chapter that it belongs to:
+its two scripts (L{txrdma.testing.streams.script} has the words), and nothing of what is expected, since that
+is what TCP does::
+
+    Conversation(
+        "last-words",
+        "The server says goodbye when it hears the last word, and closes.",
+        client="made: write 300kB",
+        server="heard 300kB: write 5; lose",
+    )
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+
+from txrdma.testing.streams.catalogue import closing, deaths, halves, programs, readers, sizes, wrapped
+from txrdma.testing.streams.conversation import Conversation
+
+CHAPTERS: dict[str, tuple[Conversation, ...]] = {
+    "sizes": sizes.CONVERSATIONS,
+    "closing": closing.CONVERSATIONS,
+    "halves": halves.CONVERSATIONS,
+    "readers": readers.CONVERSATIONS,
+    "deaths": deaths.CONVERSATIONS,
+    "programs": programs.CONVERSATIONS,
+    "wrapped": wrapped.CONVERSATIONS,
+}
+"""All conversations, by what they are about."""
+
+
+def everyConversation() -> Iterator[Conversation]:
+    """All of them, in their order."""
+    for chapter in CHAPTERS.values():
+        yield from chapter
+
+
+def chosen(patterns: Sequence[str]) -> list[Conversation]:
+    """
+    Those whose name or chapter matches one of the patterns, in the form of file names; all of them without
+    any.
+
+    @raise ValueError: a pattern matches nothing.
+    """
+    found: dict[str, Conversation] = {}
+    for pattern in patterns or ("*",):
+        matching = [
+            conversation
+            for chapter, conversations in CHAPTERS.items()
+            for conversation in conversations
+            if fnmatchcase(conversation.name, pattern) or fnmatchcase(chapter, pattern)
+        ]
+        if not matching:
+            raise ValueError(f"no conversation is called {pattern}")
+        found.update((each.name, each) for each in matching)
+    return [each for each in everyConversation() if each.name in found]

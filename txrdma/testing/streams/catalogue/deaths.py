@@ -1,0 +1,240 @@
+"""
+Processes that end: in good order, by signals, without a word; with something written, or to be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from txrdma.testing.streams.conversation import Conversation, ROCE, Unlike
+
+_LOST = ("made", "lost ConnectionLost")
+_SYSTEM = (
+    "the system closes the TCP connections of a process that has ended, and delivers what they hold; a queue "
+    "pair just vanishes. The survivor learns of that, but cannot know whether anything is missing"
+)
+
+
+def vanished(end: str, calls: tuple[str, ...] = _LOST) -> tuple[Unlike, ...]:
+    """What a survivor may see over RoCE when its peer ends without a word."""
+    return (Unlike(ROCE, end, _SYSTEM, calls=calls, fewer=True),)
+
+
+_FLUSHED = Unlike(
+    (*ROCE, "shared-memory"),
+    "client",
+    "who closes and then stops its reactor is told `ConnectionDone`, since all that it wrote is handed over; "
+    "Twisted's TCP drops what has not left when the reactor ends, and says `ConnectionLost`",
+    calls=("made", "lost ConnectionDone"),
+)
+
+_WAYS = {
+    "stop": "stops its reactor",
+    "term": "is ended by SIGTERM",
+    "kill": "is ended by SIGKILL",
+    "exit": "ends by os._exit",
+}
+_WORDLESS = ("kill", "exit")
+
+
+def _endsAfterWriting() -> Iterator[Conversation]:
+    for way, words in _WAYS.items():
+        unlike = vanished("server") if way in _WORDLESS else ()
+        yield Conversation(
+            f"writes-5-then-{way}",
+            f"The client writes 5 bytes and {words} a turn later.",
+            client=f"made: write 5; turn; {way}",
+            server="lost: stop",
+            isQuick=True,
+            unlike=unlike,
+        )
+        yield Conversation(
+            f"writes-300kB-then-{way}",
+            f"The client writes 300 kB and {words} when they have left.",
+            client=f"made: write 300kB; settle; {way}",
+            server="lost: stop",
+            isQuick=True,
+            isEverywhere=True,
+            unlike=unlike,
+        )
+        yield Conversation(
+            f"writes-5MB-then-{way}",
+            f"The client writes 5 MB and {words} a turn later: what the system has taken arrives.",
+            client=f"made: write 5MB; turn; {way}",
+            server="lost: stop",
+            races="how much the system takes in one turn is its own business",
+            unlike=unlike,
+        )
+        yield Conversation(
+            f"writes-and-in-this-turn-{way}",
+            f"The client writes 300 kB and {words} in the same turn.",
+            client=f"made: write 300kB; {way}",
+            server="lost: stop",
+            races="how much leaves before the end is chance",
+            unlike=unlike,
+        )
+        yield Conversation(
+            f"unread-then-{way}",
+            f"The server has paused when the client writes 300 kB and {words}; then it reads.",
+            client=f"made: write 300kB; settle; {way}",
+            server="made: pause; await peer-ended; settle; resume",
+            isQuick=True,
+            unlike=unlike,
+        )
+
+
+CONVERSATIONS = (
+    *_endsAfterWriting(),
+    Conversation(
+        "stops-inside-dataReceived",
+        "The client stops its reactor inside dataReceived, with everything read.",
+        client="heard 5: stop",
+        server="made: write 5",
+        isQuick=True,
+        isEverywhere=True,
+    ),
+    Conversation(
+        "answers-and-stops-inside-dataReceived",
+        "The client answers, closes and stops its reactor inside dataReceived.",
+        client="heard 5: write 5; lose; stop",
+        server="made: write 5",
+        unlike=(_FLUSHED,),
+        races="whether the answer leaves before the reactor has stopped is chance",
+        isQuick=True,
+    ),
+    Conversation(
+        "stops-while-more-comes",
+        "The client stops its reactor inside dataReceived while the server's producer writes.",
+        client="heard 1kB: stop",
+        server="made: push 5MB",
+        races="what is unread when the process ends has its kernel send a reset",
+        isQuick=True,
+    ),
+    Conversation(
+        "closes-and-stops",
+        "The client writes, closes, and stops its reactor without waiting for connectionLost.",
+        client="made: write 300kB; lose; stop",
+        server="lost: stop",
+        unlike=(_FLUSHED,),
+        races="how much leaves before the end is chance",
+        isQuick=True,
+    ),
+    Conversation(
+        "idle-then-kill",
+        "An idle client is ended by SIGKILL.",
+        client="made: settle; kill",
+        server="lost: stop",
+        isQuick=True,
+        isEverywhere=True,
+        unlike=vanished("server"),
+    ),
+    Conversation(
+        "idle-server-then-kill",
+        "An idle server is ended by SIGKILL.",
+        client="lost: stop",
+        server="made: settle; kill",
+        isQuick=True,
+        unlike=vanished("client"),
+    ),
+    Conversation(
+        "idle-then-term",
+        "An idle client is ended by SIGTERM.",
+        client="made: settle; term",
+        server="lost: stop",
+        isQuick=True,
+    ),
+    Conversation(
+        "idle-server-then-term",
+        "A server is ended by SIGTERM when it has answered, while its client waits for more.",
+        client="made: write 300",
+        server="heard 300: write 300kB; settle; term",
+        isQuick=True,
+    ),
+    Conversation(
+        "many-connections-then-stop",
+        "The client has twenty connections at a time, has written on each, and stops its reactor.",
+        client="made: again until 20; write 300kB; settle; wait 1; stop",
+        server="lost: stop after 20",
+    ),
+    Conversation(
+        "many-connections-then-kill",
+        "The client has twenty connections at a time, has written on each, and is killed.",
+        client="made: again until 20; write 300kB; settle; wait 1; kill",
+        server="lost: stop after 20",
+        unlike=vanished("server"),
+    ),
+    Conversation(
+        "half-a-request-then-kill",
+        "The client has written half a request when it is killed.",
+        client="made: write 1kB; settle; kill",
+        server="heard 2kB: write 5",
+        isQuick=True,
+        unlike=vanished("server"),
+    ),
+    Conversation(
+        "half-a-request-then-close",
+        "The client has written half a request when it closes.",
+        client="made: write 1kB; lose",
+        server="heard 2kB: write 5",
+    ),
+    Conversation(
+        "reader-is-killed",
+        "The server is killed while the client's producer writes.",
+        client="made: push 12MB",
+        server="heard 300kB: kill",
+        races="what is unread when a process ends has its kernel send a reset",
+        isQuick=True,
+    ),
+    Conversation(
+        "reader-is-killed-with-everything-read",
+        "The server is killed when it has read the request; the client waits for an answer.",
+        client="made: write 300kB",
+        server="heard 300kB: settle; kill",
+        isQuick=True,
+        unlike=vanished("client"),
+    ),
+    Conversation(
+        "paused-reader-is-killed",
+        "The server is killed when it has paused, with everything unread.",
+        client="made: write 300kB; cue written",
+        server="made: pause; await written; settle; kill",
+        isQuick=True,
+    ),
+    Conversation(
+        "killed-after-half-closing",
+        "The client half-closes and is killed before the answer.",
+        client="made: write 5; half; settle; kill\nwrite-lost:",
+        server="read-lost: await peer-ended; settle; write 5; settle; write 5",
+        races="what is written to who has gone comes back as a reset",
+    ),
+    Conversation(
+        "forks",
+        "The client forks; the child holds what it inherited for two seconds, and the talk goes on.",
+        client="made: fork 2; write 300kB\nheard 300kB: lose",
+        server="heard 300kB: write 300kB",
+        isQuick=True,
+        isEverywhere=True,
+    ),
+    Conversation(
+        "forks-and-closes",
+        "The client writes, forks and closes; the child outlives it.",
+        client="made: write 300kB; fork 2; lose",
+        server="lost: stop",
+        isQuick=True,
+    ),
+    Conversation(
+        "forks-and-is-killed",
+        "The client writes, forks and is killed; the child outlives it, and holds the connection.",
+        client="made: write 300kB; settle; fork 2; kill",
+        server="lost: stop",
+        seconds=2,
+        unlike=vanished("server"),
+    ),
+    Conversation(
+        "forks-a-child-that-ends-at-once",
+        "The server forks, the child ends at once, and the talk goes on.",
+        client="made: write 300kB; settle; write 300kB",
+        server="heard 300kB: fork 0\nheard 600kB: write 300kB; lose",
+        isQuick=True,
+    ),
+)

@@ -1,0 +1,148 @@
+"""
+What programs do: requests and answers, greetings, files, many small writes, clients that connect again.
+"""
+
+from __future__ import annotations
+
+from txrdma.testing.streams.conversation import Conversation
+
+CONVERSATIONS = (
+    Conversation(
+        "request-and-answer",
+        "The client asks, the server answers, and the client closes.",
+        client="made: write 300\nheard 300kB: lose",
+        server="heard 300: write 300kB",
+        isQuick=True,
+    ),
+    Conversation(
+        "request-and-file",
+        "The client asks, and the server sends a file and closes, as HTTP/1.0 does.",
+        client="made: write 300",
+        server="heard 300: file 5MB; await sent; lose",
+        isQuick=True,
+        isEverywhere=True,
+    ),
+    Conversation(
+        "request-half-close-and-file",
+        "The client asks and half-closes, and the server sends a file and closes.",
+        client="made: write 300; half\nread-lost: lose",
+        server="read-lost: file 5MB; await sent; lose",
+    ),
+    Conversation(
+        "many-turns",
+        "Question and answer, thirty times.",
+        client="made: write 100\n"
+        + "\n".join(f"heard {1000 * turn}: write 100" for turn in range(1, 30))
+        + "\nheard 30000: lose",
+        server="\n".join(f"heard {100 * turn}: write 1000" for turn in range(1, 31)),
+        isQuick=True,
+    ),
+    Conversation(
+        "server-speaks-first",
+        "The server greets, the client asks, the server answers, and the client says goodbye and closes.",
+        client="heard 40: write 300\nheard 1040: write 6; lose",
+        server="made: write 40\nheard 300: write 1000",
+        isQuick=True,
+        isEverywhere=True,
+    ),
+    Conversation(
+        "server-speaks-first-and-closes",
+        "The server tells the time and closes, before the client has said anything.",
+        client="lost: stop",
+        server="made: write 26; lose",
+    ),
+    Conversation(
+        "quit",
+        "The client says goodbye, and it is the server that closes.",
+        client="heard 40: write 6",
+        server="made: write 40\nheard 6: write 20; lose",
+    ),
+    Conversation(
+        "many-small-writes",
+        "The client writes 50 kB by the ten bytes in one turn, and closes.",
+        client="made: write 50kB by 10; lose",
+        server="lost: stop",
+        isQuick=True,
+    ),
+    Conversation(
+        "many-small-writes-in-many-turns",
+        "The client writes 500 times ten bytes, a millisecond apart, and closes.",
+        client="made: trickle 5kB by 10 every 0.001; lose",
+        server="lost: stop",
+    ),
+    Conversation(
+        "writeSequence",
+        "The client writes 300 kB by one writeSequence, and closes.",
+        client="made: sequence 300kB by 1kB; lose",
+        server="lost: stop",
+    ),
+    Conversation(
+        "files-both-ways",
+        "Both send a file of 5 MB, and the client closes when it has heard everything.",
+        client="made: file 5MB\nheard 5MB: await sent; lose",
+        server="made: file 5MB",
+    ),
+    Conversation(
+        "has-heard-enough",
+        "The client closes when it has heard the first 5 of 300 kB.",
+        client="heard 5: lose",
+        server="made: write 300kB",
+        races="who closes with unread data in its buffer has its kernel send a reset",
+        isQuick=True,
+    ),
+    Conversation(
+        "nobody-listens",
+        "The client connects where nobody listens.",
+        client="lost: stop",
+        server="",
+        isQuick=True,
+    ),
+    Conversation(
+        "connects-again",
+        "The client connects three times, and each time writes and closes.",
+        client="made: write 300kB; lose\nlost: stop after 3; again",
+        server="lost: stop after 3",
+        isQuick=True,
+    ),
+    Conversation(
+        "connects-again-when-the-server-closes",
+        "The server closes three times when it has heard a word, and the client connects again.",
+        client="made: write 5\nlost: stop after 3; again",
+        server="heard 5: write 300kB; lose\nlost: stop after 3",
+        isQuick=True,
+    ),
+    Conversation(
+        "connects-again-when-the-server-aborts",
+        "The server aborts three times when it has heard a word, and the client connects again.",
+        client="made: write 5\nlost: stop after 3; again",
+        server="heard 5: abort\nlost: stop after 3",
+    ),
+    Conversation(
+        "many-connections",
+        "The client has twenty connections at a time, and writes on each and closes it.",
+        client="made: again until 20; write 300kB; lose\nlost: stop after 20",
+        server="lost: stop after 20",
+        isQuick=True,
+    ),
+    Conversation(
+        "many-connections-both-ways",
+        "The client has twenty connections at a time, and asks on each for what the server has.",
+        client="made: again until 20; write 300\nheard 300kB: lose\nlost: stop after 20",
+        server="heard 300: push 300kB\nlost: stop after 20",
+        isEverywhere=True,
+    ),
+    Conversation(
+        "many-connections-and-half-closes",
+        "The client has twenty connections at a time, and half-closes each.",
+        client="made: again until 20; write 300kB; half\nread-lost: lose\nlost: stop after 20",
+        server="read-lost: write 300kB; lose\nlost: stop after 20",
+    ),
+    Conversation(
+        "stops-listening",
+        "The server stops listening: nobody can connect any more, and the connection that there is goes on.",
+        client="made: await closed; again\nfailed: cue refused",
+        server="made: close-port; await refused; write 300kB; lose",
+        isQuick=True,
+        isEverywhere=True,
+    ),
+)

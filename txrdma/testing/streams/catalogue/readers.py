@@ -1,0 +1,154 @@
+"""
+Readers that do not read: paused, slow, blocked, stopped by the system; and what their peers do meanwhile.
+"""
+
+from __future__ import annotations
+
+from txrdma.testing.streams.conversation import Conversation, ROCE, Unlike
+
+_LATER = Unlike(
+    ROCE,
+    "client",
+    "`ConnectionDone` means that the peer has the bytes. RoCE in software has no kernel that takes them for "
+    "a process which does not run, so the closing side hears it when that process runs again",
+    later=True,
+)
+
+
+def _pausedUntilTheEnd(size: str) -> Conversation:
+    return Conversation(
+        f"paused-while-{size}-comes-and-the-peer-exits",
+        f"The server has paused while the client writes {size}, closes and exits; then it reads.",
+        client=f"made: write {size}; lose",
+        server="made: pause; await peer-ended; settle; resume",
+        isQuick=True,
+        isEverywhere=size == "300kB",
+    )
+
+
+CONVERSATIONS = (
+    Conversation(
+        "paused-for-a-moment",
+        "The server has paused for half a second while the client writes and closes, and lives on.",
+        client="made: write 300kB; lose\nlost: wait 2; stop",
+        server="made: pause; wait 0.5; resume",
+    ),
+    _pausedUntilTheEnd("5"),
+    _pausedUntilTheEnd("300kB"),
+    Conversation(
+        "paused-for-64-s",
+        "The server has paused for 64 s when the client, which lives on, has long closed.",
+        client="made: write 300kB; lose\nlost: wait 66; stop",
+        server="made: pause; wait 64; resume",
+        seconds=67,
+        isEverywhere=True,
+    ),
+    Conversation(
+        "paused-for-64-s-with-more-than-fits",
+        "The server has paused for 64 s while the client waits to get rid of 12 MB.",
+        client="made: write 12MB; lose",
+        server="made: pause; wait 64; resume",
+        seconds=65,
+    ),
+    Conversation(
+        "paused-for-64-s-after-a-half-close",
+        "The server has paused for 64 s when the client has long half-closed, and answers then.",
+        client="made: write 300kB; half\nread-lost: lose",
+        server="made: pause; wait 64; resume\nread-lost: write 5; lose",
+        seconds=65,
+    ),
+    Conversation(
+        "idle-for-64-s",
+        "Nothing is said for 64 s, and then both talk.",
+        client="made: wait 64; write 300kB\nheard 300kB: lose",
+        server="heard 300kB: write 300kB",
+        seconds=65,
+    ),
+    Conversation(
+        "slow-reader",
+        "The server pauses after each piece; the client writes 5 MB, closes and exits.",
+        client="made: write 5MB; lose",
+        server="made: slowly 0.005",
+        isQuick=True,
+    ),
+    Conversation(
+        "slow-reader-of-a-producer",
+        "The server pauses after each piece; the client has a producer write 12 MB, closes and exits.",
+        client="made: push 12MB; await sent; lose",
+        server="made: slowly 0.005",
+    ),
+    Conversation(
+        "both-slow",
+        "Both write 5 MB and read slowly.",
+        client="made: slowly 0.005; write 5MB\nheard 5MB: lose",
+        server="made: slowly 0.005; write 5MB",
+    ),
+    Conversation(
+        "blocked-for-2-s",
+        "The server's reactor does nothing for two seconds, while the client writes, closes and exits.",
+        client="made: write 300kB; lose",
+        server="made: block 2",
+        seconds=2,
+        unlike=(_LATER,),
+    ),
+    Conversation(
+        "blocked-for-2-minutes",
+        "The server's reactor does nothing for two minutes, while the client writes, closes and exits.",
+        client="made: write 300kB; lose",
+        server="made: block 120",
+        seconds=121,
+        isEverywhere=True,
+        unlike=(_LATER,),
+    ),
+    Conversation(
+        "blocked-for-2-minutes-between-words",
+        "The server's reactor does nothing for two minutes in the middle of a talk, which goes on.",
+        client="made: write 300kB; settle; write 12MB\nheard 300kB: lose",
+        server="heard 300kB: block 120\nheard 12MB: write 300kB",
+        seconds=121,
+    ),
+    Conversation(
+        "blocked-for-2-minutes-idle",
+        "The server's reactor does nothing for two minutes while nobody says anything; then both talk.",
+        client="made: wait 121; write 300kB\nheard 300kB: lose",
+        server="made: settle; block 120\nheard 300kB: write 300kB",
+        seconds=122,
+    ),
+    Conversation(
+        "writer-blocked-for-2-minutes",
+        "The client writes, its reactor does nothing for two minutes, and it goes on.",
+        client="made: write 300kB; settle; block 120; write 300kB; lose",
+        server="lost: stop",
+        seconds=121,
+    ),
+    Conversation(
+        "frozen-for-2-s",
+        "The server is stopped by SIGSTOP for two seconds, while the client writes, closes and exits.",
+        client="made: write 300kB; lose",
+        server="made: freeze 2",
+        seconds=2,
+        unlike=(_LATER,),
+    ),
+    Conversation(
+        "frozen-for-2-minutes",
+        "The server is stopped by SIGSTOP for two minutes, while the client writes, closes and exits.",
+        client="made: write 300kB; lose",
+        server="made: freeze 120",
+        seconds=121,
+        unlike=(_LATER,),
+    ),
+    Conversation(
+        "frozen-for-2-minutes-while-much-comes",
+        "The server is stopped by SIGSTOP for two minutes, while the client's producer writes 12 MB.",
+        client="made: push 12MB; await sent; lose",
+        server="heard 1kB: freeze 120",
+        seconds=121,
+    ),
+    Conversation(
+        "producer-is-paused-and-resumed",
+        "A producer is told to pause when more is written than is buffered, and to resume when that is gone.",
+        client="made: hold; write 5MB; await all; settle; release; lose",
+        server="heard 5MB: cue all",
+        isQuick=True,
+    ),
+)

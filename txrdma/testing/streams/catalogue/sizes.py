@@ -1,0 +1,73 @@
+"""
+Who writes how much: one end or both, from nothing to much more than any buffer holds.
+"""
+
+from __future__ import annotations
+
+from txrdma.testing.streams.conversation import Conversation, ROCE, Unlike
+
+SLOWER = "RoCE in software takes its time: Python does for each packet what the kernel does for TCP"
+
+_SIZES = ("1", "5", "300kB", "5MB")
+_EVERYWHERE = ("5", "5MB")
+
+_NOTHING = (
+    Conversation(
+        "client-closes",
+        "Nobody writes anything; the client closes as soon as it is connected.",
+        client="made: lose",
+        server="lost: stop",
+        isQuick=True,
+    ),
+    Conversation(
+        "server-closes",
+        "Nobody writes anything; the server closes as soon as it is connected.",
+        client="lost: stop",
+        server="made: lose",
+        isQuick=True,
+    ),
+)
+
+
+def _ofSize(size: str) -> tuple[Conversation, ...]:
+    isEverywhere = size in _EVERYWHERE
+    return (
+        Conversation(
+            f"client-writes-{size}",
+            f"The client writes {size}, closes, and ends when it is told that the connection is lost.",
+            client=f"made: write {size}; lose",
+            server="lost: stop",
+            isQuick=True,
+            isEverywhere=isEverywhere,
+        ),
+        Conversation(
+            f"server-writes-{size}",
+            f"The server writes {size}, closes, and ends when it is told that the connection is lost.",
+            client="lost: stop",
+            server=f"made: write {size}; lose",
+            isQuick=True,
+            isEverywhere=isEverywhere,
+        ),
+        Conversation(
+            f"both-write-{size}",
+            f"Both write {size}, and the client closes when it has heard everything.",
+            client=f"made: write {size}\nheard {size}: lose",
+            server=f"made: write {size}",
+            isQuick=True,
+            isEverywhere=isEverywhere,
+        ),
+    )
+
+
+CONVERSATIONS = (
+    *_NOTHING,
+    *(conversation for size in _SIZES for conversation in _ofSize(size)),
+    Conversation(
+        "client-writes-300MB",
+        "The client has a producer write 300 MB, closes, and ends.",
+        client="made: push 300MB; await sent; lose",
+        server="lost: stop",
+        seconds=120,
+        unlike=(Unlike(ROCE, "client", SLOWER, later=True), Unlike(ROCE, "server", SLOWER, later=True)),
+    ),
+)

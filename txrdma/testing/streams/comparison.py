@@ -1,0 +1,227 @@
+"""
+The comparison: did both protocols see over another stream what they see over TCP?
+
+Fair to races: TCP may end a conversation in several ways, and each of them is good. Firm about bytes: what
+TCP delivers is delivered, in order, with the same content; more than that is no fault. Nothing here plays
+anything; performances are compared as they are written down.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from txrdma.testing.streams import transcript
+from txrdma.testing.streams.conversation import Outcome, Unlike
+from txrdma.testing.streams.orders import CLIENT, SERVER
+from txrdma.testing.streams.stage import Performance
+from txrdma.testing.streams.texts import Checksum
+from txrdma.testing.streams.transcript import Entry, PROCESS, Seen, View
+
+SLACK: Final = 5.0
+"""Seconds by which an end may come later than over TCP, since the machine may be busy."""
+
+_PEER: Final = {CLIENT: SERVER, SERVER: CLIENT}
+_ONCE: Final = (transcript.MADE, transcript.READ_LOST, transcript.WRITE_LOST, transcript.LOST)
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """
+    Something that is not as it has to be.
+
+    @ivar end: who saw it.
+    @ivar what: in words.
+    """
+
+    end: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.end}: {self.what}"
+
+
+def complaintsAboutTCP(tcp: Sequence[Performance]) -> list[Complaint]:
+    """What is wrong with the judge: a conversation that TCP does not bring to its end compares nothing."""
+    return [
+        complaint
+        for each in tcp
+        for complaint in (*_unfinished(each), *_brokenRules(each), *_misserved(each))
+    ]
+
+
+def complaints(tcp: Sequence[Performance], ours: Performance) -> list[Complaint]:
+    """
+    What is not as over TCP.
+
+    @param tcp: at least one performance of the same conversation.
+    """
+    found = [*_misserved(ours), *_unfinished(ours)]
+    accepted = {str(each) for performance in tcp for each in _brokenRules(performance)}
+    found += [each for each in _brokenRules(ours) if str(each) not in accepted]
+    for end, view in ours.views.items():
+        judges = [performance.views[end] for performance in tcp if end in performance.views]
+        unlike = ours.conversation.unlikeOn(ours.provider.name, end)
+        conversation = ours.conversation
+        also, enough = conversation.alsoFor(end), conversation.enoughFor(end) if end in _PEER else None
+        allowed = _Allowed(also, unlike, enough, SLACK * ours.provider.patience)
+        found += [Complaint(end, what) for what in _differences(judges, view, allowed)]
+    for end, view in ours.views.items():
+        usual = max((len(each.views[end].errors) for each in tcp if end in each.views), default=0)
+        if len(view.errors) > usual:
+            found.append(Complaint(end, f"logged errors: {'; '.join(view.errors)}"))
+    return list(dict.fromkeys(found))
+
+
+# What one process saw, beside what TCP's did
+
+
+@dataclass(frozen=True, slots=True)
+class _Allowed:
+    """
+    What the conversation allows an end beyond what TCP did.
+
+    @ivar also: what TCP may bring about, too.
+    @ivar unlike: what the route cannot keep.
+    @ivar enough: bytes on which the end has left, so that it is chance what came with them.
+    @ivar late: seconds by which an end may come later.
+    """
+
+    also: Sequence[Outcome]
+    unlike: Sequence[Unlike]
+    enough: int | None
+    late: float
+
+
+def _differences(tcp: Sequence[View], ours: View, allowed: _Allowed) -> Iterator[str]:
+    if ours.ended == transcript.OUT_OF_TIME:
+        return  # that is said already, and what is missing follows from it
+    if ours.ended not in {view.ended for view in tcp}:
+        yield f"the process ended by {ours.ended}, over TCP by {_either(view.ended for view in tcp)}"
+    if ours.failures not in {view.failures for view in tcp}:
+        yield f"connecting failed {_failures(ours)}, over TCP {_either(map(_failures, tcp))}"
+    judges = [view for view in tcp if len(view.connections) == len(ours.connections)]
+    if not judges:
+        yield f"{len(ours.connections)} connections, over TCP {_either(str(len(v.connections)) for v in tcp)}"
+        return
+    found = Counter(
+        what
+        for number, seen in enumerate(ours.connections)
+        for what in _seenOtherwise([view.connections[number] for view in judges], seen, allowed)
+    )
+    many = len(ours.connections)
+    yield from (
+        f"{count} of {many} connections {what}" if many > 1 else what for what, count in found.items()
+    )
+    lasted = max(view.lasted for view in tcp)
+    if ours.lasted > lasted + allowed.late and not any(each.later for each in allowed.unlike):
+        yield f"the process ended after {ours.lasted:.1f} s, over TCP after {lasted:.1f} s"
+
+
+def _seenOtherwise(tcp: Sequence[Seen], ours: Seen, allowed: _Allowed) -> Iterator[str]:
+    alike = [seen for seen in tcp if seen.calls == ours.calls]
+    also = [each for each in allowed.also if each.calls == ours.calls]
+    excused = [each for each in allowed.unlike if not each.calls or each.calls == ours.calls]
+    if not alike and not also and not any(each.calls for each in excused):
+        yield f"saw {_calls(ours)}; over TCP {_either(map(_calls, tcp))}"
+    judges = alike or list(tcp)
+    least = min(seen.heard for seen in judges)
+    if also and not alike:
+        least = max(each.heard for each in also)
+    if allowed.enough is not None:
+        least = min(least, allowed.enough)
+    if ours.heard < least and not any(each.fewer for each in excused):
+        yield f"heard {ours.heard:,} bytes; over TCP {_either(f'{seen.heard:,}' for seen in judges)}"
+    lasted = [seen.lasted for seen in judges if seen.lasted is not None]
+    if ours.lasted is not None and lasted and not any(each.later for each in excused):
+        if ours.lasted > max(lasted) + allowed.late:
+            yield f"lost the connection after {ours.lasted:.1f} s, over TCP after {max(lasted):.1f} s"
+
+
+def _either(those: Iterator[str] | map[str]) -> str:
+    return " or ".join(sorted(set(those)))
+
+
+def _calls(seen: Seen) -> str:
+    return ", ".join(seen.calls) or "nothing"
+
+
+def _failures(view: View) -> str:
+    return f"with {', '.join(view.failures)}" if view.failures else "never"
+
+
+# What is wrong by itself
+
+
+def _unfinished(performance: Performance) -> Iterator[Complaint]:
+    for end, view in performance.views.items():
+        if view.ended == transcript.OUT_OF_TIME:
+            yield Complaint(end, f"had not ended after {performance.seconds:.0f} s")
+    if len(performance.views) < 1 + bool(performance.conversation.server):
+        yield Complaint(CLIENT, "did not begin, since nobody listened")
+
+
+def _misserved(performance: Performance) -> Iterator[Complaint]:
+    for end, provider in performance.servedBy.items():
+        for entry in performance.entries.get(end, ()):
+            if entry.kind == transcript.MADE and entry.about != provider.served:
+                yield Complaint(end, f"was served by {entry.about} instead of {provider.served}")
+
+
+def _brokenRules(performance: Performance) -> Iterator[Complaint]:
+    """Rules that every transport keeps, whatever TCP has done this time."""
+    for end, entries in performance.entries.items():
+        if end not in _PEER:
+            continue
+        for entry in entries:
+            if entry.kind == transcript.BROKEN:
+                yield Complaint(end, entry.about)
+        for number in {entry.connection for entry in entries} - {PROCESS}:
+            own = [entry for entry in entries if entry.connection == number]
+            yield from (Complaint(end, what) for what in _disorder(own))
+            yield from (Complaint(end, what) for what in _otherText(own, _PEER[end]))
+        yield from (Complaint(end, what) for what in _moreThanWritten(performance.entries, end))
+
+
+def _disorder(entries: Sequence[Entry]) -> Iterator[str]:
+    """Calls of one protocol that come twice, or where they cannot come."""
+    calls = [each for each in entries if each.kind in (*_ONCE, transcript.DATA)]
+    kinds = [each.kind for each in calls]
+    for kind in _ONCE:
+        if kinds.count(kind) > 1:
+            yield f"{kind} came {kinds.count(kind)} times"
+    if kinds and kinds[0] != transcript.MADE:
+        yield f"{kinds[0]} came before the connection was made"
+    for last in (transcript.LOST, transcript.READ_LOST):
+        if last in kinds:
+            behind = kinds[kinds.index(last) + 1 :]
+            late = behind if last == transcript.LOST else [each for each in behind if each == transcript.DATA]
+            if late:
+                yield f"{', '.join(late)} came behind {last}"
+
+
+def _otherText(entries: Sequence[Entry], writer: str) -> Iterator[str]:
+    """Whether what came is what the other end has written, in order."""
+    checksum = Checksum(writer)
+    for entry in entries:
+        if entry.kind == transcript.DATA:
+            length, crc = entry.about.split()
+            if int(length) < checksum.length:
+                yield f"{length} bytes in all, behind {checksum.length}"
+                return
+            if checksum.upTo(int(length)) != int(crc, 16):
+                yield f"the first {length} bytes are not those that the {writer} wrote"
+                return
+
+
+def _moreThanWritten(entries: Mapping[str, Sequence[Entry]], end: str) -> Iterator[str]:
+    heard = _most(entries.get(end, ()), transcript.DATA)
+    written = _most(entries.get(_PEER[end], ()), transcript.WROTE)
+    if heard > written:
+        yield f"heard {heard} bytes, but only {written} were written"
+
+
+def _most(entries: Sequence[Entry], kind: str) -> int:
+    return max((entry.bytes for entry in entries if entry.kind == kind), default=0)

@@ -1,0 +1,188 @@
+"""
+The nursery: a process that has imported everything and forks players, so that each starts at once.
+
+It reads orders on its standard input, and ends with it, and with it all players. How a player ended goes to
+that player's stage. No reactor is imported here: each player installs its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import gc
+import os
+import selectors
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from importlib import import_module
+from typing import Final, NoReturn
+
+from txrdma.testing.streams import transcript
+from txrdma.testing.streams.orders import Order
+from txrdma.testing.streams.transcript import Entry, PROCESS
+
+_IMPORTED: Final = (
+    "twisted.internet.endpoints",
+    "twisted.internet.unix",
+    "twisted.protocols.tls",
+    "twisted.scripts.twistd",
+    "txrdma.smc.endpoints",
+    "txrdma.soft.device",
+    "txrdma.tap.proxy",
+    "txrdma.testing.streams.player",
+)
+_OPTIONAL: Final = ("twisted.internet.ssl",)
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def prepare() -> None:
+    """Import what players need, and find the plugins."""
+    for name in _IMPORTED:
+        import_module(name)
+    for name in _OPTIONAL:
+        try:
+            import_module(name)
+        except ImportError:
+            pass
+    from twisted.internet.interfaces import (
+        IStreamClientEndpointStringParserWithReactor,
+        IStreamServerEndpointStringParser,
+    )
+    from twisted.plugin import getPlugins
+
+    from txrdma.interfaces import IVerbsDeviceStringParser
+
+    for each in (
+        IStreamClientEndpointStringParserWithReactor,
+        IStreamServerEndpointStringParser,
+        IVerbsDeviceStringParser,
+    ):
+        list(getPlugins(each))
+    if "twisted.internet.reactor" in sys.modules:
+        raise ImportError("one of these modules has installed a reactor")
+
+
+def dieWithParent() -> None:
+    """Have the kernel kill this process when the one that forked it ends (prctl(2))."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Nursery:
+    """The players that were forked here and have not ended."""
+
+    def __init__(self) -> None:
+        self._orders: dict[int, Order] = {}
+        self._read = b""
+        self._wake, wakeUp = socket.socketpair()
+        for each in (self._wake, wakeUp):
+            each.setblocking(False)
+        self._wakeUp = wakeUp
+
+    def serve(self) -> Order | None:
+        """Fork for each order: returns in a child with its order, and here with None at the end."""
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        before = signal.set_wakeup_fd(self._wakeUp.fileno())
+        with selectors.DefaultSelector() as selector:
+            selector.register(0, selectors.EVENT_READ)
+            selector.register(self._wake, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select():
+                    if key.fd != 0:
+                        self._wake.recv(4096)
+                        self._reap()
+                        continue
+                    data = os.read(0, 65_536)
+                    if not data:
+                        self._endAll()
+                        return None
+                    *lines, self._read = (self._read + data).split(b"\n")
+                    for line in lines:
+                        order = Order.decode(line)
+                        pid = os.fork()
+                        if not pid:
+                            signal.set_wakeup_fd(before)
+                            return order
+                        self._orders[pid] = order
+
+    def leave(self) -> None:
+        """In a child: be a process of its own."""
+        os.setsid()
+        dieWithParent()
+        for each in (self._wake, self._wakeUp):
+            each.close()
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _reap(self) -> None:
+        while self._orders:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            self._tell(self._orders.pop(pid), status)
+
+    def _tell(self, order: Order, status: int) -> None:
+        code = os.waitstatus_to_exitcode(status)
+        ended = f"exit {code}" if code >= 0 else signal.Signals(-code).name
+        line = Entry(time.monotonic(), PROCESS, transcript.ENDED, f"{order.who} {ended}").encode()
+        try:
+            with socket.socket(socket.AF_UNIX) as stage:
+                stage.connect(order.stage)
+                stage.sendall(line)
+        except OSError:
+            pass  # the play is over, and nobody wants to know
+
+    def _endAll(self) -> None:
+        for pid in self._orders:
+            os.kill(pid, signal.SIGKILL)
+        for pid in self._orders:
+            os.waitpid(pid, 0)
+
+
+def _be(order: Order) -> NoReturn:
+    """
+    Be a player, and end as a process ends; but for taking apart everything that was imported, which needs
+    longer than most conversations.
+    """
+    from txrdma.testing.streams.player import play
+
+    status = 1
+    try:
+        play(order)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.main_thread():
+            thread.join()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def main(folder: str) -> None:
+    """
+    Serve until the end of the standard input, or be one of the players that were forked.
+
+    @param folder: that of the stage, which vanishes at the end, whoever is still there to take care of it.
+    """
+    os.setsid()
+    prepare()
+    gc.freeze()
+    nursery = Nursery()
+    order = nursery.serve()
+    if order is not None:
+        nursery.leave()
+        _be(order)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,263 @@
+"""
+A player: one process, one end of a conversation, which reports every call that its protocol sees.
+
+It is given to L{play} as an L{Order}; L{txrdma.testing.streams.nursery} does so in processes that it forks.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+import time
+from importlib import import_module
+from typing import Any, Final
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import (
+    clientFromString,
+    quoteStringArgument,
+    serverFromString,
+    wrapServerTLS,
+)
+from twisted.internet.error import ReactorNotRunning
+from twisted.internet.interfaces import IReadDescriptor
+from twisted.internet.protocol import Factory, Protocol
+from twisted.logger import (
+    formatEvent,
+    globalLogBeginner,
+    globalLogPublisher,
+    ILogObserver,
+    LogEvent,
+    LogLevel,
+    textFileLogObserver,
+)
+from twisted.python.failure import Failure
+
+from txrdma.testing.streams import transcript
+from txrdma.testing.streams.orders import Order, PROXY, SERVER
+from txrdma.testing.streams.performing import Performer, performerOf
+from txrdma.testing.streams.script import parse
+from txrdma.testing.streams.transcript import Entry, PROCESS
+
+REACTORS: Final = {
+    "select": "twisted.internet.selectreactor",
+    "poll": "twisted.internet.pollreactor",
+    "epoll": "twisted.internet.epollreactor",
+    "asyncio": "twisted.internet.asyncioreactor",
+    "txrdma": "txrdma.verbs.polling",
+}
+"""Modules whose C{install} makes the reactor of a name."""
+
+_MOST_TEXT: Final = 200
+_STARTING: Final = re.compile(r"starting on (\d+)$")
+
+
+class Reporter:
+    """The way to the stage: a socket, to which every line goes at once."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.socket = self._connected()
+
+    def _connected(self) -> socket.socket:
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(self._path)
+        return connection
+
+    def say(self, connection: int, kind: str, about: object = "") -> None:
+        """Report what has just happened."""
+        self.socket.sendall(Entry(time.monotonic(), connection, kind, str(about)).encode())
+
+    def leaveChild(self, seconds: float) -> None:
+        """Fork; the child holds what is open here, does nothing, and ends soon, or with the stage."""
+        if os.fork():
+            return
+        try:
+            self.socket.close()  # so that its end is the end of this process
+            self.socket = self._connected()
+            self.say(PROCESS, transcript.CHILD, os.getpid())
+            self.socket.settimeout(seconds)
+            self.socket.recv(1)
+        finally:
+            os._exit(0)
+
+
+@implementer(ILogObserver)
+class _Errors:
+    """Reports errors that are logged: where TCP logs none, nobody else has to."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+
+    def __call__(self, event: LogEvent) -> None:
+        if event.get("log_level") in (LogLevel.error, LogLevel.critical):
+            self._reporter.say(PROCESS, transcript.LOGGED, formatEvent(event)[:_MOST_TEXT])
+
+
+@implementer(IReadDescriptor)
+class Cues:
+    """Cues that this end gives itself, or that come from the stage: each is there once given."""
+
+    def __init__(self, connection: socket.socket | None = None) -> None:
+        self._connection = connection
+        self._given: set[str] = set()
+        self._waiting: dict[str, list[Deferred[None]]] = {}
+        self._read = b""
+
+    def give(self, name: str) -> None:
+        """The cue is there, for everybody who waits for it now or later."""
+        self._given.add(name)
+        for deferred in self._waiting.pop(name, ()):
+            deferred.callback(None)
+
+    def heard(self, name: str) -> Deferred[None] | None:
+        """Fires with the cue; None if it is there already."""
+        if name in self._given:
+            return None
+        deferred: Deferred[None] = Deferred()
+        self._waiting.setdefault(name, []).append(deferred)
+        return deferred
+
+    def fileno(self) -> int:
+        """The stage's socket."""
+        assert self._connection is not None, "only the cues of the process come by a socket"
+        return self._connection.fileno()
+
+    def logPrefix(self) -> str:
+        """For the log."""
+        return "cues"
+
+    def doRead(self) -> None:
+        """Take cues, a line each."""
+        assert self._connection is not None
+        data = self._connection.recv(4096)
+        if not data:
+            os._exit(1)  # nobody is there to whom this could be of use
+        *names, self._read = (self._read + data).split(b"\n")
+        for name in names:
+            self.give(name.decode())
+
+    def connectionLost(self, reason: Failure) -> None:
+        """The reactor lets go of the socket."""
+
+
+class Player:
+    """
+    One process: its endpoint, its connections and what they have in common.
+
+    @ivar script: what its end does.
+    @ivar begun: connections that a client has begun.
+    @ivar lost: connections that have been lost.
+    """
+
+    def __init__(self, order: Order, reactor: Any, reporter: Reporter) -> None:
+        self.order = order
+        self.reactor = reactor
+        self.reporter = reporter
+        self.script = parse(order.script)
+        self.cues = Cues(reporter.socket)
+        self.begun = self.lost = 0
+        self._connections = 0
+        self._port: Any = None
+        self._factory = Factory.forProtocol(self._performer)
+
+    def _performer(self) -> Protocol:
+        self._connections += 1
+        return performerOf(self, self._connections - 1)
+
+    def begin(self) -> None:
+        """Listen, or connect."""
+        self.reporter.say(PROCESS, transcript.RUNS, type(self.reactor).__name__)
+        self.reactor.addReader(self.cues)
+        if self.order.who == SERVER:
+            endpoint: Any = serverFromString(self.reactor, self.order.listen)
+            if self.order.tls:
+                endpoint = wrapServerTLS(_certificate(self.order.tls).options(), endpoint)
+            endpoint.listen(self._factory).addCallbacks(self._listening, self._failed)
+        else:
+            self.connect()
+
+    def connect(self) -> None:
+        """One more connection."""
+        self.begun += 1
+        text = self.order.connect
+        if self.order.tls:
+            inner = quoteStringArgument(text)
+            text = f"tls:localhost:443:trustRoots={quoteStringArgument(self.order.tls)}:endpoint={inner}"
+        clientFromString(self.reactor, text).connect(self._factory).addErrback(self._failed)
+
+    def _listening(self, port: Any) -> None:
+        self._port = port
+        self.reporter.say(PROCESS, transcript.LISTENING, port.getHost().port)
+
+    def _failed(self, failure: Failure) -> None:
+        assert failure.type is not None
+        self.reporter.say(PROCESS, transcript.FAILED, failure.type.__name__)
+        Performer(self, PROCESS).perform(self.script.on("failed"))
+
+    def closePort(self) -> None:
+        """Accept no more."""
+        self._port.stopListening().addCallback(lambda _: self.reporter.say(PROCESS, transcript.CUE, "closed"))
+
+    def stop(self) -> None:
+        """Leave the reactor, if that has not been said already."""
+        try:
+            self.reactor.stop()
+        except ReactorNotRunning:
+            pass
+
+
+def _certificate(folder: str) -> Any:
+    from twisted.internet.ssl import PrivateCertificate
+
+    with open(os.path.join(folder, "server.pem"), "rb") as file:
+        return PrivateCertificate.loadPEM(file.read())
+
+
+def play(order: Order) -> None:
+    """Be the process that the order tells of; returns, or ends the process, as that does."""
+    log = os.open(order.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for descriptor in (1, 2):
+        os.dup2(log, descriptor)
+    os.close(log)
+    reporter = Reporter(order.stage)
+    reporter.say(PROCESS, transcript.HELLO, f"{order.who} {os.getpid()}")
+    for module in order.imports:
+        import_module(module)
+    globalLogPublisher.addObserver(_Errors(reporter))
+    _begin = _proxy if order.who == PROXY else _player
+    _begin(order, reporter)
+
+
+def _player(order: Order, reporter: Reporter) -> None:
+    import_module(REACTORS[order.reactor]).install()
+    from twisted.internet import reactor as theReactor
+
+    reactor: Any = theReactor  # a module, to the type checker
+    globalLogBeginner.beginLoggingTo([textFileLogObserver(sys.stderr)], redirectStandardIO=False)
+    player = Player(order, reactor, reporter)
+    reactor.callWhenRunning(player.begin)
+    reactor.run()
+
+
+def _proxy(order: Order, reporter: Reporter) -> None:
+    """C{twistd smc-proxy}, as from a shell; its log tells the port."""
+    from twisted.scripts.twistd import run
+
+    ports: list[str] = []
+
+    @implementer(ILogObserver)
+    def observe(event: LogEvent) -> None:
+        found = _STARTING.search(formatEvent(event))
+        if found and not ports:
+            ports.append(found[1])
+            reporter.say(PROCESS, transcript.LISTENING, found[1])
+
+    globalLogPublisher.addObserver(observe)
+    sys.argv = ["twistd", "--nodaemon", "--pidfile=", f"--reactor={order.reactor}", "smc-proxy"]
+    sys.argv += ["--listen", order.listen, "--connect", order.connect]
+    run()

@@ -1,0 +1,142 @@
+"""
+The producers that scripts can register: they write the text of their end, and report what is asked of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TYPE_CHECKING
+
+from zope.interface import implementer
+
+from twisted.internet.interfaces import IPullProducer, IPushProducer, IReactorTime
+from twisted.protocols.basic import FileSender
+
+from txrdma.testing.streams import transcript
+
+if TYPE_CHECKING:
+    from txrdma.testing.streams.performing import Performer
+
+CHUNK: Final = 65_536
+"""The most that a producer writes at once."""
+
+
+class _Producing:
+    """What a producer with so much to write has in common with others."""
+
+    def __init__(self, performer: Performer, length: int) -> None:
+        self._performer = performer
+        self._left = length
+        self._isOver = False
+
+    def _produce(self) -> None:
+        """Write once; unregister when this was all."""
+        performer = self._performer
+        length = min(CHUNK, self._left)
+        self._left -= length
+        performer.write(length)
+        if not self._left and not self._isOver:
+            self._isOver = True
+            performer.transport.unregisterProducer()
+            performer.sent()
+
+    def stopProducing(self) -> None:
+        """The consumer has gone."""
+        self._isOver = True
+        self._performer.say(transcript.PRODUCER_STOPPED)
+
+    def _asked(self) -> bool:
+        """Whether it may write; to ask one that has been stopped breaks the rules."""
+        if self._isOver and self._left:
+            self._performer.say(transcript.BROKEN, "resumeProducing of a producer that was stopped")
+        return not self._isOver
+
+
+@implementer(IPushProducer)
+class Pushing(_Producing):
+    """Writes a piece in each turn of the reactor, until it is told to pause."""
+
+    def __init__(self, performer: Performer, reactor: IReactorTime, length: int) -> None:
+        super().__init__(performer, length)
+        self._reactor = reactor
+        self._isPaused = self._isWaiting = False
+
+    def begin(self) -> None:
+        """Register, and write."""
+        self._performer.transport.registerProducer(self, True)
+        self._turn()
+
+    def _turn(self) -> None:
+        self._isWaiting = False
+        if not self._isPaused and not self._isOver:
+            self._produce()
+            self._soon()
+
+    def _soon(self) -> None:
+        if not self._isWaiting and not self._isOver:
+            self._isWaiting = True
+            self._reactor.callLater(0, self._turn)
+
+    def pauseProducing(self) -> None:
+        """Write nothing for now."""
+        self._isPaused = True
+
+    def resumeProducing(self) -> None:
+        """Write again."""
+        self._isPaused = False
+        if self._asked():
+            self._soon()
+
+
+@implementer(IPullProducer)
+class Pulling(_Producing):
+    """Writes a piece when it is asked for one."""
+
+    def begin(self) -> None:
+        """Register, which asks for the first piece."""
+        self._performer.transport.registerProducer(self, False)
+
+    def resumeProducing(self) -> None:
+        """Write a piece."""
+        if self._asked():
+            self._produce()
+
+
+@implementer(IPushProducer)
+class Holding:
+    """Never writes: all that can be seen of it is what it is asked."""
+
+    def __init__(self, performer: Performer) -> None:
+        self._performer = performer
+
+    def pauseProducing(self) -> None:
+        """Report it."""
+        self._performer.say(transcript.PRODUCER_PAUSED)
+
+    def resumeProducing(self) -> None:
+        """Report it."""
+        self._performer.say(transcript.PRODUCER_RESUMED)
+
+    def stopProducing(self) -> None:
+        """Report it."""
+        self._performer.say(transcript.PRODUCER_STOPPED)
+
+
+class _File:
+    """The next bytes of an end's text as a file."""
+
+    def __init__(self, performer: Performer, length: int) -> None:
+        self._performer = performer
+        self._left = length
+
+    def read(self, most: int) -> bytes:
+        """Bytes that are about to be written; none at the end."""
+        length = min(most, self._left)
+        self._left -= length
+        return self._performer.take(length) if length else b""
+
+
+def sendFile(performer: Performer, length: int) -> None:
+    """Have Twisted's L{FileSender} write so much."""
+    file: Any = _File(performer, length)  # it only reads
+    sending = FileSender().beginFileTransfer(file, performer.transport)
+    sending.addCallbacks(lambda _: performer.sent(), lambda _: performer.say(transcript.PRODUCER_STOPPED))

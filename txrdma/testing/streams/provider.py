@@ -1,0 +1,55 @@
+"""
+Providers of streams: a pair of endpoint strings, and the transport that has to serve between them.
+
+A new provider of streams is held to TCP by naming its strings here, or in its own suite::
+
+    RSOCKET = Provider("rsocket", "rsocket:127.0.0.1:0", "rsocket:127.0.0.1:{port}", "RSocketTransport")
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """
+    One way to have a stream between two processes.
+
+    @ivar name: for tables and command lines.
+    @ivar listen: the server's endpoint string; it listens on any free port.
+    @ivar connect: the client's, with C{{port}} for the port that the server got.
+    @ivar served: what L{txrdma.testing.streams.performing.servedBy} says of the transports, at both ends:
+        nothing may silently run on another.
+    @ivar imports: modules that players import first, such as one that makes a slow machine's time-outs
+        longer.
+    @ivar patience: how much longer than usual things take.
+    """
+
+    name: str
+    listen: str
+    connect: str
+    served: str
+    imports: tuple[str, ...] = ()
+    patience: float = 1.0
+
+
+TCP: Final = Provider("tcp", "tcp:0:interface=127.0.0.1", "tcp:127.0.0.1:{port}", "TCP")
+"""The judge of all others."""
+
+SHARED_MEMORY: Final = Provider(
+    "shared-memory", "smc:127.0.0.1:0", "smc:127.0.0.1:{port}", "SMC-R shared-memory"
+)
+"""C{smc:} between processes of one host, by the strings that users write."""
+
+ROCEV2: Final = Provider(
+    "rocev2",
+    r"smc:127.0.0.1:0:device=soft\:route\=rocev2",
+    r"smc:127.0.0.1:{port}:device=soft\:route\=rocev2",
+    "SMC-R rocev2",
+)
+"""C{smc:} by software RoCE over UDP."""
+
+PROVIDERS: Final = (SHARED_MEMORY, ROCEV2)
+"""Those that are held to TCP on every machine."""

@@ -1,0 +1,211 @@
+"""
+What a run of the matrix says: transcripts beside each other, results as JSON, tables for people.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+from txrdma.testing.streams import transcript
+from txrdma.testing.streams.catalogue import CHAPTERS
+from txrdma.testing.streams.conversation import Conversation
+from txrdma.testing.streams.matrix import Verdict
+from txrdma.testing.streams.stage import Performance
+from txrdma.testing.streams.transcript import Entry, PROCESS
+
+BEGIN: Final = "<!-- made by make conversations DOCS=1: {} begins -->"
+END: Final = "<!-- made by make conversations DOCS=1: {} ends -->"
+
+_WIDTH: Final = 58
+_LOG_LINES: Final = 40
+
+
+# Failures
+
+
+def command(verdict: Verdict) -> str:
+    """What repeats a verdict."""
+    return (
+        f"make conversations CONVERSATIONS={verdict.conversation.name} "
+        f"ROUTE={verdict.provider.name} REACTOR={verdict.reactor}"
+    )
+
+
+def failure(verdict: Verdict, logs: bool = False) -> str:
+    """What both ends saw of a conversation that was not as over TCP, and on request what they logged."""
+    conversation, ours = verdict.conversation, verdict.ours
+    lines = [
+        f"=== {conversation.name}, {verdict.provider.name}, {verdict.reactor}",
+        conversation.about,
+        *(f"  !! {complaint}" for complaint in verdict.complaints),
+    ]
+    if conversation.races:
+        lines.append(
+            f"  TCP may end in several ways: {conversation.races}. It was played {len(verdict.tcp)} times."
+        )
+    tcp = _closest(verdict)
+    for end in ours.entries:
+        lines += ["", *_beside(f"{end} over tcp", f"{end} over {verdict.provider.name}", tcp, ours, end)]
+    for end, log in ours.logs.items():
+        if log and logs:
+            lines += ["", f"  the {end}'s log over {verdict.provider.name}:"]
+            lines += [f"    {line}" for line in _printable(log).splitlines()[-_LOG_LINES:]]
+    return "\n".join([*lines, "", f"  to repeat it: {command(verdict)}", ""])
+
+
+def _printable(text: str) -> str:
+    return "".join(each if each.isprintable() or each == "\n" else "?" for each in text)
+
+
+def _closest(verdict: Verdict) -> Performance:
+    """Of TCP's performances the one that is most like ours."""
+    ours = {end: [each.calls for each in view.connections] for end, view in verdict.ours.views.items()}
+
+    def likeness(tcp: Performance) -> int:
+        return sum(
+            [each.calls for each in view.connections] == ours.get(end) for end, view in tcp.views.items()
+        )
+
+    return max(verdict.tcp, key=likeness)
+
+
+def _beside(left: str, right: str, tcp: Performance, ours: Performance, end: str) -> Iterator[str]:
+    """Two transcripts of one end: what is of one kind in one line, with a mark where it differs."""
+    theirs, mine = (sorted(each.entries.get(end, ()), key=_connection) for each in (tcp, ours))
+    texts = (list(_told(theirs)), list(_told(mine)))
+    matcher = SequenceMatcher(None, [*map(_kind, theirs)], [*map(_kind, mine)], autojunk=False)
+    yield _row(" ", left, right)
+    for tag, a, b, c, d in matcher.get_opcodes():
+        if tag == "equal":
+            for one, other in zip(range(a, b), range(c, d), strict=True):
+                isSame = _isVarying(theirs[one]) or theirs[one].about == mine[other].about
+                yield _row(" " if isSame else "|", texts[0][one], texts[1][other])
+        else:
+            yield from (_row("|", text, "") for text in texts[0][a:b])
+            yield from (_row("|", "", text) for text in texts[1][c:d])
+
+
+def _row(mark: str, left: str, right: str) -> str:
+    return f"  {left[:_WIDTH]:{_WIDTH}} {mark} {right[:_WIDTH]}".rstrip()
+
+
+def _connection(entry: Entry) -> int:
+    """Where an entry stands: behind those of the connections before it, since these go on as they please."""
+    return sys.maxsize if entry.kind == transcript.ENDED else entry.connection
+
+
+def _kind(entry: Entry) -> tuple[int, str, str]:
+    """What entries have in common that stand beside each other."""
+    return entry.connection, entry.kind, entry.about if entry.kind == transcript.DOES else ""
+
+
+def _isVarying(entry: Entry) -> bool:
+    return entry.kind in (transcript.LISTENING, transcript.MADE)
+
+
+def _told(entries: Sequence[Entry]) -> Iterator[str]:
+    """Each entry as text, with seconds since the first."""
+    begun = min((entry.at for entry in entries), default=0.0)
+    for entry in entries:
+        about = f"{entry.bytes:,} bytes" if entry.kind in (transcript.DATA, transcript.WROTE) else entry.about
+        number = "" if entry.connection in (PROCESS, 0) else f"#{entry.connection} "
+        yield f"{entry.at - begun:8.3f}  {number}{entry.kind} {about}"
+
+
+# Results
+
+
+def results(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """A run, for programs."""
+    return {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "python": ".".join(map(str, sys.version_info[:3])),
+        "twisted": version("Twisted"),
+        "conversations": [
+            {
+                "conversation": verdict.conversation.name,
+                "route": verdict.provider.name,
+                "reactor": verdict.reactor,
+                "outcome": "passed" if verdict.passed else "failed",
+                "complaints": [str(complaint) for complaint in verdict.complaints],
+                "seconds": round(verdict.ours.seconds, 3),
+                "tcp": sorted({_views(tcp) for tcp in verdict.tcp}),
+                "ours": _views(verdict.ours),
+            }
+            for verdict in sorted(verdicts, key=_order)
+        ],
+    }
+
+
+def _views(performance: Performance) -> str:
+    return " / ".join(f"{end}: {view}" for end, view in sorted(performance.views.items()))
+
+
+def _order(verdict: Verdict) -> tuple[str, str, str]:
+    return verdict.conversation.name, verdict.provider.name, verdict.reactor
+
+
+# Tables
+
+
+def table(verdicts: Sequence[Verdict]) -> str:
+    """Markdown: for each chapter its conversations, and on which reactors each route keeps them."""
+    routes = list(dict.fromkeys(verdict.provider.name for verdict in sorted(verdicts, key=_order)))
+    lines: list[str] = []
+    for chapter, conversations in CHAPTERS.items():
+        played = [each for each in conversations if any(v.conversation is each for v in verdicts)]
+        if not played:
+            continue
+        lines += [f"### {chapter.capitalize()}", ""]
+        lines += ["| Conversation | " + " | ".join(routes) + " |", "|---|" + "---|" * len(routes)]
+        for each in played:
+            cells = [
+                _cell([v for v in verdicts if v.conversation is each and v.provider.name == r])
+                for r in routes
+            ]
+            lines.append(f"| **{each.name}**<br>{each.about} | " + " | ".join(cells) + " |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _cell(verdicts: Sequence[Verdict]) -> str:
+    passed = [verdict.reactor for verdict in verdicts if verdict.passed]
+    failed = [verdict.reactor for verdict in verdicts if not verdict.passed]
+    parts = [", ".join(passed)] if passed else []
+    if failed:
+        parts.append(f"**not as over TCP:** {', '.join(failed)}")
+    return "; ".join(parts) or "-"
+
+
+def differences(conversations: Sequence[Conversation]) -> str:
+    """Markdown: what routes cannot keep, by reason."""
+    found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for conversation in conversations:
+        for each in conversation.unlike:
+            names = found.setdefault((each.why, each.routes), [])
+            if conversation.name not in names:
+                names.append(conversation.name)
+    lines = ["| Where | What is not the same, and why | Conversations |", "|---|---|---|"]
+    for (why, routes), names in found.items():
+        lines.append(f"| {', '.join(routes)} | {why[0].upper()}{why[1:]}. | {', '.join(names)} |")
+    return "\n".join([*lines, ""])
+
+
+def replaceIn(page: Path, what: str, text: str) -> None:
+    """
+    Put a text between its marks on a page.
+
+    @raise ValueError: the page has no such marks.
+    """
+    begin, end = BEGIN.format(what), END.format(what)
+    before, found, rest = page.read_text().partition(begin)
+    _, foundEnd, after = rest.partition(end)
+    if not found or not foundEnd:
+        raise ValueError(f"{page} has no place for {what}")
+    page.write_text(f"{before}{begin}\n\n{text}\n{end}{after}")

@@ -1,0 +1,226 @@
+"""
+Scripts: in a few words, what one end of a conversation does and when.
+
+A line begins with an occasion; steps follow, separated by semicolons::
+
+    made: write 300kB; lose
+    heard 5: pause; wait 64; resume
+    lost: stop
+
+Steps run in their order and inside the call that was the occasion, up to the first that waits. A script that
+says nothing of C{lost} (or of C{failed}) stops its reactor then, as ordinary programs do. One that mentions
+C{read-lost} or C{write-lost} plays a protocol that provides C{IHalfCloseableProtocol}.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Union
+
+Value = Union[int, float, str]
+
+OCCASIONS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "made": "`connectionMade` is called",
+        "data": "`dataReceived` is called, each time",
+        "heard SIZE": "that many bytes have come in all, once",
+        "read-lost": "`readConnectionLost` is called",
+        "write-lost": "`writeConnectionLost` is called",
+        "lost": "`connectionLost` is called",
+        "failed": "the endpoint's `connect` fails",
+    }
+)
+"""When an end may act."""
+
+STEPS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "write SIZE": "one `transport.write` of the next bytes of this end's text",
+        "write SIZE by SIZE": "the same in many writes of the second size, all in this turn",
+        "sequence SIZE by SIZE": "the same by one `transport.writeSequence`",
+        "trickle SIZE by SIZE every SECONDS": "the same, a write at a time; waits until all is written",
+        "push SIZE": "register a push producer of that much; the cue `sent` comes when it is unregistered",
+        "pull SIZE": "the same with a pull producer",
+        "file SIZE": "the same with `twisted.protocols.basic.FileSender`",
+        "hold": "register a push producer that never writes",
+        "release": "unregister that producer",
+        "lose": "`transport.loseConnection`",
+        "half": "`transport.loseWriteConnection`",
+        "abort": "`transport.abortConnection`",
+        "pause": "`transport.pauseProducing`",
+        "resume": "`transport.resumeProducing`",
+        "slowly SECONDS": "from now on pause that long after each `dataReceived`",
+        "raise": "raise an exception, as a program does that has a mistake",
+        "turn": "wait until the reactor has read and written once",
+        "settle": "wait until all that is under way has surely arrived",
+        "wait SECONDS": "wait",
+        "await WORD": "wait for a cue, of this end or of the other; `peer-ended` comes by itself",
+        "cue WORD": "give the other end a cue",
+        "block SECONDS": "`time.sleep`: the reactor does nothing",
+        "freeze SECONDS": "SIGSTOP to this process, and SIGCONT so much later",
+        "again": "connect once more, in 10 ms",
+        "again until COUNT": "the same at once, unless so many connections have been begun",
+        "close-port": "`stopListening`; the cue `closed` goes to the other end",
+        "fork SECONDS": "`os.fork`, with a child that does nothing and ends so much later",
+        "stop": "`reactor.stop`",
+        "stop after COUNT": "the same when so many connections have been lost",
+        "term": "SIGTERM to this process",
+        "kill": "SIGKILL to this process",
+        "exit": "`os._exit`",
+    }
+)
+"""All that an end can do."""
+
+LEAVES: Final = frozenset(("lose", "abort", "raise", "stop", "term", "kill", "exit"))
+"""Steps after which an end hears nothing more."""
+
+_UNITS: Final = {"": 1, "kB": 1000, "MB": 1_000_000}
+_SIZE: Final = re.compile(r"(\d+)(kB|MB)?")
+_WORD: Final = re.compile(r"[a-z]+(-[a-z]+)*")
+
+
+class ScriptError(ValueError):
+    """A script says something that cannot be played."""
+
+
+def size(text: str) -> int:
+    """How many bytes C{5}, C{300kB} or C{5MB} are."""
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no size: 5, 300kB, 5MB")
+    return int(found[1]) * _UNITS[found[2] or ""]
+
+
+def _word(text: str) -> str:
+    if _WORD.fullmatch(text) is None:
+        raise ValueError(f"{text!r} is no word")
+    return text
+
+
+_VALUES: Final[dict[str, Callable[[str], Value]]] = {
+    "SIZE": size,
+    "SECONDS": float,
+    "COUNT": int,
+    "WORD": _word,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """
+    One thing that an end does.
+
+    @ivar name: the words of the step that are always the same, such as C{"write by"}.
+    @ivar values: the others: bytes, seconds, words.
+    @ivar text: the step as it stands in the script.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """
+    What an end does on one occasion.
+
+    @ivar occasion: one of L{OCCASIONS}, without its size.
+    @ivar size: bytes that must have come, for C{heard}.
+    """
+
+    occasion: str
+    size: int
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What one end does, on all occasions."""
+
+    rules: tuple[Rule, ...]
+
+    def on(self, occasion: str) -> tuple[Step, ...]:
+        """The steps for an occasion other than C{heard}."""
+        return tuple(step for rule in self.rules if rule.occasion == occasion for step in rule.steps)
+
+    @property
+    def hearings(self) -> tuple[Rule, ...]:
+        """The rules for C{heard}, by their sizes."""
+        return tuple(sorted((r for r in self.rules if r.occasion == "heard"), key=lambda rule: rule.size))
+
+    @property
+    def enough(self) -> int | None:
+        """
+        The bytes on which the end takes its leave, or None if it never does so on hearing something.
+
+        How much comes together with these is chance.
+        """
+        heard = [rule for rule in self.rules if rule.occasion in ("heard", "data")]
+        return min(
+            (max(rule.size, 1) for rule in heard if any(s.name in LEAVES for s in rule.steps)), default=None
+        )
+
+    @property
+    def knowsHalves(self) -> bool:
+        """Whether the protocol provides C{IHalfCloseableProtocol}."""
+        return any(rule.occasion in ("read-lost", "write-lost") for rule in self.rules)
+
+
+def parse(text: str) -> Script:
+    """
+    Read a script.
+
+    @raise ScriptError: it cannot be played; the message has the line.
+    """
+    rules = [_rule(line) for line in map(str.strip, text.splitlines()) if line]
+    named = {rule.occasion for rule in rules}
+    rules += [Rule(each, 0, (Step("stop", (), "stop"),)) for each in ("lost", "failed") if each not in named]
+    return Script(tuple(rules))
+
+
+def _rule(line: str) -> Rule:
+    occasion, colon, steps = line.partition(":")
+    if not colon:
+        raise ScriptError(f"{line!r} has no occasion: {', '.join(OCCASIONS)}")
+    name, values = _matched(occasion, OCCASIONS, line)
+    threshold = int(values[0]) if values else 0
+    return Rule(
+        name, threshold, tuple(_step(each.strip(), line) for each in steps.split(";") if each.strip())
+    )
+
+
+def _step(text: str, line: str) -> Step:
+    name, values = _matched(text, STEPS, line)
+    return Step(name, values, text)
+
+
+def _matched(text: str, forms: Mapping[str, str], line: str) -> tuple[str, tuple[Value, ...]]:
+    """The form that some words have, by its constant words, and the values of the others."""
+    words = text.split()
+    for form in forms:
+        places = form.split()
+        if len(places) == len(words) and all(
+            place.isupper() or place == word for place, word in zip(places, words, strict=True)
+        ):
+            try:
+                return _constant(form), tuple(_taken(places, words))
+            except ValueError as error:
+                raise ScriptError(f"{line!r}: {error}") from error
+    raise ScriptError(f"{line!r}: {text!r} is none of: {'; '.join(forms)}")
+
+
+def _constant(form: str) -> str:
+    return " ".join(word for word in form.split() if not word.isupper())
+
+
+def _taken(places: list[str], words: list[str]) -> Iterator[Value]:
+    for place, word in zip(places, words, strict=True):
+        if place.isupper():
+            yield _VALUES[place](word)
+
+
+STEP_NAMES: Final = tuple(map(_constant, STEPS))
+"""The names of all steps, for who performs them."""

@@ -1,0 +1,431 @@
+"""
+The stage: where a conversation is played, by processes that a nursery forks, in front of somebody who writes
+down everything.
+
+There is no reactor here: a play is one blocking call, and several threads may have one each.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import txrdma
+from txrdma.testing.streams import transcript
+from txrdma.testing.streams.conversation import Conversation, Way
+from txrdma.testing.streams.orders import CLIENT, Order, PROXY, SERVER
+from txrdma.testing.streams.provider import Provider, TCP
+from txrdma.testing.streams.transcript import Entry, joined, PROCESS, View, viewOf
+
+PATIENCE: Final = 20.0
+"""Seconds that a conversation may take beyond what its scripts take of themselves."""
+
+PEER_ENDED: Final = "peer-ended"
+_STARTS: Final = 4
+"""Plays that may be at their beginning at the same time: it is the beginning that wants the processor."""
+
+_START_SECONDS: Final = 10.0
+_SETTLING: Final = 0.3
+_STEP: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Performance:
+    """
+    How a conversation went.
+
+    @ivar entries: what each end saw and did, by C{"client"}, C{"server"} and C{"proxy"}.
+    @ivar logs: what each process wrote on its standard output and error.
+    @ivar seconds: how long it took.
+    """
+
+    conversation: Conversation
+    provider: Provider
+    reactor: str
+    entries: dict[str, list[Entry]]
+    logs: dict[str, str]
+    seconds: float
+
+    @property
+    def views(self) -> dict[str, View]:
+        """What each process saw, without what depends on chance."""
+        return {who: viewOf(entries) for who, entries in self.entries.items()}
+
+    @property
+    def servedBy(self) -> dict[str, Provider]:
+        """Which provider has to serve at each end."""
+        match self.conversation.way:
+            case Way.NEAR_PROXY:
+                return {CLIENT: TCP, SERVER: self.provider}
+            case Way.FAR_PROXY:
+                return {CLIENT: self.provider, SERVER: TCP}
+            case _:
+                return {CLIENT: self.provider, SERVER: self.provider}
+
+
+class Closed(Exception):
+    """The stage is closed: what was being played has no end."""
+
+
+class Stage:
+    """
+    A nursery, and a folder for sockets and logs, for as many plays as are wanted.
+
+    @ivar path: the folder.
+    """
+
+    def __init__(self) -> None:
+        self.path = tempfile.mkdtemp(prefix="txrdma-stage-")
+        self._folder = Path(self.path)
+        self._nursery: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+        self._plays = 0
+        self.isClosed = False
+        self.starts = threading.BoundedSemaphore(_STARTS)
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """End all processes; twice is fine."""
+        atexit.unregister(self.close)
+        self.isClosed = True
+        nursery, self._nursery = self._nursery, None
+        if nursery is not None:
+            assert nursery.stdin is not None
+            nursery.stdin.close()
+            nursery.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def order(self, order: Order) -> None:
+        """Have a process forked."""
+        with self._lock:
+            if self.isClosed:
+                raise Closed
+            if self._nursery is None:
+                self._nursery = subprocess.Popen(
+                    [sys.executable, "-m", "txrdma.testing.streams.nursery", self.path],
+                    stdin=subprocess.PIPE,
+                    cwd=Path(txrdma.__file__).parent.parent,
+                )
+            stdin: Any = self._nursery.stdin
+            stdin.write(order.encode())
+            stdin.flush()
+
+    def folder(self) -> Path:
+        """A new one for a play."""
+        with self._lock:
+            self._plays += 1
+            folder = self._folder / str(self._plays)
+        folder.mkdir()
+        return folder
+
+    def certificate(self) -> str:
+        """The folder with the certificate of all plays with TLS."""
+        from txrdma.testing.streams.certificate import makeCertificate
+
+        folder = self._folder / "certificate"
+        with self._lock:
+            if not folder.exists():
+                folder.mkdir()
+                (folder / "server.pem").write_bytes(makeCertificate())
+        return str(folder)
+
+    def play(self, conversation: Conversation, provider: Provider, reactor: str = "epoll") -> Performance:
+        """
+        Play a conversation; returns when all its processes have ended, or time is up.
+
+        @raise Closed: the stage was closed meanwhile.
+        """
+        folder = self.folder()
+        try:
+            return _Play(self, folder, conversation, provider, reactor).run()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(slots=True)
+class _Process:
+    """
+    One process of a play.
+
+    @ivar pid: 0 before it has said who it is.
+    @ivar cues: what it shall hear as soon as it is there.
+    @ivar isReady: what it has to do at the beginning has been done, or has failed.
+    """
+
+    who: str
+    log: Path
+    pid: int = 0
+    connection: socket.socket | None = None
+    entries: list[Entry] = field(default_factory=list)
+    cues: list[str] = field(default_factory=list)
+    hasEnded: bool = False
+    isReady: bool = False
+
+    @property
+    def isOver(self) -> bool:
+        """It has ended, and all that it has said was heard."""
+        return self.hasEnded and self.connection is None
+
+
+class _Play:
+    """One conversation while it is played."""
+
+    def __init__(
+        self, stage: Stage, folder: Path, conversation: Conversation, provider: Provider, reactor: str
+    ) -> None:
+        self._stage = stage
+        self._folder = folder
+        self._conversation = conversation
+        self._provider = provider
+        self._reactor = reactor
+        self._processes: dict[str, _Process] = {}
+        self._children: list[socket.socket] = []
+        self._selector = selectors.DefaultSelector()
+        self._timers: list[tuple[float, Callable[[], None]]] = []
+
+    def run(self) -> Performance:
+        """Play it."""
+        begun = time.monotonic()
+        patience = self._provider.patience
+        with ExitStack() as stack:
+            stack.callback(self._close)
+            self._listener = socket.socket(socket.AF_UNIX)
+            stack.enter_context(self._listener)
+            self._listener.bind(str(self._folder / "stage"))
+            self._listener.listen()
+            self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+            self._starting = stack.enter_context(_Turn(self._stage.starts))
+            self._timers.append((time.monotonic() + _START_SECONDS * patience, self._starting.end))
+            deadline = time.monotonic() + (self._conversation.seconds + PATIENCE) * patience
+            self._start(SERVER if self._conversation.server else CLIENT)
+            while not self._isOver():
+                if time.monotonic() > deadline:
+                    self._outOfTime()
+                    break
+                self._turn()
+        logs = {each.who: _text(each.log) for each in self._processes.values()}
+        entries = {each.who: _inOrder(each.entries) for each in self._processes.values()}
+        seconds = time.monotonic() - begun
+        return Performance(self._conversation, self._provider, self._reactor, entries, logs, seconds)
+
+    def _isOver(self) -> bool:
+        ends = [self._processes.get(CLIENT)]
+        if self._conversation.server:
+            ends.append(self._processes.get(SERVER))
+        isOver = all(each is not None and each.isOver for each in ends)
+        proxy = self._processes.get(PROXY)
+        if isOver and proxy is not None and not proxy.isOver:
+            self._signal(proxy, signal.SIGTERM)
+            return False
+        # A server that cannot listen has no client.
+        server = self._processes.get(SERVER)
+        return isOver or (server is not None and server.isOver and CLIENT not in self._processes)
+
+    def _turn(self) -> None:
+        for key, _ in self._selector.select(_STEP):
+            key.data()
+        if self._stage.isClosed:
+            raise Closed
+        now = time.monotonic()
+        due = [call for at, call in self._timers if at <= now]
+        self._timers = [(at, call) for at, call in self._timers if at > now]
+        for call in due:
+            call()
+
+    # Processes
+
+    def _start(self, who: str, port: str = "0") -> None:
+        """Have a process forked, which connects to that port if it connects."""
+        conversation, provider = self._conversation, self._provider
+        near, far = provider, provider  # between the client and what it connects to, and behind that
+        if conversation.way is Way.NEAR_PROXY:
+            near = TCP
+        elif conversation.way is Way.FAR_PROXY:
+            far = TCP
+        log = self._folder / f"{who}.log"
+        self._processes[who] = _Process(who, log)
+        isSecret = conversation.way is Way.TLS
+        order = Order(
+            who,
+            str(self._folder / "stage"),
+            str(log),
+            self._reactor,
+            listen={SERVER: far.listen, PROXY: near.listen}.get(who, ""),
+            connect={CLIENT: near.connect, PROXY: far.connect}.get(who, "").format(port=port),
+            script={CLIENT: conversation.client, SERVER: conversation.server}.get(who, ""),
+            tls=self._stage.certificate() if isSecret else "",
+            imports=provider.imports,
+            settling=_SETTLING * provider.patience,
+        )
+        self._stage.order(order)
+
+    def _listens(self, process: _Process, port: str) -> None:
+        """A process has a port: whoever connects to it can start."""
+        hasProxy = self._conversation.way in (Way.NEAR_PROXY, Way.FAR_PROXY)
+        self._start(PROXY if process.who == SERVER and hasProxy else CLIENT, port)
+
+    def _signal(self, process: _Process, number: int) -> None:
+        if process.pid and not process.hasEnded:
+            try:
+                os.kill(process.pid, number)
+            except ProcessLookupError:
+                pass  # it has ended, and the nursery has not yet told so
+
+    def _outOfTime(self) -> None:
+        for process in self._processes.values():
+            if not process.isOver:
+                process.entries.append(
+                    Entry(time.monotonic(), PROCESS, transcript.ENDED, transcript.OUT_OF_TIME)
+                )
+
+    def _close(self) -> None:
+        for process in self._processes.values():
+            self._signal(process, signal.SIGKILL)
+            if process.connection is not None:
+                process.connection.close()
+        for child in self._children:
+            child.close()
+        self._selector.close()
+
+    # What processes say
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        lines = _Lines(connection)
+        self._selector.register(connection, selectors.EVENT_READ, lambda: self._read(lines))
+
+    def _read(self, lines: _Lines) -> None:
+        for line in lines.read():
+            self._heard(lines, Entry.decode(line))
+        if lines.isOver:
+            self._selector.unregister(lines.connection)
+            lines.connection.close()
+            if lines.process is not None:
+                lines.process.connection = None
+
+    def _heard(self, lines: _Lines, entry: Entry) -> None:
+        if entry.kind == transcript.HELLO:
+            who, pid = entry.about.split()
+            process = self._processes[who]
+            process.pid, process.connection, lines.process = int(pid), lines.connection, process
+            for cue in process.cues:
+                self._give(process, cue)
+        elif entry.kind == transcript.CHILD:
+            self._children.append(lines.connection)
+        elif entry.kind == transcript.ENDED:
+            who, _, how = entry.about.partition(" ")
+            self._ended(self._processes[who], Entry(entry.at, PROCESS, transcript.ENDED, how))
+        elif lines.process is not None:
+            lines.process.entries.append(entry)
+            self._happened(lines.process, entry)
+
+    def _ended(self, process: _Process, entry: Entry) -> None:
+        # What it said last may still be on its way; it stands before its end all the same.
+        process.hasEnded = True
+        process.entries.append(entry)
+        self._ready(process)
+        self._cue(process, PEER_ENDED)
+
+    def _happened(self, process: _Process, entry: Entry) -> None:
+        if entry.kind == transcript.LISTENING:
+            self._listens(process, entry.about)
+        elif entry.kind == transcript.CUE:
+            self._cue(process, entry.about)
+        elif entry.kind == transcript.FREEZES:
+            wake = time.monotonic() + float(entry.about)
+            self._timers.append((wake, lambda: self._signal(process, signal.SIGCONT)))
+        elif entry.kind in (transcript.MADE, transcript.FAILED):
+            self._ready(process)
+
+    def _ready(self, process: _Process) -> None:
+        process.isReady = True
+        if all(each.isReady for each in self._processes.values() if each.who != PROXY):
+            if CLIENT in self._processes:
+                self._starting.end()
+
+    def _cue(self, giver: _Process, name: str) -> None:
+        """Pass a cue on to the other end."""
+        other = self._processes.get(CLIENT if giver.who == SERVER else SERVER)
+        if giver.who == PROXY or other is None:
+            return
+        if other.pid:
+            self._give(other, name)
+        else:
+            other.cues.append(name)
+
+    @staticmethod
+    def _give(process: _Process, cue: str) -> None:
+        if process.connection is not None:
+            try:
+                process.connection.sendall(cue.encode() + b"\n")
+            except OSError:
+                pass  # it has ended
+
+
+class _Turn:
+    """A turn of a semaphore that can be ended early."""
+
+    def __init__(self, semaphore: threading.BoundedSemaphore) -> None:
+        self._semaphore = semaphore
+        self._isOver = False
+
+    def __enter__(self) -> _Turn:
+        self._semaphore.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Let the next one have it; twice is fine."""
+        if not self._isOver:
+            self._isOver = True
+            self._semaphore.release()
+
+
+class _Lines:
+    """
+    What one process sends, by lines.
+
+    @ivar process: who it is, as soon as it has said so.
+    @ivar isOver: there is no more.
+    """
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.process: _Process | None = None
+        self.isOver = False
+        self._read = b""
+
+    def read(self) -> list[bytes]:
+        """Lines that have come; what a process has not finished when it was killed is not one."""
+        try:
+            data = self.connection.recv(65_536)
+        except OSError:
+            data = b""
+        self.isOver = not data
+        *lines, self._read = (self._read + data).split(b"\n")
+        return lines
+
+
+def _inOrder(entries: list[Entry]) -> list[Entry]:
+    """As it happened: how a process ended may be known before all that it said has been read."""
+    return list(joined(sorted(entries, key=lambda entry: entry.at)))
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace") if path.exists() else ""

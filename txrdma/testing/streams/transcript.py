@@ -1,0 +1,168 @@
+"""
+What an end of a conversation saw and did, in order: lines that a player writes, and entries that are judged.
+
+A line is written with one system call, so that it is there however the player ends::
+
+    12.345678 0 data 300000 1a2b3c4d
+
+These are seconds of the monotonic clock, which all processes of a host share; the number of the connection,
+or a hyphen where it is about the process itself; what happened; and more about that.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+PROCESS: Final = -1
+"""Stands for the process itself where there could be the number of a connection."""
+
+MADE, DATA, READ_LOST, WRITE_LOST, LOST = "made", "data", "read-lost", "write-lost", "lost"
+"""Calls of a protocol. C{made} says which transport serves; C{data} how many bytes came, and their CRC-32."""
+
+FAILED, LISTENING = "failed", "listening"
+"""An endpoint's answer: the class of an error, or the port."""
+
+PRODUCER_STOPPED, PRODUCER_PAUSED, PRODUCER_RESUMED = "stop-producing", "pause-producing", "resume-producing"
+"""Calls of a producer that a script has registered."""
+
+DOES, CUE, FREEZES, WROTE = "does", "cue", "freezes", "wrote"
+"""What an end does by itself: a step, and how many bytes it has written in all."""
+
+LOGGED = "logged"
+"""An error went to the log; its text."""
+
+BROKEN = "broken"
+"""A rule that transports have to keep was broken, as far as the player could see it; in words."""
+
+HELLO, RUNS, CHILD, ENDED = "hello", "runs", "child", "ended"
+"""Of processes: a player and its PID, the class of its reactor, a child that it forked, how it ended."""
+
+OUT_OF_TIME = "out of time"
+"""The stage has ended the process, since it should have ended by itself long before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """
+    One thing that happened.
+
+    @ivar at: seconds of the monotonic clock.
+    @ivar connection: which one of the process, from 0; or L{PROCESS}.
+    @ivar kind: one of the words above.
+    @ivar about: more, as text.
+    @ivar since: of data that came in several calls, when the first did.
+    """
+
+    at: float
+    connection: int
+    kind: str
+    about: str = ""
+    since: float = 0.0
+
+    def encode(self) -> bytes:
+        """The entry as a line."""
+        connection = "-" if self.connection == PROCESS else str(self.connection)
+        return f"{self.at:.6f} {connection} {self.kind} {' '.join(self.about.split())}\n".encode()
+
+    @classmethod
+    def decode(cls, line: bytes) -> Entry:
+        """The entry that a line, without its end, stands for."""
+        at, connection, kind, about = line.decode().split(" ", 3)
+        return cls(float(at), PROCESS if connection == "-" else int(connection), kind, about, float(at))
+
+    @property
+    def bytes(self) -> int:
+        """Of C{data} and C{wrote}: how many there were in all."""
+        return int(self.about.split()[0])
+
+
+def joined(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """The same, with data that came in several calls, and writes in a row, as one entry each."""
+    before: Entry | None = None
+    for entry in entries:
+        if before is not None:
+            if entry.kind in (DATA, WROTE) and _place(entry) == _place(before):
+                entry = Entry(entry.at, entry.connection, entry.kind, entry.about, before.since)
+            else:
+                yield before
+        before = entry
+    if before is not None:
+        yield before
+
+
+def _place(entry: Entry) -> tuple[int, str]:
+    return entry.connection, entry.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """
+    What the protocol of one connection saw, without what depends on chance.
+
+    @ivar calls: the calls other than C{dataReceived}, such as C{"lost ConnectionDone"}.
+    @ivar heard: bytes that came.
+    @ivar lasted: seconds from C{connectionMade} to C{connectionLost}; None when that was not called.
+    """
+
+    calls: tuple[str, ...]
+    heard: int
+    lasted: float | None
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.calls) or 'nothing'}; {self.heard:,} bytes heard"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """
+    What one process saw.
+
+    @ivar connections: in the order in which they began.
+    @ivar failures: classes of errors with which connecting has failed.
+    @ivar errors: texts of errors that it has logged.
+    @ivar ended: how the process ended, such as C{"exit 0"}.
+    @ivar lasted: seconds from its beginning to its end.
+    """
+
+    connections: tuple[Seen, ...]
+    failures: tuple[str, ...]
+    errors: tuple[str, ...]
+    ended: str
+    lasted: float
+
+    def __str__(self) -> str:
+        counts = Counter(map(str, self.connections))
+        parts = [f"{count} times {each}" if count > 1 else each for each, count in counts.items()]
+        parts += [f"connecting failed: {each}" for each in self.failures]
+        return "; then ".join(parts or ["no connection"]) + f"; {self.ended}"
+
+
+_COMPARED: Final = (MADE, READ_LOST, WRITE_LOST, LOST, PRODUCER_STOPPED, PRODUCER_PAUSED, PRODUCER_RESUMED)
+_WITH_REASON: Final = (LOST,)
+
+
+def viewOf(entries: Sequence[Entry]) -> View:
+    """What the process with these entries saw."""
+    numbers = sorted({entry.connection for entry in entries if entry.connection != PROCESS})
+    return View(
+        tuple(_seen([entry for entry in entries if entry.connection == number]) for number in numbers),
+        tuple(entry.about for entry in entries if entry.kind == FAILED),
+        tuple(entry.about for entry in entries if entry.kind == LOGGED),
+        next((entry.about for entry in entries if entry.kind == ENDED), "no end"),
+        entries[-1].at - entries[0].at if entries else 0.0,
+    )
+
+
+def _seen(entries: Sequence[Entry]) -> Seen:
+    calls = tuple(
+        f"{entry.kind} {entry.about}" if entry.kind in _WITH_REASON else entry.kind
+        for entry in entries
+        if entry.kind in _COMPARED
+    )
+    begun = next((entry.at for entry in entries if entry.kind == MADE), 0.0)
+    over = next((entry.at for entry in entries if entry.kind == LOST), None)
+    heard = max((entry.bytes for entry in entries if entry.kind == DATA), default=0)
+    return Seen(calls, heard, None if over is None else over - begun)
