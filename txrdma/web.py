@@ -17,7 +17,8 @@ from twisted.web.client import BrowserLikePolicyForHTTPS, URI
 from twisted.web.error import SchemeNotSupported
 from twisted.web.iweb import IAgentEndpointFactory, IPolicyForHTTPS
 
-from txrdma.smc.endpoints import Options, SMCClientEndpoint
+from txrdma.smc.endpoints import SMCClientEndpoint
+from txrdma.smc.options import Options
 
 
 @implementer(IAgentEndpointFactory)

@@ -36,7 +36,7 @@ class CommandOptions(TellingOptions):
 
 
 def flat(answers: Sequence[Answer]) -> list[dict[str, object]]:
-    """One entry for each connection, or for a process that did not answer."""
+    """One entry for each connection and silent peer, or for a process that did not answer."""
     entries: list[dict[str, object]] = []
     for answer in answers:
         if answer.error:
@@ -44,6 +44,7 @@ def flat(answers: Sequence[Answer]) -> list[dict[str, object]]:
         entries.extend(
             {"pid": answer.pid, "command": answer.command, **connection} for connection in answer.connections
         )
+        entries.extend({"pid": answer.pid, "command": answer.command, **peer} for peer in answer.silent)
     return entries
 
 
@@ -73,6 +74,11 @@ def connectionsTable(entries: Sequence[dict[str, Any]]) -> Table:
     for entry in entries:
         if "error" in entry:
             table.add_row(str(entry["pid"]), escape(entry["error"]))
+            continue
+        if "mode" not in entry:
+            process = lines(entry["pid"], " ".join(entry["command"][1:])[:40])
+            told = f"no answer: not asked for {entry['seconds']:.0f} s more"
+            table.add_row(*map(escape, (process, f"to {entry['peer']}", "TCP", told)))
             continue
         mode, reason, diagnosis = entry.get("mode"), entry.get("fallbackReason"), entry.get("peerDiagnosis")
         cells = (

@@ -78,7 +78,7 @@ class Diagnosis(Code):
     MEM = 0x01010000
     """No memory, or no buffer."""
     TIMEOUT_CL = 0x02010000
-    """No CONFIRM LINK in time."""
+    """No CLC message or CONFIRM LINK in time."""
     TIMEOUT_AL = 0x02020000
     """No ADD LINK in time."""
     CNFERR = 0x03000000

@@ -1,5 +1,5 @@
 """
-How a connection ends: done writing, closed, aborted, by either end, in any order.
+How a connection ends: done writing, closed, aborted, lost, by either end, in any order.
 
 Follows RFC 7609, 4.8; names and numbers of states are Linux's. Some of these hide a difference that the next
 step depends on (has the application closed, or only stopped writing?); it stands in brackets here::
@@ -8,6 +8,10 @@ step depends on (has the application closed, or only stopped writing?); it stand
     closing.established()
     ...
     for event in closing.events():      # after each call: Send, ReadEnded, Ended, Released
+
+Two rules are TCP's. An application that closes hears so when the peer has its bytes, not before
+(L{Closing.delivered}). And what the peer does, or its death, or the link's, takes effect behind the bytes
+that have arrived: those are read first (L{Closing.drained}).
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from automat import TypeMachineBuilder
 from txrdma.smc.cdc import StateFlags
 
 LINGER_TIMEOUT = 60.0
-"""Seconds to wait for the peer's part of a close, once nobody here is interested, before C{expired()}."""
+"""Seconds to wait for the peer's part of a close, once the application is gone, before C{expired()}."""
 
 
 class State(IntEnum):
@@ -97,8 +101,14 @@ class Inputs(Protocol):
     def close(self) -> None:
         """The application has closed, and all that it wrote is sent."""
 
+    def delivered(self) -> None:
+        """The peer has all that was sent, the flags of the end included."""
+
+    def readUp(self) -> None:
+        """All that came before the end from outside is read."""
+
     def abort(self) -> None:
-        """The application doesn't want to wait, or left data unread."""
+        """The application doesn't want to wait."""
 
     def fail(self) -> None:
         """The peer breaks the rules."""
@@ -120,13 +130,17 @@ class Inputs(Protocol):
 
 
 class _Core:
-    """What transitions act on."""
+    """
+    What transitions act on.
+
+    @ivar behind: what is told when all that has arrived is read: an end of file (None), then a last word.
+    """
 
     def __init__(self) -> None:
         self.place = _INIT
         self.flags = StateFlags(0)
         self.pending: list[Event] = []
-        self.readEnding = False
+        self.behind: list[Ending | None] = []
         self.over = False
 
     def _send(self, flag: StateFlags) -> None:
@@ -143,10 +157,23 @@ class _Core:
         self._send(StateFlags.ABNORMAL_CLOSE)
 
     def endOfData(self) -> None:
-        self.readEnding = True
+        self.behind.append(None)
+
+    def resetLast(self) -> None:
+        self.behind.append(Ending.RESET)
+
+    def lostLast(self) -> None:
+        self.behind.append(Ending.LOST)
+
+    def lastWord(self) -> None:
+        """What ended the connection from outside, unless that is told already."""
+        for how in self.behind:
+            if how is not None:
+                self._tell(how)
+                break
 
     def _tell(self, how: Ending) -> None:
-        self.readEnding = False
+        self.behind.clear()
         if not self.over:
             self.over = True
             self.pending.append(Ended(how))
@@ -156,9 +183,6 @@ class _Core:
 
     def aborted(self) -> None:
         self._tell(Ending.ABORTED)
-
-    def reset(self) -> None:
-        self._tell(Ending.RESET)
 
     def broken(self) -> None:
         self._tell(Ending.BROKEN)
@@ -186,12 +210,13 @@ _APP2_CLOSED = "APPCLOSEWAIT2 (peer closed)"
 _APPFIN = "APPFINCLOSEWAIT"  # we are done writing, then the peer closed
 _PEERFIN = "PEERFINCLOSEWAIT"  # the peer is done writing, then the application closed
 _PEERABORT = "PEERABORTWAIT"
-_PROCESSABORT = "PROCESSABORT"
+_PROCESSABORT = "PROCESSABORT"  # aborted by the peer, or without a link: what came before is read
+_PROCESSABORT_DONE = "PROCESSABORT (peer done writing)"
 _CLOSED = "CLOSED"
 
 _PLACES = (
     *(_INIT, _ACTIVE, _PEER1, _PEER1_CLOSED, _PEER2, _PEER2_CLOSED, _APP1, _APP1_CLOSED, _APP2),
-    *(_APP2_CLOSED, _APPFIN, _PEERFIN, _PEERABORT, _PROCESSABORT, _CLOSED),
+    *(_APP2_CLOSED, _APPFIN, _PEERFIN, _PEERABORT, _PROCESSABORT, _PROCESSABORT_DONE, _CLOSED),
 )
 
 _In = Inputs
@@ -205,29 +230,31 @@ _NORMAL: tuple[_Row, ...] = (
     (_INIT, _In.peerDoneWriting, _APP1, (_Do.endOfData,)),
     (_INIT, _In.peerClosed, _APP1_CLOSED, (_Do.endOfData,)),
     (_ACTIVE, _In.doneWriting, _PEER1, (_Do.sendDone,)),
-    (_ACTIVE, _In.close, _PEER1_CLOSED, (_Do.sendClosed, _Do.done)),
+    (_ACTIVE, _In.close, _PEER1_CLOSED, (_Do.sendClosed,)),
     (_ACTIVE, _In.peerDoneWriting, _APP1, (_Do.endOfData,)),
     (_ACTIVE, _In.peerClosed, _APP1_CLOSED, (_Do.endOfData,)),
     # Active close.
-    (_PEER1, _In.close, _PEER1_CLOSED, (_Do.sendClosed, _Do.done)),
+    (_PEER1, _In.close, _PEER1_CLOSED, (_Do.sendClosed,)),
     (_PEER1, _In.peerDoneWriting, _PEER2, (_Do.endOfData,)),
     (_PEER1, _In.peerClosed, _APPFIN, (_Do.endOfData,)),
     (_PEER1_CLOSED, _In.peerDoneWriting, _PEER2_CLOSED, ()),
-    (_PEER1_CLOSED, _In.peerClosed, _CLOSED, (_Do.release,)),
-    (_PEER2, _In.close, _PEER2_CLOSED, (_Do.sendClosed, _Do.done)),
+    (_PEER1_CLOSED, _In.peerClosed, _CLOSED, (_Do.done, _Do.release)),
+    (_PEER2, _In.close, _PEER2_CLOSED, (_Do.sendClosed,)),
     (_PEER2, _In.peerClosed, _APPFIN, ()),
-    (_PEER2_CLOSED, _In.peerClosed, _CLOSED, (_Do.release,)),
+    (_PEER2_CLOSED, _In.peerClosed, _CLOSED, (_Do.done, _Do.release)),
     (_APPFIN, _In.close, _CLOSED, (_Do.sendClosed, _Do.done, _Do.release)),
     # Passive close.
     (_APP1, _In.doneWriting, _APP2, (_Do.sendDone,)),
-    (_APP1, _In.close, _PEERFIN, (_Do.sendClosed, _Do.done)),
+    (_APP1, _In.close, _PEERFIN, (_Do.sendClosed,)),
     (_APP1, _In.peerClosed, _APP1_CLOSED, ()),
     (_APP1_CLOSED, _In.doneWriting, _APP2_CLOSED, (_Do.sendDone,)),
     (_APP1_CLOSED, _In.close, _CLOSED, (_Do.sendClosed, _Do.done, _Do.release)),
-    (_APP2, _In.close, _PEERFIN, (_Do.sendClosed, _Do.done)),
+    (_APP2, _In.close, _PEERFIN, (_Do.sendClosed,)),
     (_APP2, _In.peerClosed, _APP2_CLOSED, ()),
     (_APP2_CLOSED, _In.close, _CLOSED, (_Do.sendClosed, _Do.done, _Do.release)),
-    (_PEERFIN, _In.peerClosed, _CLOSED, (_Do.release,)),
+    (_PEERFIN, _In.peerClosed, _CLOSED, (_Do.done, _Do.release)),
+    # Who closes hears of it when the peer has all.
+    *((here, _In.delivered, here, (_Do.done,)) for here in (_PEER1_CLOSED, _PEER2_CLOSED, _PEERFIN)),
 )
 
 
@@ -239,24 +266,33 @@ def _abnormal() -> Iterator[_Row]:
     for here in (_APP1_CLOSED, _APP2_CLOSED, _APPFIN):
         yield here, _In.abort, _CLOSED, (_Do.sendAbort, _Do.aborted, _Do.release)
         yield here, _In.fail, _CLOSED, (_Do.sendAbort, _Do.broken, _Do.release)
-    # The application is gone, and the peer has been told by "closed".
+    # The application has closed, and the peer is told by "closed"; perhaps it has not got so far.
     for here in (_PEER1_CLOSED, _PEER2_CLOSED, _PEERFIN):
-        yield here, _In.abort, here, ()
-        yield here, _In.fail, _CLOSED, (_Do.abandon,)
-        yield here, _In.peerAborted, _CLOSED, (_Do.release,)
-        yield here, _In.expired, _CLOSED, (_Do.abandon,)
-    for here in (_INIT, _ACTIVE, _APP1, _APP1_CLOSED, _PEER1, _PEER2, _APPFIN):
-        yield here, _In.peerAborted, _PROCESSABORT, (_Do.sendAbort, _Do.reset)
-    # An answer here is more than Linux gives; it spares the peer its wait.
-    for here in (_APP2, _APP2_CLOSED):
-        yield here, _In.peerAborted, _CLOSED, (_Do.sendAbort, _Do.reset, _Do.release)
-    yield _PROCESSABORT, _In.close, _CLOSED, (_Do.release,)
+        yield here, _In.abort, _PEERABORT, (_Do.sendAbort, _Do.aborted)
+        yield here, _In.fail, _CLOSED, (_Do.broken, _Do.abandon)
+        yield here, _In.peerAborted, _CLOSED, (_Do.done, _Do.release)
+        yield here, _In.expired, _CLOSED, (_Do.lost, _Do.abandon)
+    # What comes from outside waits until all is read that came before. An answer to an abort is more than
+    # Linux gives in some of these states; it spares the peer its wait.
+    for here in (_INIT, _ACTIVE, _PEER1):
+        yield here, _In.peerAborted, _PROCESSABORT, (_Do.sendAbort, _Do.resetLast)
+    for here in (_APP1, _APP1_CLOSED, _APP2, _APP2_CLOSED, _PEER2, _APPFIN):
+        yield here, _In.peerAborted, _PROCESSABORT_DONE, (_Do.sendAbort, _Do.resetLast)
+    for here in (_ACTIVE, _PEER1):
+        yield here, _In.groupDied, _PROCESSABORT, (_Do.lostLast,)
+    for here in (_APP1, _APP2, _PEER2):
+        yield here, _In.groupDied, _PROCESSABORT_DONE, (_Do.lostLast,)
+    for here in (_PROCESSABORT, _PROCESSABORT_DONE):
+        yield here, _In.readUp, _CLOSED, (_Do.lastWord, _Do.release)
+        yield here, _In.abort, _CLOSED, (_Do.aborted, _Do.release)
+        yield here, _In.fail, _CLOSED, (_Do.broken, _Do.release)
+    yield _PROCESSABORT, _In.close, _CLOSED, (_Do.lastWord, _Do.release)
+    yield _PROCESSABORT_DONE, _In.close, _CLOSED, (_Do.done, _Do.release)
     yield _PEERABORT, _In.peerAborted, _CLOSED, (_Do.release,)
     yield _PEERABORT, _In.peerClosed, _CLOSED, (_Do.release,)
-    yield _PEERABORT, _In.expired, _CLOSED, (_Do.abandon,)
-    for here in _PLACES:
-        if here != _CLOSED:
-            yield here, _In.groupDied, _CLOSED, (_Do.lost, _Do.release)
+    yield _PEERABORT, _In.expired, _CLOSED, (_Do.lost, _Do.abandon)
+    for here in (_INIT, _PEER1_CLOSED, _PEER2_CLOSED, _PEERFIN, _PEERABORT):
+        yield here, _In.groupDied, _CLOSED, (_Do.lost, _Do.release)
 
 
 _ROWS = (*_NORMAL, *_abnormal())
@@ -335,8 +371,8 @@ class Closing:
 
     @property
     def readEnding(self) -> bool:
-        """The peer writes no more: call C{drained} when all that has arrived is read."""
-        return self._core.readEnding
+        """Something waits behind what has arrived: call C{drained} when all of that is read."""
+        return bool(self._core.behind)
 
     def events(self) -> list[Event]:
         """What to do, once and in order."""
@@ -352,7 +388,20 @@ class Closing:
         self._inputs.doneWriting()
 
     def close(self) -> None:
-        """The application has closed, and all that it wrote is sent. If it left data unread: C{abort}."""
+        """
+        The application has closed, and all that it wrote is sent: L{Ended} follows C{delivered}.
+
+        What it has not read is no matter: Twisted's TCP transports send a FIN ahead of the kernel's reset.
+        """
+        self._inputs.close()
+
+    def delivered(self) -> None:
+        """The peer has all that was sent, the flags included: nothing that happens later can take it away."""
+        self._inputs.delivered()
+
+    def stopped(self) -> None:
+        """The application can't go on: it is told of a loss, its peer of an orderly end, as with TCP."""
+        self._core.lost()
         self._inputs.close()
 
     def abort(self) -> None:
@@ -363,9 +412,15 @@ class Closing:
         """The peer broke the rules."""
         self._inputs.fail()
 
-    def groupDied(self) -> None:
-        """There is no link any more."""
+    def groupDied(self, unread: int) -> None:
+        """
+        There is no link any more.
+
+        @param unread: bytes that have arrived and are not read; they are, before the end is told.
+        """
         self._inputs.groupDied()
+        if not unread:
+            self.drained()
 
     def expired(self) -> None:
         """C{LINGER_TIMEOUT} went by since L{Ended}, without L{Released}."""
@@ -386,16 +441,18 @@ class Closing:
                 self.drained()
 
     def drained(self) -> None:
-        """All that has arrived is read."""
-        if self._core.readEnding:
-            self._core.readEnding = False
-            self._core.pending.append(ReadEnded())
+        """All that has arrived is read: the end of file is told, or the last word; call again for both."""
+        behind = self._core.behind
+        if behind:
+            if behind[0] is None:
+                del behind[0]
+                self._core.pending.append(ReadEnded())
+            else:
+                self._inputs.readUp()
 
     def _heard(self, new: int) -> None:
         if new & StateFlags.ABNORMAL_CLOSE:
             self._inputs.peerAborted()
-            if self._core.place == _PROCESSABORT:
-                self._inputs.close()  # our applications are told, and have no more to do
         elif new & StateFlags.CLOSED:
             self._inputs.peerClosed()
         elif new & StateFlags.DONE_WRITING:

@@ -10,7 +10,7 @@ C{done}: once it is true, what TCP brings is none of their business (but see C{m
                       -> decline(diagnosis, now) -> FellBack                    anywhere before established()
 
 The client's Proposal goes out at once -> Accepted -> confirm(message, now) -> established(). Either side gets
-FellBack when the peer declines, and Failed when the connection is of no use.
+FellBack when the peer declines or does not answer, and Failed when the connection is of no use.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from typing import Protocol, Union
 from automat import TypeMachineBuilder
 
 from txrdma.error import RDMAError, WireError
-from txrdma.iba.types import MTU
+from txrdma.smc._terms import objectionTo, Subnets
 from txrdma.smc.clc import (
     Accept,
     Confirm,
     Decline,
     decode,
     Diagnosis,
+    MAX_LENGTH,
     Message,
     needed,
     Path,
@@ -97,58 +98,6 @@ class Failed:
 Event = Union[Proposed, Accepted, Confirmed, FellBack, ApplicationData, Failed]
 
 
-@dataclass(frozen=True, slots=True)
-class Subnets:
-    """
-    Where our end of the TCP connection lives, for the check that version 1 makes (RFC 7609, 4.3.1).
-
-    @ivar ipv4: the network and the length of its prefix.
-    @ivar ipv6: prefixes, of 16 bytes, and their lengths.
-    """
-
-    ipv4: tuple[int, int] | None = None
-    ipv6: tuple[tuple[bytes, int], ...] = ()
-
-    def shares(self, proposal: Proposal) -> bool:
-        """Whether the client is in a subnet of ours."""
-        if proposal.ipv6Prefixes:
-            return any(
-                _samePrefix(each.prefix, each.length, prefix, length)
-                for each in proposal.ipv6Prefixes
-                for prefix, length in self.ipv6
-            )
-        if self.ipv4 is None:
-            return False
-        network, length = self.ipv4
-        if length != proposal.prefixLength or length > 32:
-            return False
-        return not (network ^ proposal.subnet) >> (32 - length)
-
-
-def _samePrefix(theirs: bytes, theirLength: int, ours: bytes, ourLength: int) -> bool:
-    if theirLength != ourLength or not 0 < ourLength <= 128:
-        return False
-    if theirs[0] == 0xFE and theirs[1] & 0xC0 == 0x80:
-        return False  # everybody is in the link-local subnet
-    return not (int.from_bytes(theirs, "big") ^ int.from_bytes(ours, "big")) >> (128 - ourLength)
-
-
-def _lie(answer: Accept | Confirm) -> Diagnosis | None:
-    """What is wrong with the peer's end of a connection, if anything is."""
-    if answer.version != 1:
-        return Diagnosis.VERSMISMAT
-    end = answer.address + answer.size * answer.index
-    if (
-        not answer.index
-        or not answer.token
-        or not answer.qpn
-        or answer.mtu not in MTU.__members__.values()
-        or end > 1 << 64
-    ):
-        return Diagnosis.CNFERR
-    return None
-
-
 class _Inputs(Protocol):
     """What can happen to a handshake."""
 
@@ -179,6 +128,9 @@ class _Inputs(Protocol):
     def ended(self) -> None:
         """TCP brings nothing more."""
 
+    def withdrawn(self) -> None:
+        """The client that was announced goes on without SMC."""
+
 
 class _Core:
     """
@@ -192,8 +144,9 @@ class _Core:
     @ivar mayCross: CLC of the peer's may be under way, although nobody waits for it.
     """
 
-    def __init__(self, announced: bool) -> None:
+    def __init__(self, announced: bool, peerID: bytes) -> None:
         self.announced = announced
+        self.peerID = peerID
         self.sniffing = not announced
         self.buffer = bytearray()
         self.whole = 0
@@ -239,6 +192,10 @@ class _Core:
         self.finish()
         self.fellBack = True
         self.pending.append(FellBack(reason, peerDiagnosis, self.rest(), outOfSync))
+
+    def giveUp(self, now: float) -> None:
+        """The peer took too long, perhaps only that: it reads our Decline before anything behind it."""
+        self.decline(Decline(self.peerID, Diagnosis.TIMEOUT_CL), now + LATE_DECLINE_TIMEOUT)
 
     def decline(self, decline: Decline, until: float) -> None:
         """TCP it is; until the peer has heard of that it may send more CLC."""
@@ -293,21 +250,25 @@ def _machine(server: bool) -> _Machine:
         else:
             core.fallBack(Diagnosis.PEERNOSMC)
 
-    @sniffing.upon(_Inputs.expired).to(over)
+    @sniffing.upon(_Inputs.expired).to(crossing)
     def silence(inputs: _Inputs, core: _Core, now: float) -> None:
         if core.announced:
-            core.fail(RDMAError("the client announced SMC, but sent no CLC Proposal"))
+            core.giveUp(now)
         else:
             core.fallBack(Diagnosis.PEERNOSMC)
+
+    @sniffing.upon(_Inputs.withdrawn).to(over)
+    def withdrawn(inputs: _Inputs, core: _Core) -> None:
+        core.fallBack(Diagnosis.PEERNOSMC)
 
     @sniffing.upon(_Inputs.ended).to(over)
     def saidLittle(inputs: _Inputs, core: _Core) -> None:
         if not core.announced:
             core.fallBack(Diagnosis.PEERNOSMC)
 
-    @waiting.upon(_Inputs.expired).to(over)
+    @waiting.upon(_Inputs.expired).to(crossing)
     def noReply(inputs: _Inputs, core: _Core, now: float) -> None:
-        core.fail(RDMAError(f"no CLC {'Confirm' if server else 'Accept'} came"))
+        core.giveUp(now)
 
     @waiting.upon(_Inputs.reply).to(linking if server else deciding)
     def reply(inputs: _Inputs, core: _Core) -> None:
@@ -385,6 +346,8 @@ def _machine(server: bool) -> _Machine:
     crossing.upon(_Inputs.ended).to(over)(nothingComes)
     for state in (waiting, deciding, linking, over):
         state.upon(_Inputs.ended).loop().returns(None)
+    for state in (waiting, deciding, linking, crossing, over):
+        state.upon(_Inputs.withdrawn).loop().returns(None)
     for state in (crossing, over):
         # Decisions that took too long.
         state.upon(_Inputs.answer).loop().returns(None)
@@ -403,7 +366,7 @@ class _Handshake:
     _reply: type[Accept] | type[Confirm]
 
     def __init__(self, machine: _Machine, announced: bool, peerID: bytes) -> None:
-        self._core = _Core(announced)
+        self._core = _Core(announced, peerID)
         self._inputs = machine(self._core)
         self._peerID = peerID
 
@@ -414,8 +377,14 @@ class _Handshake:
 
     @property
     def mayCross(self) -> bool:
-        """TCP may begin with CLC that was long under way: L{clc.crossed<txrdma.smc.clc.crossed>} finds it."""
+        """TCP may begin with CLC that was long under way: L{Crossed<txrdma.smc.clc.Crossed>} finds it."""
         return self._core.mayCross
+
+    @property
+    def isFull(self) -> bool:
+        """So much waits for a decision that TCP should bring nothing more for now."""
+        core = self._core
+        return not core.listening and not core.done and len(core.buffer) >= MAX_LENGTH
 
     def deadline(self) -> float | None:
         """When to call C{expired}, if nothing happens before."""
@@ -520,6 +489,10 @@ class ServerHandshake(_Handshake):
         if announced:
             self._core.deadline = now + CLC_TIMEOUT
 
+    def withdrawn(self) -> None:
+        """The client that was announced goes on without SMC, after all, unless it has proposed before."""
+        self._inputs.withdrawn()
+
     def accept(self, message: Accept, now: float) -> None:
         """Answer the Proposal."""
         self._accept = message
@@ -547,7 +520,7 @@ class ServerHandshake(_Handshake):
 
     def _replied(self, message: Accept | Confirm, now: float) -> None:
         assert isinstance(message, Confirm) and self._proposal is not None and self._accept is not None
-        mistake = _lie(message)
+        mistake = objectionTo(message)
         if message.firstContact != self._accept.firstContact:
             mistake = Diagnosis.SYNCERR
         elif message.peerID != self._proposal.peerID:
@@ -578,7 +551,7 @@ class ClientHandshake(_Handshake):
 
     def _replied(self, message: Accept | Confirm, now: float) -> None:
         assert isinstance(message, Accept)
-        mistake = _lie(message)
+        mistake = objectionTo(message)
         if mistake is None:
             self._core.pending.append(Accepted(message))
         else:

@@ -97,6 +97,7 @@ class LinkGroup:
 
     @ivar heard: when the link last brought something: its owner sets it, once per batch, for what it does not
         hand to C{received}.
+    @ivar isWatched: somebody else tells when the peer's process is gone: no need for TEST LINK.
     @ivar connections: by alert token.
     @ivar remote: the peer's end, once it is known.
     @param offersLink: as a server, offer a second link, to be rejected: Linux's version 1 clients wait
@@ -118,6 +119,7 @@ class LinkGroup:
         self.local = local
         self.remote: LinkEnd | None = None
         self.heard = 0.0
+        self.isWatched = False
         self.connections: dict[int, object] = {}
         self._core = core = Core(role is Role.SERVER, local, timing, version)
         core.offersLink = offersLink
@@ -291,15 +293,16 @@ class LinkGroup:
             self.shutdown(now)
 
     def _testTime(self) -> float | None:
-        if self._core.place != "active" or not self._timing.testIdle:
+        if self._core.place != "active" or not self._timing.testIdle or self.isWatched:
             return None
+        timing = self._timing
         if self._testedAt is not None and self.heard <= self._testedAt:
-            return self._testedAt + self._timing.response
-        return self.heard + self._timing.testIdle
+            return min(self._testedAt + timing.testInterval, self.heard + timing.silence)
+        return self.heard + timing.testIdle
 
     def _test(self, now: float) -> None:
-        if self._testedAt is not None and self.heard <= self._testedAt:
-            self._inputs.down("no answer to TEST LINK")
+        if now >= self.heard + self._timing.silence:
+            self._inputs.down("the peer has answered no TEST LINK for too long")
             return
         self._testedAt = now
         self._testData = secrets.token_bytes(16)

@@ -6,7 +6,7 @@ Follows RFC 7609, 4.5.1 to 4.5.4; times are Linux's. L{txrdma.smc._linkgroup} fe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol, Union
@@ -37,6 +37,9 @@ class Timing:
     @ivar response: for the answer to a request.
     @ivar confirmLink: as a client, for the server's CONFIRM LINK.
     @ivar testIdle: after that much silence, see whether somebody is there; 0: never.
+    @ivar testInterval: how often to ask one that does not answer.
+    @ivar silence: a peer that has not answered for so long is dead. A program may be busy for long; this is
+        when TCP's keepalive gives up by Linux's defaults (7200 s, then 9 probes at 75 s).
     @ivar serverIdle: a group without connections lasts that long; clients give it a little more, so that the
         server ends it.
     """
@@ -44,6 +47,8 @@ class Timing:
     response: float = 2.0
     confirmLink: float = 4.0
     testIdle: float = 30.0
+    testInterval: float = 75.0
+    silence: float = 7875.0
     serverIdle: float = 600.0
     clientIdle: float = 610.0
 
@@ -56,23 +61,31 @@ class Role(Enum):
 
 
 class GroupKey(NamedTuple):
-    """What connections have in common that may share a group; C{qpn} counts for clients only."""
+    """
+    What connections have in common that may share a group.
+
+    The rest is what the peer says of itself, so it may be another's: only the same witness makes it the same.
+
+    @ivar witness: what this host's kernel says of the peer: its process, its user, or its TCP address.
+    @ivar qpn: counts for clients only.
+    """
 
     role: Role
+    witness: Hashable
     peerID: bytes
     gid: GID
     mac: MACAddress
     qpn: QPN | None = None
 
     @classmethod
-    def ofProposal(cls, proposal: Proposal) -> GroupKey:
+    def ofProposal(cls, proposal: Proposal, witness: Hashable) -> GroupKey:
         """The server's."""
-        return cls(Role.SERVER, proposal.peerID, proposal.gid, proposal.mac)
+        return cls(Role.SERVER, witness, proposal.peerID, proposal.gid, proposal.mac)
 
     @classmethod
-    def ofAccept(cls, accept: Accept) -> GroupKey:
+    def ofAccept(cls, accept: Accept, witness: Hashable) -> GroupKey:
         """The client's."""
-        return cls(Role.CLIENT, accept.peerID, accept.gid, accept.mac, accept.qpn)
+        return cls(Role.CLIENT, witness, accept.peerID, accept.gid, accept.mac, accept.qpn)
 
 
 class LinkEnd(NamedTuple):

@@ -60,6 +60,7 @@ __all__ = [
     "Accept",
     "AnswerV2",
     "Confirm",
+    "Crossed",
     "Decline",
     "Diagnosis",
     "FirstContact",
@@ -75,7 +76,6 @@ __all__ = [
     "SMCDAccept",
     "SMCDArea",
     "SMCDConfirm",
-    "crossed",
     "decode",
     "needed",
     "sizeCode",
@@ -163,23 +163,40 @@ def decode(buffer: Buffer) -> Message:
     return readAnswer(Confirm, SMCDConfirm, header, body)
 
 
-def crossed(data: bytes) -> int | None:
-    """
-    How many of the first bytes after our Decline are CLC: the peer sent it before it heard of that.
+MOST_CROSSING = 2
+"""Messages that a peer may have sent before it heard of our Decline: one of its turn, and its own Decline."""
 
-    @return: None while more has to come to tell.
+
+class Crossed:
     """
-    at = 0
-    while True:
-        try:
-            size = needed(data[at:])
-            if at < len(data) < at + len(SMCR):
-                return at  # CLC does not come in such little pieces, and the application wants to go on
-            if len(data) < at + size:
-                return None
-            message = decode(data[at : at + size])
-        except WireError:
-            return at
-        at += size
-        if isinstance(message, Decline):
-            return at
+    Tells CLC that the peer sent before it heard of our Decline from what comes behind that.
+
+    Called with what has come, as long as it is not sure.
+    """
+
+    def __init__(self) -> None:
+        self._left = MOST_CROSSING
+
+    def __call__(self, data: bytes) -> tuple[int, bool]:
+        """
+        How many of these bytes are such CLC, and are not to be shown again.
+
+        @return: and whether what follows these is sure to be no CLC.
+        """
+        at = 0
+        while self._left:
+            rest = data[at:]
+            if self._left < MOST_CROSSING and 0 < len(rest) < len(SMCR):
+                break  # CLC does not come in such little pieces, and the application wants to go on
+            try:
+                size = needed(rest)
+                if len(rest) < size:
+                    return at, False
+                message = decode(rest[:size])
+            except WireError:
+                break
+            at += size
+            self._left -= 1
+            if isinstance(message, Decline):
+                break
+        return at, True

@@ -5,13 +5,15 @@ Endpoints that speak SMC-R where the other end does, and TCP where it does not.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, cast
 
 from zope.interface import implementer
 
-from twisted.internet.defer import Deferred, gatherResults, maybeDeferred
-from twisted.internet.endpoints import HostnameEndpoint
+from twisted.internet.abstract import isIPAddress, isIPv6Address
+from twisted.internet.address import HostnameAddress
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.endpoints import HostnameEndpoint, TCP4ClientEndpoint, TCP6ClientEndpoint
+from twisted.internet.error import ConnectingCancelledError
 from twisted.internet.interfaces import (
     IAddress,
     IListeningPort,
@@ -23,31 +25,20 @@ from twisted.internet.interfaces import (
 )
 from twisted.internet.protocol import Factory
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from txrdma.smc import introspection, status
 from txrdma.smc.clc import Diagnosis
 from txrdma.smc.dialing import canAnnounce, Dialer
-from txrdma.smc.negotiation import ClientNegotiation, Outcomes, PlainStart, ServerNegotiation
-from txrdma.smc.signalling import Announcements, placeOf
+from txrdma.smc.negotiation import ClientNegotiation, ServerNegotiation
+from txrdma.smc.options import Options, USUAL
+from txrdma.smc.outcomes import Outcomes
+from txrdma.smc.owners import placeOf
+from txrdma.smc.plaintcp import PlainStart
+from txrdma.smc.presence import Presence, presenceOn
+from txrdma.smc.signalling import Announcements
 
 _log = Logger()
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """
-    What may be chosen for an endpoint.
-
-    @ivar device: C{"auto"}, or a device string: C{"soft"}.
-    @ivar agreed: the other end is known to speak SMC (C{peer=smc}): nobody needs to be asked.
-    @ivar timeout: seconds for the TCP connection (client, 30 when None) or for the handshake (server).
-    @ivar fallback: whether plain TCP will do.
-    """
-
-    device: str = "auto"
-    agreed: bool = False
-    timeout: float | None = None
-    fallback: bool = True
 
 
 class _SteppingFactory(Factory):
@@ -95,12 +86,12 @@ class _ClientFactory(_SteppingFactory):
 class SMCClientEndpoint:
     """Connects to a host and port, by SMC-R if that can be had."""
 
-    def __init__(self, reactor: Any, host: str, port: int, options: Options = Options()) -> None:
+    def __init__(self, reactor: Any, host: str, port: int, options: Options = USUAL) -> None:
         self._reactor = reactor
         self._host = host
         self._port = port
         self._options = options
-        self._outcomes = Outcomes(f"{host}:{port}")
+        self._outcomes = Outcomes(f"connection to {host}:{port}")
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         """
@@ -108,18 +99,41 @@ class SMCClientEndpoint:
 
         Fails as TCP does, and with L{txrdma.smc.negotiation.NotSMC} where plain TCP would not do.
         """
-        options = self._options
         introspection.appear(self._reactor, status.statuses)
-        announces = not options.agreed and canAnnounce(self._reactor)
-        tcp = HostnameEndpoint(
-            Dialer(self._reactor) if announces else self._reactor,
-            self._host,
-            self._port,
-            30 if options.timeout is None else options.timeout,
-        )
-        factory = _ClientFactory(protocolFactory, self._reactor, options, self._outcomes)
-        connecting = cast("Deferred[ClientNegotiation]", tcp.connect(factory))
-        return connecting.addCallback(lambda negotiation: negotiation.finished())
+        factory = _ClientFactory(protocolFactory, self._reactor, self._options, self._outcomes)
+        connecting = cast("Deferred[ClientNegotiation]", self._tcp().connect(factory))
+        return self._cancellable(connecting.addCallback(lambda negotiation: negotiation.finished()))
+
+    def _tcp(self) -> IStreamClientEndpoint:
+        """Connects by TCP; an address in numbers is not looked up by threads, as a name is."""
+        options = self._options
+        dialer = Dialer(self._reactor, announces=not options.agreed, takesTCP=options.fallback)
+        timeout = 30 if options.timeout is None else options.timeout
+        binding = None if options.bindAddress is None else (options.bindAddress, 0)
+        kind: type[TCP4ClientEndpoint | TCP6ClientEndpoint | HostnameEndpoint] = HostnameEndpoint
+        if isIPAddress(self._host):
+            kind = TCP4ClientEndpoint
+        elif isIPv6Address(self._host):
+            kind = TCP6ClientEndpoint
+        return cast(IStreamClientEndpoint, kind(dialer, self._host, self._port, timeout, cast(Any, binding)))
+
+    def _cancellable(self, connecting: Deferred[IProtocol]) -> Deferred[IProtocol]:
+        """Who cancels hears that it was cancelled, as with TCP, wherever the connection was on its way."""
+        isCancelled = False
+
+        def cancel(_: Deferred[IProtocol]) -> None:
+            nonlocal isCancelled
+            isCancelled = True
+            connecting.cancel()
+
+        def failed(failure: Failure) -> None:
+            if isCancelled and not failure.check(ConnectingCancelledError):
+                failure = Failure(ConnectingCancelledError(HostnameAddress(self._host.encode(), self._port)))
+            connected.errback(failure)
+
+        connected: Deferred[IProtocol] = Deferred(cancel)
+        connecting.addCallbacks(connected.callback, failed)
+        return connected
 
     def __repr__(self) -> str:
         return f"<SMCClientEndpoint {self._host}:{self._port}>"
@@ -129,19 +143,13 @@ class _ServerFactory(_SteppingFactory):
     """Finds out for each accepted TCP connection whether the client speaks SMC."""
 
     def __init__(
-        self,
-        wrapped: IProtocolFactory,
-        reactor: Any,
-        options: Options,
-        outcomes: Outcomes,
-        announcements: Announcements,
+        self, wrapped: IProtocolFactory, reactor: Any, options: Options, announcements: Announcements
     ) -> None:
         super().__init__(wrapped)
         self._reactor = reactor
         self._options = options
-        self._outcomes = outcomes
         self._announcements = announcements
-        self.port = 0
+        self.outcomes = Outcomes("connection to us")  # until it is known where we listen
 
     def buildProtocol(  # type: ignore[override]  # PlainStart has no factory
         self, addr: IAddress | None
@@ -149,11 +157,10 @@ class _ServerFactory(_SteppingFactory):
         """A handshake, or the user's protocol at once."""
         options = self._options
         client = None if addr is None else placeOf(addr)
-        announced = None if client is None else self._announcements.claim(client, self.port)
+        announced = None if client is None else self._announcements.claim(client)
         if announced is not None or options.agreed:
-            user = None if announced is None else announced.user
-            return ServerNegotiation(self._reactor, options, self._outcomes, self.builder(addr), user)
-        self._outcomes.fellBack(Diagnosis.PEERNOSMC, None, options.fallback)
+            return ServerNegotiation(self._reactor, options, self.outcomes, self.builder(addr), announced)
+        self.outcomes.fellBack(Diagnosis.PEERNOSMC, None, options.fallback)
         if not options.fallback:
             return None
         protocol = self.builder(addr)()
@@ -164,21 +171,31 @@ class _ServerFactory(_SteppingFactory):
 class SMCPort:
     """A TCP port, and the UNIX socket that tells who it is."""
 
-    def __init__(self, tcp: IListeningPort, announcements: Announcements) -> None:
+    def __init__(self, tcp: IListeningPort, announcements: Announcements, presence: Presence) -> None:
         self._tcp = tcp
         self._announcements = announcements
+        self._presence = presence
+        self._use = presence.hold(tcp)
+        self._announce()
+
+    def _announce(self) -> None:
+        place = placeOf(self._tcp.getHost())
+        if place is not None and canAnnounce(self._announcements.reactor):
+            self._announcements.listen(place)
 
     def startListening(self) -> None:
-        """It is listening already; once stopped it stays so."""
+        """Listen again, after C{stopListening}; fails as TCP does."""
+        self._announcements.stop()
         self._tcp.startListening()
+        self._use.release()
+        self._use = self._presence.hold(self._tcp)
+        self._announce()
 
     def stopListening(self) -> Deferred[None]:
         """Accept no more. Connections stay as they are."""
-        stopping = [
-            self._announcements.stop(),
-            maybeDeferred(cast("Callable[[], Deferred[None]]", self._tcp.stopListening)),
-        ]
-        return gatherResults(stopping, consumeErrors=True).addCallback(lambda _: None)
+        self._announcements.stop()
+        self._use.release()
+        return maybeDeferred(cast("Callable[[], Deferred[None]]", self._tcp.stopListening))
 
     def getHost(self) -> IAddress:
         """The TCP address."""
@@ -193,7 +210,7 @@ class SMCServerEndpoint:
     """Listens on a TCP port, and serves by SMC-R whoever speaks it."""
 
     def __init__(
-        self, reactor: Any, port: int, interface: str = "", backlog: int = 50, options: Options = Options()
+        self, reactor: Any, port: int, interface: str = "", backlog: int = 50, options: Options = USUAL
     ) -> None:
         self._reactor = reactor
         self._port = port
@@ -207,18 +224,9 @@ class SMCServerEndpoint:
 
     def _listen(self, protocolFactory: IProtocolFactory) -> IListeningPort:
         options = self._options
-        announcements = Announcements(anybody=options.device != "auto")
-        factory = _ServerFactory(
-            protocolFactory,
-            self._reactor,
-            options,
-            Outcomes(f"port {self._port}"),
-            announcements,
-        )
+        announcements = Announcements(self._reactor, anybody=options.device != "auto")
+        factory = _ServerFactory(protocolFactory, self._reactor, options, announcements)
         tcp = self._reactor.listenTCP(self._port, factory, self._backlog, self._interface)
-        place = placeOf(tcp.getHost())
-        if place is not None and canAnnounce(self._reactor):
-            factory.port = place.port
-            announcements.listen(self._reactor, place)
+        factory.outcomes = Outcomes(f"connection at {placeOf(tcp.getHost())}")
         introspection.appear(self._reactor, status.statuses)
-        return SMCPort(tcp, announcements)
+        return SMCPort(tcp, announcements, presenceOn(self._reactor))

@@ -1,26 +1,38 @@
 """
-The link groups of a device, and which of them a connection joins.
+The link groups of a device, which of them a connection joins, and how long they live.
 
 Follows RFC 7609, 3.2. A link group has one link here, so L{Link} is both.
+
+Groups without connections are kept, since to make them anew costs more than a connection does. When SMC is
+not in use on the reactor (L{txrdma.smc.presence}) nothing of them stays there: those over shared memory rest,
+others are closed.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, TYPE_CHECKING
 
+from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from txrdma.error import Refused
 from txrdma.iba.types import MACAddress, MTU
 from txrdma.iba.verbs import AsyncEvent, AsyncEventKind, usualGID
-from txrdma.interfaces import IVerbsDevice
-from txrdma.smc._linkgroup import GroupKey
+from txrdma.interfaces import IRestingDevice, IVerbsDevice
+from txrdma.smc._linkgroup import GroupKey, Timing
 from txrdma.smc.clc import Accept, Diagnosis, Proposal
 from txrdma.smc.link import Link
+from txrdma.smc.presence import presenceOn
 from txrdma.verbs.devices import sharedDevice
+
+if TYPE_CHECKING:
+    from txrdma.smc.stream import Stream
 
 _log = Logger()
 
@@ -36,7 +48,28 @@ more for each byte than ten of 1 MiB.
 SMALL_RING: Final = 64 << 10
 """The rings of all others."""
 
+STOPPING_SECONDS: Final = 5.0
+"""
+When the reactor stops, so long it may take until peers have what was written before.
+
+By shared memory that is at once, unless a peer does not read; by RoCE peers have to acknowledge it.
+"""
+
+_KEEPALIVE: Final = Path("/proc/sys/net/ipv4")
+
 _open: dict[tuple[object, str], LinkGroups] = {}
+
+
+@lru_cache(1)
+def keepaliveSeconds() -> float:
+    """After how long a silence TCP's keepalive gives a peer up on this host (tcp(7))."""
+    try:
+        idle, interval, probes = (
+            int((_KEEPALIVE / f"tcp_keepalive_{name}").read_text()) for name in ("time", "intvl", "probes")
+        )
+    except (OSError, ValueError):
+        return Timing().silence
+    return float(idle + interval * probes)
 
 
 @lru_cache(1)
@@ -84,8 +117,14 @@ class LinkGroups:
         @param device: what the description means, if it is open already; it is closed with this.
         """
         self.reactor = reactor
+        self.presence = presenceOn(reactor)
+        self.timing = Timing(silence=keepaliveSeconds())
+        self.isStopping = False
         self._key = (reactor, description)
         self._links: dict[GroupKey, list[Link]] = {}
+        self._endings = 0
+        self._stopped: Deferred[None] | None = None
+        self._targets: dict[Stream, int] = {}
         if device is None:
             device = sharedDevice(reactor, description)
         self.device = device
@@ -100,8 +139,13 @@ class LinkGroups:
         self.mtu = MTU(port.activeMTU)
         self.maxInline = device.limits.maxInline
         self.peerID = peerID(self.mac)
+        self._resting = IRestingDevice(device, None)
         self._unsubscribe = device.subscribe(self._told)
-        self._trigger = reactor.addSystemEventTrigger("after", "shutdown", self._reactorStopped)
+        self._triggers = [
+            reactor.addSystemEventTrigger("before", "shutdown", self._reactorStops),
+            reactor.addSystemEventTrigger("after", "shutdown", self._reactorStopped),
+        ]
+        self.presence.add(self)
 
     def __repr__(self) -> str:
         return f"<LinkGroups of {self.device!r}>"
@@ -110,13 +154,15 @@ class LinkGroups:
         """All of them."""
         return [link for links in self._links.values() for link in links]
 
-    async def forProposal(self, proposal: Proposal) -> tuple[Link, bool]:
+    async def forProposal(self, proposal: Proposal, witness: Hashable) -> tuple[Link, bool]:
         """
         The server's link for a client: one that there is, or a new one.
 
         While one is being made for the same client, the others wait for it.
+
+        @param witness: who the client is, by something better than its word.
         """
-        key = GroupKey.ofProposal(proposal)
+        key = GroupKey.ofProposal(proposal, witness)
         while True:
             making = None
             for link in self._links.get(key, ()):
@@ -131,13 +177,14 @@ class LinkGroups:
             except Refused:
                 pass  # then there will be another one
 
-    def forAccept(self, accept: Accept) -> Link:
+    def forAccept(self, accept: Accept, witness: Hashable) -> Link:
         """
         The client's link that the server means.
 
+        @param witness: who the server is, by something better than its word.
         @raise Refused: we don't have it.
         """
-        key = GroupKey.ofAccept(accept)
+        key = GroupKey.ofAccept(accept, witness)
         if accept.firstContact:
             return self._make(key)
         for link in self._links.get(key, ()):
@@ -155,8 +202,17 @@ class LinkGroups:
         self._links.setdefault(key, []).append(link)
         return link
 
-    def forget(self, link: Link) -> None:
-        """It is over."""
+    @contextmanager
+    def forgetting(self, link: Link) -> Iterator[None]:
+        """A link is over: no connection finds it any more, while it lets go of everything."""
+        self._endings += 1
+        try:
+            self._forget(link)
+            yield
+        finally:
+            self._endings -= 1
+
+    def _forget(self, link: Link) -> None:
         key = link.key
         links = self._links.get(key, [])
         if link in links:
@@ -172,16 +228,95 @@ class LinkGroups:
             for link in self.links():
                 link.asyncEvent(event.queuePair, event.kind.value)
 
+    # Not in use: see txrdma.smc.presence
+
+    @property
+    def isBusy(self) -> bool:
+        """Some link is in the middle of its turn, or of its end."""
+        return self._endings > 0 or any(link.turn.isBusy for link in self.links())
+
+    def rest(self) -> None:
+        """Leave the reactor: links rest where peers can do without us meanwhile, and end elsewhere."""
+        if self.isStopping:
+            return  # the process leaves it
+        if self._resting is None:
+            self.close()
+            return
+        for link in self.links():
+            link.turn.finish()
+            link.rest()
+        self._resting.rest()
+
+    def wake(self) -> None:
+        """Be part of the reactor, again or still."""
+        if self._resting is not None:
+            self._resting.wake()
+        for link in self.links():
+            link.wake()
+
+    # The end of the process
+
+    def _reactorStops(self) -> Deferred[None] | None:
+        """
+        Before the reactor stops, peers get what was written until now.
+
+        @return: fires when they have it, or C{STOPPING_SECONDS} are over; None if they have it already.
+        """
+        self.isStopping = True
+        del self._triggers[0]
+        for link in self.links():
+            link.turn.finish()
+            for stream in link.streams():
+                if stream.connected and not stream.hasHeardEnd:
+                    self._targets[stream] = stream.ring.produced + stream.backlog
+                    link.hasten(stream)
+            link.turn.finish()
+        self._forgetStopped()
+        if not self._targets:
+            return None
+        stopped: Deferred[None] = Deferred()
+        self._stopped = stopped
+        late = self.reactor.callLater(STOPPING_SECONDS, self._stoppingTooLong)
+        return stopped.addBoth(lambda _: late.cancel() if late.active() else None)
+
+    def checkStopped(self) -> None:
+        """Fewer peers may be without what was written for them."""
+        stopped = self._stopped
+        if stopped is not None:
+            self._forgetStopped()
+            if not self._targets:
+                self._stopped = None
+                stopped.callback(None)
+
+    def _forgetStopped(self) -> None:
+        """Peers that have all do not matter any more."""
+        for stream, target in list(self._targets.items()):
+            if stream.hasHeardEnd or stream.link.isOver or stream.hasDelivered(target):
+                del self._targets[stream]
+
+    def _stoppingTooLong(self) -> None:
+        if self._targets:
+            _log.warn(
+                "{count} peers have not taken all that was written for them in {seconds} s: the rest is lost",
+                count=len(self._targets),
+                seconds=STOPPING_SECONDS,
+            )
+            self._targets.clear()
+        self.checkStopped()
+
     def _reactorStopped(self) -> None:
-        self._trigger = None
+        self._triggers.clear()
         self.close()
 
     def close(self) -> None:
         """Close all links, then the device. Twice is fine."""
         if _open.get(self._key) is self:
             del _open[self._key]
-        trigger, self._trigger = self._trigger, None
-        if trigger is not None:
+        self.presence.remove(self)
+        self._targets.clear()
+        self.checkStopped()
+        triggers, self._triggers = self._triggers, []
+        for trigger in triggers:
             self.reactor.removeSystemEventTrigger(trigger)
         for link in self.links():
             link.close("the device is closed")

@@ -12,28 +12,29 @@ import json
 import os
 import re
 import socket
-import struct
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Thread
-from typing import cast
-
-from zope.interface import implementer
+from typing import Any, cast, ClassVar
 
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.endpoints import connectProtocol, UNIXClientEndpoint
-from twisted.internet.interfaces import IReactorFDSet, IReactorTime, IReactorUNIX, IReadDescriptor
+from twisted.internet.interfaces import IReactorCore, IReactorFDSet, IReactorTime, IReactorUNIX
 from twisted.internet.protocol import connectionDone, Protocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.interfaces import ISMCStatus
+from txrdma.logs import Seldom
+from txrdma.smc._silence import silentPeers
+from txrdma.smc.presence import presenceOn
+from txrdma.unixsockets import LocalListener, peerOf, Reactor
 
 _log = Logger()
+_seldom = Seldom(_log)
 
-_UCRED = struct.Struct("3i")
 _LISTENING = 0x10000
 """__SO_ACCEPTCON, among the flags of C{/proc/net/unix}."""
 
@@ -52,58 +53,36 @@ class IReactor(IReactorUNIX, IReactorTime):
 
 def controlName(pid: int) -> str:
     """The abstract name on which a process of our user answers."""
-    return f"\0{NAMESPACE}/{os.getuid()}/{pid}"
+    return f"\0{NAMESPACE}/{os.geteuid()}/{pid}"
 
 
-def _peerOf(connected: socket.socket) -> tuple[int, int]:
-    """Process and user at the other end of a UNIX socket, by the kernel's word."""
-    pid, uid, _gid = _UCRED.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
-    return pid, uid
+def _owner() -> tuple[int, int]:
+    """This process, and its user at present."""
+    return os.getpid(), os.geteuid()
 
 
-@implementer(IReadDescriptor)
-class Control:
+class Control(LocalListener):
     """
     Answers whoever connects, and has the right to know.
 
     The reactor only accepts: an answer that the socket's buffer can't hold is sent by a thread, so that who
     asks and does not listen holds up nobody.
+
+    @ivar owner: the process and the user by whose name it answers.
     """
 
-    def __init__(self, reactor: IReactorFDSet, connections: Callable[[], Iterable[ISMCStatus]]) -> None:
-        self._reactor = reactor
+    def __init__(self, reactor: Reactor, connections: Callable[[], Iterable[ISMCStatus]]) -> None:
+        """
+        @raise OSError: the name is taken.
+        """
+        self._clock = reactor
         self._connections = connections
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            self._socket.setblocking(False)
-            self._socket.bind(controlName(os.getpid()))
-            self._socket.listen()
-        except BaseException:
-            self._socket.close()
-            raise
-        reactor.addReader(self)
+        self.owner = _owner()
+        name = controlName(os.getpid())
+        super().__init__(reactor, socket.SOCK_STREAM, name, self._tell, "to know our connections")
 
-    def fileno(self) -> int:
-        """The listening socket's."""
-        return self._socket.fileno()
-
-    def logPrefix(self) -> str:
-        """As Twisted's log shows it."""
-        return "txrdma.smc.introspection"
-
-    def doRead(self) -> None:
-        """Somebody asks."""
-        try:
-            asker, _address = self._socket.accept()
-        except OSError:
-            return  # it has gone again, or there are no descriptors left
-        pid, uid = _peerOf(asker)
-        if uid != os.getuid():
-            _log.warn("Process {pid} of user {uid} asked for our connections: refused", pid=pid, uid=uid)
-            asker.close()
-            return
+    def _tell(self, asker: socket.socket) -> None:
         answer = self._answer()
-        asker.setblocking(False)
         try:
             sent = asker.send(answer)
         except OSError:
@@ -118,17 +97,12 @@ class Control:
             "pid": os.getpid(),
             "command": [os.path.basename(sys.executable), *sys.argv],
             "connections": [status.toDict() for status in self._connections()],
+            "silent": [
+                {"peer": str(peer), "seconds": round(seconds, 1)}
+                for peer, seconds in silentPeers(self._clock).remaining(self._clock.seconds())
+            ],
         }
         return json.dumps(told).encode() + b"\n"
-
-    def connectionLost(self, reason: Failure) -> None:
-        """The reactor is torn down."""
-        self._socket.close()
-
-    def close(self) -> None:
-        """Answer no more."""
-        self._reactor.removeReader(self)
-        self._socket.close()
 
 
 def _sendRest(asker: socket.socket, answer: bytes) -> None:
@@ -142,17 +116,48 @@ def _sendRest(asker: socket.socket, answer: bytes) -> None:
 
 def appear(reactor: object, connections: Callable[[], Iterable[ISMCStatus]]) -> None:
     """
-    Answer for this process as long as this reactor runs; once is enough, more often is fine.
+    Answer for this process while SMC is in use on this reactor; once is enough, more often is fine.
 
-    The socket is one of the reactor's internal readers, like its own wakers: it keeps nothing running, and
-    goes when the reactor is torn down.
+    The socket is there once the reactor runs: C{twistd --uid} has given up its privileges by then. A process
+    that changes its user later, or forks, answers by its new name from the next time on.
+
+    It is one of the reactor's internal readers, like its own wakers: it keeps nothing running.
     """
-    internal: set[object] | None = getattr(reactor, "_internalReaders", None)
-    if internal is None or any(isinstance(reader, Control) for reader in internal):
-        return
-    control = answer(reactor, connections)
-    if control is not None:
-        internal.add(control)
+    if getattr(reactor, "_internalReaders", None) is not None and IReactorCore.providedBy(reactor):
+        appearance = _Appearance(reactor, connections)
+        presence = presenceOn(reactor)
+        presence.add(appearance)
+        if not presence.isIdle:
+            appearance.wake()
+
+
+@dataclass(frozen=True)
+class _Appearance:
+    """The socket of one reactor, as something that rests: see L{txrdma.smc.presence}."""
+
+    reactor: Any
+    connections: Callable[[], Iterable[ISMCStatus]]
+    isBusy: ClassVar[bool] = False
+
+    def wake(self) -> None:
+        """Answer from now on, or as soon as the reactor runs."""
+        IReactorCore(self.reactor).callWhenRunning(self._appear)
+
+    def rest(self) -> None:
+        """Answer no more."""
+        internal: set[object] = self.reactor._internalReaders
+        for reader in [each for each in internal if isinstance(each, Control)]:
+            internal.discard(reader)
+            reader.close()
+
+    def _appear(self) -> None:
+        internal: set[object] = self.reactor._internalReaders
+        if any(isinstance(each, Control) and each.owner == _owner() for each in internal):
+            return
+        self.rest()
+        control = None if presenceOn(self.reactor).isIdle else answer(self.reactor, self.connections)
+        if control is not None:
+            internal.add(control)
 
 
 def answer(reactor: object, connections: Callable[[], Iterable[ISMCStatus]]) -> Control | None:
@@ -163,12 +168,14 @@ def answer(reactor: object, connections: Callable[[], Iterable[ISMCStatus]]) -> 
     @return: what to close, or None where this can't be had: on systems without abstract names, and for one
         more reactor in a process that answers already.
     """
-    if not IReactorFDSet.providedBy(reactor) or not sys.platform.startswith("linux"):
+    if not (IReactorFDSet.providedBy(reactor) and IReactorTime.providedBy(reactor)):
+        return None
+    if not sys.platform.startswith("linux"):
         return None
     try:
-        return Control(IReactorFDSet(reactor), connections)
+        return Control(cast(Reactor, reactor), connections)
     except OSError as error:
-        _log.info("Not answering `txrdma connections`: {error}", error=error)
+        _seldom.info(str(error), "Not answering `txrdma connections`: {error}", error=error)
         return None
 
 
@@ -177,12 +184,15 @@ class Answer:
     """
     What one process said.
 
+    @ivar silent: the peers that did not answer a handshake of late, and for how many seconds connections to
+        them are plain TCP without asking.
     @ivar error: why there are no connections, when it did not answer; otherwise empty.
     """
 
     pid: int
     command: list[str] = field(default_factory=list)
     connections: list[dict[str, object]] = field(default_factory=list)
+    silent: list[dict[str, object]] = field(default_factory=list)
     error: str = ""
 
 
@@ -197,7 +207,7 @@ def answering(listing: str | None = None) -> list[int]:
     # The zero at the beginning of an abstract name is shown as an @.
     form = re.compile(
         r"^[0-9a-f]+: [0-9A-F]+ [0-9A-F]+ (?P<flags>[0-9A-F]+) .* "
-        rf"@{re.escape(NAMESPACE)}/{os.getuid()}/(?P<pid>[0-9]+)$"
+        rf"@{re.escape(NAMESPACE)}/{os.geteuid()}/(?P<pid>[0-9]+)$"
     )
     matches = (form.match(line) for line in listing.splitlines())
     return sorted({int(match["pid"]) for match in matches if match and int(match["flags"], 16) & _LISTENING})
@@ -213,9 +223,9 @@ class _Asking(Protocol):
 
     def connectionMade(self) -> None:
         # ITransport has no word for the socket; Twisted's UNIX transports have this attribute.
-        _pid, uid = _peerOf(cast(socket.socket, self.transport.socket))  # type: ignore[union-attr]
-        if uid != os.getuid():
-            self._finish(Failure(PermissionError(f"the socket belongs to user {uid}")))
+        user = peerOf(cast(socket.socket, self.transport.socket)).user  # type: ignore[union-attr]
+        if user != os.geteuid():
+            self._finish(Failure(PermissionError(f"the socket belongs to user {user}")))
 
     def dataReceived(self, data: bytes) -> None:
         self._chunks.append(data)
@@ -244,7 +254,8 @@ async def _askProcess(reactor: IReactor, pid: int, timeoutSeconds: float) -> Ans
         endpoint = UNIXClientEndpoint(reactor, controlName(pid), timeout=timeoutSeconds)
         await connectProtocol(endpoint, asking)
         said = json.loads(await asking.answered.addTimeout(timeoutSeconds, reactor))
-        return Answer(pid, [str(word) for word in said["command"]], list(said["connections"]))
+        silent = list(said.get("silent", ()))  # a process with an older version has no word for it
+        return Answer(pid, [str(word) for word in said["command"]], list(said["connections"]), silent)
     except Exception as error:  # whatever it is, the other processes' answers are still wanted
         return Answer(pid, error=f"no answer: {error or type(error).__name__}")
 

@@ -12,26 +12,16 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, cast, Final, TYPE_CHECKING
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, TimeoutError
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 from twisted.python.context import theContextTracker
+from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError, Refused
-from txrdma.iba.types import MTU, QPN, RKey
-from txrdma.iba.verbs import (
-    Access,
-    AddressVector,
-    Capacity,
-    Completion,
-    QPAttributes,
-    QPKind,
-    QPState,
-    ReceiveRequest,
-    Segment,
-    SendRequest,
-)
-from txrdma.interfaces import IQueuePair
+from txrdma.iba.types import QPN
+from txrdma.iba.verbs import Completion, QPState, ReceiveRequest
+from txrdma.interfaces import IPlacing, IQueuePair
 from txrdma.smc._closing import LINGER_TIMEOUT
 from txrdma.smc._linkgroup import (
     GroupEnded,
@@ -45,11 +35,11 @@ from txrdma.smc._linkgroup import (
     RKeyRefused,
     RKeysDeleted,
 )
+from txrdma.smc.attachment import Attachment
 from txrdma.smc.cdc import CDC_LENGTH, CDC_TYPE, unpackFrom
 from txrdma.smc.clc import Accept, Confirm, Diagnosis, sizeCode
-from txrdma.smc.memory import BufferPool, Element, MAX_BUFFERS, RemoteMemoryBuffer
-from txrdma.smc.posting import Poster, SIGNAL_EVERY
-from txrdma.verbs.completions import CompletionReader
+from txrdma.smc.memory import BufferPool, Element, MAX_BUFFERS
+from txrdma.smc.turn import Turn
 
 if TYPE_CHECKING:
     from txrdma.smc.groups import LinkGroups
@@ -57,18 +47,14 @@ if TYPE_CHECKING:
 
 _log = Logger()
 
-_RECEIVES: Final = 64
-_RECEIVE_SIZE: Final = 48
 _REPOST: Final = 16
 """Receives are posted again in batches: no fewer than 48 are there for the peer, as Linux has it."""
 
-_WINDOW: Final = 40
-"""Messages that the peer may not have received yet: it has 48 receives."""
+_LOOKS: Final = 64
+"""Batches of completions that are taken in at once, where what has arrived must be known."""
 
-_ROUNDS: Final = 8
-"""How often producers may write before the others on the reactor get their turn."""
-
-_SIGNAL_MASK: Final = SIGNAL_EVERY - 1
+PREPARING_SECONDS: Final = 2.0
+"""What it may take to find out how a peer's buffer is reached; without that the first write waits for it."""
 
 _Handler = Callable[[tuple[int, ...]], None]
 
@@ -78,9 +64,9 @@ class Link:
     One link, which is a group of its own: its queue pair, buffers and connections.
 
     @ivar isNew: it was made for the connection that is being made: the first contact.
-    @ivar isBusy: connections will be flushed at the end of what is being done.
-    @ivar dirty: connections with something to post.
-    @ivar flushed: connections that want to know when it is posted.
+    @ivar turn: what connections have to post, and when.
+    @ivar isActive: connections may use the link.
+    @ivar isOver: the link is gone; connections that still have something to read stay.
     @ivar contexts: the stack of logging contexts of the reactor's thread.
     """
 
@@ -89,64 +75,34 @@ class Link:
         self.groups = groups
         self.device = device.name
         self.isNew = True
-        self.isBusy = False
         self.isOver = False
-        self.dirty: list[Stream] = []
-        self.flushed: list[Stream] = []
         self.contexts: list[Any] = theContextTracker.currentContext().contexts
         self.mtu = groups.mtu
         self.psn = secrets.randbits(24)
         self._reactor = groups.reactor
         self._handlers: dict[int, _Handler] = {}
         self._waiting: list[Deferred[None]] = []
-        self._rkeys: dict[RKey, list[Deferred[None]]] = {}
-        self._soon: list[Callable[[], None]] = []
         self._lingering: dict[Stream, float] = {}
-        self._turning: IDelayedCall | None = None
         self._timer: IDelayedCall | None = None
         self._peerQPN = QPN(0)
-        self._acknowledged = 0
-        self._isActive = False
-        self._isFull = False
-        self._wasHeard = False
+        self._isBreaking = False
+        self.isActive = False
+        self._wasHeard = self._isResting = False
+        self._presence = groups.presence
 
-        self._domain = device.createProtectionDomain()
-        self._channel = device.createChannel()
-        capacity = Capacity(
-            maxSend=3 * (_WINDOW + 8), maxReceive=_RECEIVES, maxSendSegments=2, maxInline=groups.maxInline
+        self._attachment = attachment = Attachment(
+            groups.reactor, device, groups.maxInline, self._completed, self._sent, self.failed
         )
-        self._queue = device.createCompletionQueue(_RECEIVES, self._channel)
-        self._reader = CompletionReader(groups.reactor, self._channel, [self._queue], self._completed)
-        # Nobody sleeps for completions of sends, unless the window is full.
-        self._sendChannel = device.createChannel()
-        self._sendQueue = device.createCompletionQueue(capacity.maxSend, self._sendChannel)
-        self._sendReader = CompletionReader(
-            groups.reactor, self._sendChannel, [self._sendQueue], self._sendsCompleted
-        )
-        self._queuePair = self._domain.createQueuePair(QPKind.RC, self._sendQueue, self._queue, capacity)
-        self._pool = BufferPool(self._domain)
-        self.poster = Poster(self._domain, self._queuePair.capacity)
-        self.isStaged = self.poster.isStaged
-
-        self._queuePair.modify(
-            QPAttributes(
-                state=QPState.INIT,
-                pkeyIndex=0,
-                port=1,
-                access=Access.LOCAL_WRITE | Access.REMOTE_WRITE,
-            )
-        )
-        self._receives = memoryview(bytearray(_RECEIVES * _RECEIVE_SIZE))
-        region = self._domain.registerMemory(self._receives, Access.LOCAL_WRITE)
-        self._requests = [
-            ReceiveRequest(at, (Segment(region.address + at, _RECEIVE_SIZE, region.lkey),))
-            for at in range(0, _RECEIVES * _RECEIVE_SIZE, _RECEIVE_SIZE)
-        ]
-        self._byOffset = dict(zip((each.identifier for each in self._requests), self._requests, strict=True))
+        self.turn = Turn(groups.reactor, attachment, self)
+        self._reader = attachment.reader
+        self._queuePair = attachment.queuePair
+        self._pool = BufferPool(attachment.domain)
+        self._receives = attachment.receives
+        self._byOffset = {request.identifier: request for request in attachment.requests}
         self._used: list[ReceiveRequest] = []
         end = LinkEnd(groups.mac, groups.gid, self._queuePair.number)
         self.key = key
-        self.core = LinkGroup(key.role, end)
+        self.core = LinkGroup(key.role, end, timing=groups.timing)
         self.name = f"{key.role.value} {self._queuePair.number:06x}"
 
     def __repr__(self) -> str:
@@ -171,32 +127,24 @@ class Link:
 
     def connect(self, answer: Accept | Confirm) -> None:
         """First contact: the peer's end is known; L{confirmed} tells when the link is up."""
-        mtu = MTU(min(answer.mtu, self.mtu))
         self._peerQPN = answer.qpn
         self.core.learn(answer.rkey, answer.address)
-        self._queuePair.postReceive(self._requests)
-        self._reader.start()
-        try:
-            self._queuePair.modify(
-                QPAttributes(
-                    state=QPState.RTR,
-                    address=AddressVector(answer.gid, self.groups.gidIndex, hopLimit=1, dmac=answer.mac),
-                    pathMTU=mtu,
-                    destinationQPN=answer.qpn,
-                    rqPSN=answer.psn,
-                    maxDestRDAtomic=1,
-                    minRNRTimer=5,
-                )
-            )
-            self._queuePair.modify(
-                QPAttributes(
-                    state=QPState.RTS, sqPSN=self.psn, timeout=15, retryCount=7, rnrRetry=7, maxRDAtomic=1
-                )
-            )
-        except RDMAError as error:
-            raise Refused(f"the queue pair did not get ready: {error}", Diagnosis.ERR_RDYLNK) from error
+        self._attachment.connect(answer, self.mtu, self.psn, self.groups.gidIndex)
+        self.turn.placing = placing = IPlacing(self._queuePair, None)
+        self.core.isWatched = placing is not None
         self.core.confirm(self._reactor.seconds(), LinkEnd(answer.mac, answer.gid, answer.qpn))
         self._turnCore()
+
+    async def prepare(self, answer: Accept | Confirm) -> None:
+        """Find out how the peer's buffer is reached, so that no write has to wait for that."""
+        placing = self.turn.placing
+        if placing is not None:
+            known: Deferred[None] = Deferred()
+            placing.prepare(answer.rkey, lambda: None if known.called else known.callback(None))
+            try:
+                await known.addTimeout(PREPARING_SECONDS, self._reactor)
+            except TimeoutError:
+                pass  # a busy peer: the first write will wait for it
 
     def confirmed(self) -> Deferred[None]:
         """Fires when connections may use the link, fails with L{Refused} when they never will."""
@@ -204,7 +152,7 @@ class Link:
         self._waiting.append(waiting)
         if self.isOver:
             self._answer(Refused("the link is gone", Diagnosis.NOACTLINK))
-        elif self._isActive:
+        elif self.isActive:
             self._answer(None)
         return waiting
 
@@ -235,27 +183,19 @@ class Link:
                 buffer.isAgreed = True
                 self.core.agreed(buffer.rkey)
             else:
-                self._rkeys[buffer.rkey] = []
+                self._pool.ask(buffer)
                 self.core.confirmRKey(buffer.rkey, buffer.region.address, self._reactor.seconds())
                 self._turnCore()
         element = buffer.take()
         if not buffer.isAgreed:
             try:
-                await self._agreement(buffer)
+                await self._pool.agreement(buffer)
                 if not self.core.usable:
                     raise Refused("the link takes no more meanwhile", Diagnosis.NOACTLINK)
             except BaseException:
                 buffer.give(element, quiet=True)
                 raise
         return element
-
-    def _agreement(self, buffer: RemoteMemoryBuffer) -> Deferred[None]:
-        waiters = self._rkeys.get(buffer.rkey)
-        if waiters is None:
-            raise Refused("the peer does not take our buffer", Diagnosis.ERR_RTOK)
-        agreement: Deferred[None] = Deferred(waiters.remove)
-        waiters.append(agreement)
-        return agreement
 
     def leadsTo(self, answer: Accept | Confirm) -> bool:
         """Is this the queue pair at the other end?"""
@@ -273,6 +213,11 @@ class Link:
     def route(self) -> str:
         """How the bytes go."""
         return self._queuePair.route
+
+    @property
+    def isStopping(self) -> bool:
+        """This process ends."""
+        return self.groups.isStopping
 
     # Connections
 
@@ -303,119 +248,63 @@ class Link:
         element.buffer.give(element, quiet)
         if not self.isOver:
             self.core.remove(stream.token, self._reactor.seconds())
-            self._trim()
+            self.turn.atEnd(self._trim)
 
     def _trim(self) -> None:
-        """Take back buffers that nobody uses."""
+        """Take back buffers that nobody uses, after the last that is said of their connections."""
         if not self.isOver:
             self.core.deleteRKeys(self._pool.trim(), self._reactor.seconds())
             self._turnCore()
 
-    def soon(self, call: Callable[[], None]) -> None:
-        """Call it from our turn, not from the application's."""
-        self._soon.append(call)
-        if not self.isBusy:
-            self.schedule()
+    def hasten(self, stream: Stream) -> None:
+        """This process ends: find out soon whether the peer has all that was sent on this connection."""
+        self.turn.hasten()
+        if not self.turn.hasArrived(stream.lastMessage):
+            stream.askForUpdate()
 
-    def schedule(self) -> None:
-        """Have a turn when what is being done is done."""
-        if self._turning is None:
-            self._turning = self._reactor.callLater(0, self._turn)
-
-    def _turn(self) -> None:
-        self._turning = None
-        self.isBusy = True
-        self._finishTurn()
-
-    def _finishTurn(self) -> None:
-        """Post what there is, and see what comes of it, some rounds long."""
-        for _ in range(_ROUNDS):
-            if self._soon:
-                soon, self._soon = self._soon, []
-                for call in soon:
-                    call()
-            if self.dirty:
-                self._flush()
-            if not self._soon and (not self.dirty or self._isFull):
-                break
-        self.isBusy = False
-        if self._soon or (self.dirty and self._isActive and not self._isFull):
-            self.schedule()
-
-    def _flush(self) -> None:
-        """Post what connections have."""
-        dirty = self.dirty
-        room = _WINDOW - self.poster.sent + self._acknowledged
-        requests: list[SendRequest] = []
-        if len(dirty) == 1 and room > 0:  # as mostly, which is worth some lines
-            stream = dirty.pop()
-            stream.isDirty = False
-            stream.fill(requests)
-            if requests:
-                self._post(requests)
-            if not stream.backlog:
-                stream.pending.clear()  # it is posted
-        else:
-            if len(dirty) > room:
-                room = self._makeRoom(room)
-                if room <= 0:
-                    return
-            self.dirty = dirty[room:]
-            dirty = dirty[:room]
-            for stream in dirty:
-                stream.isDirty = False
-                stream.fill(requests)
-            if requests:
-                self._post(requests)
-            for stream in dirty:
-                if not stream.backlog:
-                    stream.pending.clear()
-        if self.poster.isUsed:
-            self.poster.clear()
-        if self.flushed:
-            flushed, self.flushed = self.flushed, []
-            for stream in flushed:
-                stream.wasFlushed()
-
-    def _post(self, requests: list[SendRequest]) -> None:
-        try:
-            self._queuePair.postSend(requests)
-        except RDMAError as error:
-            self._broken(f"posting failed: {error}")
-
-    def _makeRoom(self, room: int) -> int:
-        """See which messages have arrived; if these are too few, be told of the next."""
-        if not self._isActive:
-            return 0
-        self._sendsCompleted(self._sendQueue.poll(_WINDOW))
-        room = _WINDOW - self.poster.sent + self._acknowledged
-        if room <= 0:
-            self._waitForSends()
-        return room
-
-    def stall(self, stream: Stream) -> None:
-        """It has more to post, when there is room to copy it."""
-        stream.isDirty = True
-        self.dirty.append(stream)
-        self._waitForSends()
-
-    def _waitForSends(self) -> None:
-        if not self._isFull:
-            self._isFull = True
-            self._sendReader.start()
+    def turned(self) -> None:
+        """A turn has ended: see whether somebody waited for that."""
+        if not self.turn.isBusy:
+            if self._presence.isDue:
+                self._presence.settle()
+            if self.isStopping:
+                self.groups.checkStopped()
 
     # Completions
 
+    def look(self) -> None:
+        """Take in what has arrived, now."""
+        for _ in range(_LOOKS):
+            if self.isOver or not self._reader.poll():
+                break
+
+    def _sent(self, batch: Sequence[Completion]) -> None:
+        self.turn.completed(batch)
+
     def _completed(self, batch: Sequence[Completion]) -> None:
-        """What has been received."""
-        self.isBusy = True
+        """Take what has been received."""
+        turn = self.turn
+        wasBusy, turn.isBusy = turn.isBusy, True
+        try:
+            self._take(batch)
+            turn.settle()
+            used = self._used
+            if len(used) >= _REPOST and not self.isOver:  # while the answers are under way
+                self._queuePair.postReceive(used)
+                used.clear()
+        finally:
+            turn.isBusy = wasBusy
+        if self._presence.isDue or self.groups.isStopping:
+            self.turned()
+
+    def _take(self, batch: Sequence[Completion]) -> None:
         handlers = self._handlers
         receives = self._receives
         used = self._used
         byOffset = self._byOffset
         for offset, status, _opcode, _qpn, length, _immediate, *_ in batch:
             if status:
-                self._broken(status.name)
+                self.broken(status.name)
                 break
             used.append(byOffset[offset])
             message = unpackFrom(receives, offset)
@@ -424,34 +313,8 @@ class Link:
                 continue
             handler = handlers.get(message[3])
             if handler is not None and message[1] == CDC_LENGTH:
-                try:
-                    handler(message)
-                except Exception:
-                    _log.failure("while {handler!r} took a message", handler=handler)
+                handler(message)
         self._wasHeard = True
-        if self.dirty and not self._soon:
-            self._flush()
-        if self.dirty or self._soon:
-            self._finishTurn()
-        if len(used) >= _REPOST and not self.isOver:  # while the answers are under way
-            self._queuePair.postReceive(used)
-            used.clear()
-        self.isBusy = False
-
-    def _sendsCompleted(self, batch: Sequence[Completion]) -> None:
-        """These messages have arrived, and all before them."""
-        for completion in batch:
-            if completion.status:
-                self._broken(completion.status.name)
-                return
-            self._acknowledged = completion.identifier
-        if batch:
-            if self.isStaged:
-                self.poster.completed(self._acknowledged)
-            if self._isFull:
-                self._isFull = False
-                self._sendReader.stop()
-                self.schedule()
 
     # LLC
 
@@ -459,16 +322,25 @@ class Link:
         self.core.received(raw, self._reactor.seconds())
         self._turnCore()
 
-    def _broken(self, text: str) -> None:
-        """The queue pair is of no more use."""
-        if not self.isOver:
+    def broken(self, text: str) -> None:
+        """The queue pair is of no more use; what has arrived by it comes first."""
+        if not self.isOver and not self._isBreaking:
+            self._isBreaking = True
+            self.look()
             self.core.linkDown(self._reactor.seconds(), text)
+            self._turnCore()
+
+    def failed(self, failure: Failure) -> None:
+        """Something of ours, or of the device's, has raised, and is logged: connections end with an error."""
+        if not self.isOver and not self.isStopping:
+            self._isBreaking = True
+            self.core.linkDown(self._reactor.seconds(), f"an error: {failure.getErrorMessage()}")
             self._turnCore()
 
     def asyncEvent(self, queuePair: IQueuePair, text: str) -> None:
         """The device tells something."""
         if queuePair is self._queuePair:
-            self._broken(text)
+            self.broken(text)
 
     def retire(self) -> None:
         """The peer does not know this group: the next connection makes another."""
@@ -481,17 +353,17 @@ class Link:
             self._send(raw)
         for event in self.core.events():
             if isinstance(event, LinkConfirmed):
-                self._isActive = True
+                self.isActive = True
                 self.isNew = False
                 self._answer(None)
             elif isinstance(event, LinkRefused):
                 self._over("CONFIRM LINK failed", event.diagnosis)
             elif isinstance(event, RKeyConfirmed):
-                self._rkeyAnswered(event.rkey, None)
-                self.soon(self._trim)  # who wanted it may have gone
+                self._pool.answered(event.rkey, None)
+                self.turn.atEnd(self._trim)  # who wanted it may have gone
             elif isinstance(event, RKeyRefused):
                 refused = Refused("the peer does not take our buffer", Diagnosis.ERR_RTOK)
-                self._rkeyAnswered(event.rkey, refused)
+                self._pool.answered(event.rkey, refused)
             elif isinstance(event, RKeysDeleted):
                 for rkey in event.rkeys:
                     self._pool.drop(rkey)
@@ -499,7 +371,7 @@ class Link:
                 for stream in self.streams():
                     stream.remoteBuffersGone(event.rkeys)
             elif isinstance(event, GroupEnded):
-                self._over(event.text, Diagnosis.NOACTLINK)
+                self._over(event.text, Diagnosis.NOACTLINK, mayVanish=True)
         if not self.isOver:
             self._reschedule()
 
@@ -507,25 +379,14 @@ class Link:
         """One LLC message, ahead of what waits."""
         if self._queuePair.state is not QPState.RTS:
             return
-        request, buffer = self.poster.newMessage()
-        self.poster.number(request)
+        poster = self.turn.poster
+        request, buffer = poster.newMessage()
+        poster.number(request)
         buffer[:] = raw
         try:
             self._queuePair.postSend([request])
         except RDMAError as error:
             _log.warn("{link!r} can't send: {error}", link=self, error=error)
-
-    def _rkeyAnswered(self, rkey: RKey, refused: Refused | None) -> None:
-        for buffer in self._pool:
-            if buffer.rkey == rkey:
-                buffer.isAgreed = refused is None
-        for waiter in self._rkeys.pop(rkey, ()):
-            if refused is None:
-                waiter.callback(None)
-            else:
-                waiter.errback(refused)
-        if refused is not None:
-            self._pool.drop(rkey)
 
     # Time
 
@@ -536,12 +397,13 @@ class Link:
         if timer is not None and (deadline is None or deadline < timer.getTime()):
             timer.cancel()
             self._timer = timer = None
-        if deadline is not None and timer is None:
+        if deadline is not None and timer is None and not self._isResting:
             delay = max(deadline - self._reactor.seconds(), 0.0)
             self._timer = self._reactor.callLater(delay, self._expired)
 
     def _expired(self) -> None:
         self._timer = None
+        self.look()
         now = self._reactor.seconds()
         if self._wasHeard:
             self._wasHeard = False
@@ -550,6 +412,31 @@ class Link:
         for stream in [stream for stream, until in self._lingering.items() if until <= now]:
             stream.expired()
         self._turnCore()
+
+    # Rest
+
+    def rest(self) -> None:
+        """Leave the reactor, with readers and delayed calls; what the peer does waits until C{wake}."""
+        self._isResting = True
+        self._reader.stop()
+        self.turn.rest()
+        self._cancelTimer()
+
+    def wake(self) -> None:
+        """Be part of the reactor, again or still: somebody may have removed us, and told nobody."""
+        if self.isOver or self._peerQPN == 0:
+            return
+        self._isResting = False
+        self._reader.start()
+        self.turn.wake()
+        if self._timer is None or not self._timer.active():
+            self._timer = None
+            self._reschedule()
+
+    def _cancelTimer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None and timer.active():
+            timer.cancel()
 
     # The end
 
@@ -563,38 +450,55 @@ class Link:
             self._over("not needed", Diagnosis.NOACTLINK)
 
     def close(self, text: str) -> None:
-        """End it, and all connections on it."""
+        """End it, and all connections on it, in order: the peer hears of it by CDC and DELETE LINK."""
+        if self.isOver:
+            return
+        self.turn.finish()
+        for stream in self.streams():
+            if stream.connected:
+                stream.stopped()
+        self.core.shutdown(self._reactor.seconds())
+        self._isBreaking = True  # nobody waits for an answer
+        for raw in self.core.outgoing():
+            self._send(raw)
         self._over(text, Diagnosis.NOACTLINK)
 
-    def _over(self, text: str, diagnosis: Diagnosis) -> None:
+    def _over(self, text: str, diagnosis: Diagnosis, mayVanish: bool = False) -> None:
+        """
+        End it.
+
+        @param mayVanish: perhaps the peer's process has died; then it may have said all.
+        """
         if self.isOver:
             return
         self.isOver = True
-        self._isActive = False
-        if self._handlers:
-            _log.info("{link!r} ends: {text}", link=self, text=text)
-        self.groups.forget(self)
-        for timer in (self._timer, self._turning):
-            if timer is not None and timer.active():
-                timer.cancel()
-        self._timer = self._turning = None
+        turn = self.turn
+        wasBusy, turn.isBusy = turn.isBusy, True
+        with self.groups.forgetting(self):
+            self._tellEnd(text, diagnosis, mayVanish)
+            self._release()
+        turn.isBusy = wasBusy
+        if self.isStopping:
+            turn.finish()
+        self.turned()
+
+    def _tellEnd(self, text: str, diagnosis: Diagnosis, mayVanish: bool) -> None:
+        """Tell everybody who waits for something of the link, and all its connections."""
+        self.isActive = False
+        arrived = self.turn.arrived()
+        streams = self.streams()
+        alive = sum(not stream.disconnected for stream in streams)
+        if alive:
+            _log.info("{link!r} ends with {count} connections: {text}", link=self, count=alive, text=text)
         self._answer(Refused(text, diagnosis))
-        for rkey in list(self._rkeys):
-            self._rkeyAnswered(rkey, Refused(text, diagnosis))
-        soon, self._soon = self._soon, []
-        for call in soon:
-            call()
-        for stream in self.streams():
-            stream.linkLost()
-        self.dirty.clear()
+        self._pool.refuseAll(Refused(text, diagnosis))
+        for stream in streams:
+            stream.linkLost(mayVanish and self.turn.placing is not None, arrived)
+
+    def _release(self) -> None:
+        """Let go of everything, children first."""
+        self._cancelTimer()
         self._lingering.clear()
-        self._reader.stop()
-        self._sendReader.stop()
-        self._queuePair.close()
-        for queue in (self._queue, self._sendQueue):
-            queue.close()
-        for channel in (self._channel, self._sendChannel):
-            channel.close()
-        self._pool.close()
-        self.poster.close()
-        self._domain.close()
+        self.turn.end()
+        self._pool.close()  # rings that are not read up stay as long as somebody holds them
+        self._attachment.close()

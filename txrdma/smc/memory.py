@@ -10,9 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from twisted.internet.defer import Deferred
+
+from txrdma.error import Refused
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Access
 from txrdma.interfaces import IMemoryRegion, IProtectionDomain
+from txrdma.smc.clc import Diagnosis
 
 MAX_BUFFERS = 255
 """RMBs of a link group (RFC 7609, 3.3)."""
@@ -94,9 +98,14 @@ class RemoteMemoryBuffer:
 
 
 class BufferPool:
-    """The buffers of one link group."""
+    """
+    The buffers of one link group.
+
+    @ivar asked: buffers of which the peer is being told, by key, and who waits for its answer.
+    """
 
     def __init__(self, domain: IProtectionDomain) -> None:
+        self.asked: dict[RKey, list[Deferred[None]]] = {}
         self._domain = domain
         self._buffers: dict[RKey, RemoteMemoryBuffer] = {}
 
@@ -122,6 +131,43 @@ class BufferPool:
         region = self._domain.allocateMemory(size * count, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
         buffer = self._buffers[region.rkey] = RemoteMemoryBuffer(region, size)
         return buffer
+
+    # The peer's agreement (CONFIRM RKEY)
+
+    def ask(self, buffer: RemoteMemoryBuffer) -> None:
+        """The peer is being told of a buffer: L{agreement} waits for its answer."""
+        self.asked[buffer.rkey] = []
+
+    def agreement(self, buffer: RemoteMemoryBuffer) -> Deferred[None]:
+        """
+        Fires when the peer knows a buffer's key.
+
+        @raise Refused: it does not take it.
+        """
+        waiting = self.asked.get(buffer.rkey)
+        if waiting is None:
+            raise Refused("the peer does not take our buffer", Diagnosis.ERR_RTOK)
+        agreement: Deferred[None] = Deferred(waiting.remove)
+        waiting.append(agreement)
+        return agreement
+
+    def answered(self, rkey: RKey, refused: Refused | None) -> None:
+        """The peer knows a buffer now, or does not take it: then the buffer goes."""
+        buffer = self._buffers.get(rkey)
+        if buffer is not None:
+            buffer.isAgreed = refused is None
+        for waiting in self.asked.pop(rkey, ()):
+            if refused is None:
+                waiting.callback(None)
+            else:
+                waiting.errback(refused)
+        if refused is not None:
+            self.drop(rkey)
+
+    def refuseAll(self, refused: Refused) -> None:
+        """No answer comes any more."""
+        for rkey in list(self.asked):
+            self.answered(rkey, refused)
 
     def surplus(self) -> RemoteMemoryBuffer | None:
         """A buffer that nobody uses, and not the only one of its kind."""

@@ -10,131 +10,41 @@ import ipaddress
 import os
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
-from typing import Protocol as Shape
 
 from zope.interface import implementer
 
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.error import ConnectError, ConnectingCancelledError, ConnectionDone, NoProtocol
+from twisted.internet.error import ConnectingCancelledError, ConnectionDone, NoProtocol
 from twisted.internet.interfaces import IDelayedCall, IHalfCloseableProtocol, IProtocol, IReactorTime
 from twisted.internet.protocol import connectionDone, Protocol
 from twisted.internet.tcp import Connection
-from twisted.logger import Logger, LogLevel
+from twisted.logger import Logger
 from twisted.python.failure import Failure
+from twisted.python.log import callWithContext
 
 from txrdma.error import RDMAError, Refused
+from txrdma.logs import Seldom
 from txrdma.smc import _handshake as clcEvents
 from txrdma.smc._handshake import ClientHandshake, ServerHandshake
 from txrdma.smc._linkgroup import Role
-from txrdma.smc.clc import Accept, Confirm, crossed, Decline, Diagnosis, IPv6Prefix, Proposal
+from txrdma.smc._silence import silentPeers
+from txrdma.smc.clc import Accept, Confirm, Crossed, Decline, Diagnosis, IPv6Prefix, Proposal
+from txrdma.smc.companion import Companion
+from txrdma.smc.counterpart import Counterpart
 from txrdma.smc.groups import LinkGroups, linkGroups, peerID
 from txrdma.smc.link import Link
-from txrdma.smc.plaintcp import runOnTCP
-from txrdma.smc.signalling import Announcement, peerUserByTCP, placeOf
-from txrdma.smc.status import diagnosisName
+from txrdma.smc.options import Options
+from txrdma.smc.outcomes import NotSMC, Outcomes, tellSilence
+from txrdma.smc.plaintcp import Foreign, prefixFor, runOnTCP
+from txrdma.smc.presence import presenceOn
+from txrdma.smc.signalling import Announced, Announcement
 from txrdma.smc.transport import SMCTransport
 
 _log = Logger()
+_seldom = Seldom(_log)
 
 LOCAL_DEVICE = "soft:route=shared-memory"
 """What C{device=auto} takes for a peer on this host, of the same user."""
-
-ACCEPT_PATIENCE = 2.0
-"""Seconds from the TCP connection to the listener's word that it has it: one turn of its reactor."""
-
-
-class NotSMC(Refused, ConnectError):
-    """
-    The connection would have to run plain TCP, which was forbidden by C{fallback=no}.
-
-    @ivar reason: why.
-    @ivar peerDiagnosis: why the peer declined, if it did.
-    """
-
-    def __init__(self, reason: Diagnosis, peerDiagnosis: Diagnosis | None) -> None:
-        text = f"no SMC-R, and no fallback to TCP is allowed: {diagnosisName(reason)}"
-        if peerDiagnosis is not None:
-            text += f", the peer says {diagnosisName(peerDiagnosis)}"
-        super().__init__(text, int(reason))
-        self._text = text
-        self.osError = None
-        self.reason = reason
-        self.peerDiagnosis = peerDiagnosis
-
-    def __str__(self) -> str:
-        return self._text
-
-
-class Options(Shape):
-    """What is used here of L{txrdma.smc.endpoints.Options}."""
-
-    @property
-    def device(self) -> str: ...
-    @property
-    def agreed(self) -> bool: ...
-    @property
-    def timeout(self) -> float | None: ...
-    @property
-    def fallback(self) -> bool: ...
-
-
-class Outcomes:
-    """Says what became of the connections of one endpoint: the first of each kind aloud."""
-
-    def __init__(self, where: str) -> None:
-        self._where = where
-        self._said: set[tuple[object, ...]] = set()
-
-    def fellBack(self, reason: Diagnosis, peerDiagnosis: Diagnosis | None, allowed: bool) -> None:
-        """A connection runs on TCP, or has ended because it may not."""
-        self._say(
-            "{where}: {what}, because {reason}{peer}",
-            (allowed, reason, peerDiagnosis),
-            what="plain TCP" if allowed else "connection dropped, as it can't be SMC-R",
-            reason=diagnosisName(reason),
-            peer="" if peerDiagnosis is None else f"; the peer says {diagnosisName(peerDiagnosis)}",
-        )
-
-    def established(self, device: str, route: str) -> None:
-        """A connection runs on SMC-R."""
-        self._say("{where}: SMC-R by {device}, {route}", (device, route), device=device, route=route)
-
-    def _say(self, text: str, key: tuple[object, ...], **fields: object) -> None:
-        level = LogLevel.debug if key in self._said else LogLevel.info
-        self._said.add(key)
-        _log.emit(level, text, where=self._where, **fields)
-
-
-class PlainStart(Protocol):
-    """Gives a TCP connection to the user's protocol at once."""
-
-    def __init__(self, protocol: IProtocol, reason: Diagnosis) -> None:
-        self._protocol = protocol
-        self._reason = reason
-
-    def makeConnection(self, transport: Any) -> None:
-        """Step aside."""
-        runOnTCP(transport, self._protocol, Role.SERVER.value, self._reason)
-
-
-class Companion(Protocol):
-    """Watches the TCP connection of an SMC-R connection: nothing may come any more but its end."""
-
-    def __init__(self, stream: SMCTransport, tcp: Connection) -> None:
-        self._stream: SMCTransport | None = stream
-        self._tcp = tcp
-
-    def dataReceived(self, data: bytes) -> None:
-        """The peer has lost its way."""
-        if self._stream is not None:
-            self._stream.violated("bytes on the TCP connection")
-            self._tcp.abortConnection()  # it may have fallen back, and must hear of it
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """While active, that is an abort (RFC 7609, 4.8.2)."""
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            stream.tcpLost()
 
 
 @implementer(IHalfCloseableProtocol)
@@ -142,6 +52,7 @@ class _Negotiation(Protocol):
     """
     What is the same at both ends.
 
+    @ivar _peer: who the other end is.
     @ivar _work: the steps that an event has started, while they wait for something.
     @ivar _stream: the SMC connection in the making.
     """
@@ -156,13 +67,11 @@ class _Negotiation(Protocol):
         options: Options,
         outcomes: Outcomes,
         build: Callable[[], IProtocol | None],
-        user: int | None,
     ) -> None:
         self._reactor: IReactorTime = reactor
         self._options = options
         self._outcomes = outcomes
         self._build = build
-        self._user = user
         self._over = False
         self._timer: IDelayedCall | None = None
         self._limit: IDelayedCall | None = None
@@ -170,6 +79,14 @@ class _Negotiation(Protocol):
         self._stream: SMCTransport | None = None
         self._fellBack: clcEvents.FellBack | None = None
         self._early = b""
+        self._isPaused = False
+        self._hasEnded = False
+        self._use = presenceOn(reactor).hold()
+
+    def makeConnection(self, transport: Any) -> None:
+        """Begin, with a TCP connection."""
+        self._peer = Counterpart(transport, self.role is Role.SERVER)
+        super().makeConnection(transport)  # type: ignore[no-untyped-call]  # Twisted has no annotations here
 
     # What the TCP connection brings
 
@@ -194,6 +111,7 @@ class _Negotiation(Protocol):
         """Nothing will come of it."""
         self._end()
         self._failed(reason)
+        self._use.release()
 
     # The core's turn
 
@@ -207,7 +125,7 @@ class _Negotiation(Protocol):
         core = self._core
         data = core.outgoing()
         if data:
-            self.transport.write(data)
+            self._send(data)
         for event in core.events():
             self._handle(event)
         if self._over:
@@ -215,9 +133,10 @@ class _Negotiation(Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._pause(core.isFull)
         if core.done:
             if self._fellBack is not None:
-                foreign = crossed if core.mayCross else None
+                foreign = Crossed() if core.mayCross else None
                 self._runOnTCP(self._fellBack.reason, self._fellBack.peerDiagnosis, self._early, foreign)
             elif self._stream is not None:
                 self._runOnSMC(self._stream)
@@ -225,7 +144,25 @@ class _Negotiation(Protocol):
         deadline = core.deadline()
         if deadline is not None:
             delay = max(deadline - self._reactor.seconds(), 0.0)
-            self._timer = self._reactor.callLater(delay, self._expired)
+            self._timer = self._reactor.callLater(delay, self._late)
+
+    def _pause(self, isFull: bool) -> None:
+        """Let the peer wait with what it sends while nobody can say what that is."""
+        if isFull != self._isPaused:
+            self._isPaused = isFull
+            if isFull:
+                self.transport.pauseProducing()
+            else:
+                self.transport.resumeProducing()
+
+    def _late(self) -> None:
+        """If this process was busy, the answer may be there: it is heard before the next call."""
+        self._timer = self._reactor.callLater(0, self._expired)
+
+    def _send(self, data: bytes) -> None:
+        """Give a message to the system now: who has confirmed may be done, and gone, in the same turn."""
+        self.transport.write(data)
+        self.transport.doWrite()  # what goes wrong is met by the reactor, too
 
     def _expired(self) -> None:
         self._timer = None
@@ -247,6 +184,7 @@ class _Negotiation(Protocol):
             self._end()
             self.transport.abortConnection()
             self._failed(Failure(event.error))
+            self._use.release()
         else:
             self._step(self._answer(event))
 
@@ -272,7 +210,8 @@ class _Negotiation(Protocol):
         else:
             diagnosis = Diagnosis.INTERR
             if failure.check(RDMAError):
-                _log.warn("no SMC-R: {error}", error=failure.getErrorMessage())
+                text = failure.getErrorMessage()
+                _seldom.warn(text, "a connection can't be SMC-R: {error}", error=text)
             else:
                 _log.failure("while a connection was made", failure)
         self._decline(diagnosis)
@@ -308,9 +247,23 @@ class _Negotiation(Protocol):
         reason: Diagnosis,
         peerDiagnosis: Diagnosis | None,
         leftover: bytes,
-        foreign: Callable[[bytes], int | None] | None = None,
+        foreign: Foreign | None = None,
+    ) -> None:
+        try:
+            self._startTCP(reason, peerDiagnosis, leftover, foreign)
+        finally:
+            self._use.release()
+
+    def _startTCP(
+        self,
+        reason: Diagnosis,
+        peerDiagnosis: Diagnosis | None,
+        leftover: bytes,
+        foreign: Foreign | None,
     ) -> None:
         self._end()
+        if self._hasEnded:
+            self.transport.startReading()  # so that the protocol meets the end, in its turn
         allowed = self._options.fallback
         self._outcomes.fellBack(reason, peerDiagnosis, allowed)
         if not allowed:
@@ -326,18 +279,27 @@ class _Negotiation(Protocol):
         self._succeeded(protocol)
 
     def _runOnSMC(self, stream: SMCTransport) -> None:
+        try:
+            self._startSMC(stream)
+        finally:
+            self._use.release()
+
+    def _startSMC(self, stream: SMCTransport) -> None:
         self._stream = None
         self._end()
         self._outcomes.established(stream.link.device, stream.link.route)
-        self.transport.protocol = Companion(stream, self.transport)
+        companion = Companion(stream, self.transport, self._reactor)
+        self.transport.protocol = companion
         protocol = self._build()
         if protocol is None:
-            stream.start(Protocol())
+            stream.start(Protocol(), companion)
             stream.loseConnection()
             self._failed(Failure(NoProtocol()))
             return
-        stream.start(protocol)
+        callWithContext({"system": prefixFor(self.transport, protocol)}, stream.start, protocol, companion)
         self._succeeded(protocol)
+        if self._hasEnded:
+            companion.readConnectionLost()
 
     def _succeeded(self, protocol: IProtocol) -> None:
         """The user's protocol is connected."""
@@ -355,32 +317,63 @@ class _Negotiation(Protocol):
         """
         device = self._options.device
         if device == "auto":
-            user = self._user
-            if user is None:
-                own, peer = placeOf(self.transport.getHost()), placeOf(self.transport.getPeer())
-                if own is not None and peer is not None:
-                    user = peerUserByTCP(own, peer, self.role is Role.SERVER)
-            if user != os.geteuid():
+            if self._peer.user != os.geteuid():
                 raise Refused("no device reaches this peer", Diagnosis.NOSMCDEV)
             device = LOCAL_DEVICE
         try:
             return linkGroups(self._reactor, device)
         except (RDMAError, OSError) as error:
-            _log.warn("can't open the device {device}: {error}", device=device, error=error)
+            _seldom.warn(device, "can't open the device {device}: {error}", device=device, error=error)
             raise Refused(str(error), Diagnosis.NOSMCDEV) from error
 
 
 class ServerNegotiation(_Negotiation):
-    """The server's end of a connection whose client speaks SMC, or may do so."""
+    """
+    The server's end of a connection whose client speaks SMC, or may do so.
+
+    @ivar _announced: what was announced on this host, None when nobody did.
+    """
 
     role = Role.SERVER
     _link: Link | None = None
+    _isConfirmed = False
+
+    def __init__(
+        self,
+        reactor: Any,
+        options: Options,
+        outcomes: Outcomes,
+        build: Callable[[], IProtocol | None],
+        announced: Announced | None,
+    ) -> None:
+        super().__init__(reactor, options, outcomes, build)
+        self._announced = announced
 
     def connectionMade(self) -> None:
-        """The client speaks first."""
-        now = self._reactor.seconds()
-        announced = self._user is not None
-        self._begin(ServerHandshake(now, peerID=peerID(), announced=announced))
+        """The client speaks first, if it was announced by its owner."""
+        announced, peer = self._announced, self._peer
+        if announced is not None and announced.isFrom(peer.place, peer.own):
+            peer.process = announced.client
+            peer.user = announced.client.user
+            announced.onWithdrawal = self._withdrawn
+            announced.accepted()
+        elif announced is not None and not self._options.agreed:
+            self._runOnTCP(Diagnosis.PEERNOSMC, None, b"")
+            return
+        isSure = peer.process is not None
+        self._begin(ServerHandshake(self._reactor.seconds(), peerID=peerID(), announced=isSure))
+
+    def readConnectionLost(self) -> None:
+        """A client that has confirmed may be quick: it has said all by SMC already, and has gone."""
+        if self._isConfirmed and self._work is not None:
+            self._hasEnded = True
+        else:
+            super().readConnectionLost()
+
+    def _withdrawn(self) -> None:
+        if not self._over:
+            cast(ServerHandshake, self._core).withdrawn()
+            self._turn()
 
     def _handle(self, event: clcEvents.Event) -> None:
         if isinstance(event, clcEvents.FellBack) and event.outOfSync and self._link is not None:
@@ -395,7 +388,7 @@ class ServerNegotiation(_Negotiation):
 
     async def _accept(self, proposal: Proposal) -> None:
         groups = self._groups()
-        link, isNew = await groups.forProposal(proposal)
+        link, isNew = await groups.forProposal(proposal, self._peer.witness)
         self._link = link
         try:
             element = await link.reserve()
@@ -415,28 +408,40 @@ class ServerNegotiation(_Negotiation):
     async def _confirmed(self, confirm: Confirm) -> None:
         link, stream = self._link, self._stream
         assert link is not None and stream is not None, "a Confirm before the Accept"
-        if link.isOver:
+        self._isConfirmed = True
+        if link.isOver and not stream.wasLost:
             raise Refused("the link has ended meanwhile", Diagnosis.NOACTLINK)
-        if link.isNew:
+        if link.isOver:
+            pass  # the client has said all, and gone
+        elif link.isNew:
             link.connect(confirm)
             await link.confirmed()
         elif not link.leadsTo(confirm):
             raise Refused("the Confirm names another link", Diagnosis.NOSRVLINK)
+        await link.prepare(confirm)
         stream.attach(confirm)
         self._core.established()
 
 
 class ClientNegotiation(_Negotiation):
-    """The client's end."""
+    """
+    The client's end.
+
+    @ivar _announcement: what the listener of this host was told, while it has not said whether it has us.
+    @ivar _held: bytes that came before it has, and may be somebody else's.
+    @ivar _hasAsked: the peer should answer; if it does not, others need not ask for a while.
+    """
 
     role = Role.CLIENT
     _announcement: Announcement | None = None
     _accept: Accept | None = None
+    _held = b""
+    _hasAsked = False
 
     def __init__(
         self, reactor: Any, options: Options, outcomes: Outcomes, build: Callable[[], IProtocol | None]
     ) -> None:
-        super().__init__(reactor, options, outcomes, build, None)
+        super().__init__(reactor, options, outcomes, build)
         self._finished: Deferred[IProtocol] = Deferred(self._cancelled)
         self._manager: LinkGroups | None = None
 
@@ -449,27 +454,33 @@ class ClientNegotiation(_Negotiation):
         self.transport.protocol = self  # and not what an endpoint has put before us
         announcement: Announcement | None = getattr(self.transport, "announcement", None)
         if self._options.agreed:
-            self._propose()
+            silent, peer, now = silentPeers(self._reactor), self._peer.place, self._reactor.seconds()
+            if self._options.fallback and silent.isSilent(peer, now):
+                self._declineAtOnce(Diagnosis.PEERNOSMC)
+            else:
+                silent.ask(peer, now)
+                self._propose()
         elif announcement is None or announcement.user < 0:
             self._runOnTCP(Diagnosis.PEERNOSMC, None, b"")
         else:
-            self._user = announcement.user
+            self._peer.process = announcement.listener
+            self._peer.user = announcement.user
             self._announcement = announcement
-            if announcement.isOver:
-                self._told()
-            else:
-                announcement.changed = self._told
-                self._timer = self._reactor.callLater(ACCEPT_PATIENCE, announcement.close)
+            announcement.then(self._told)
 
     def dataReceived(self, data: bytes) -> None:
-        """Bytes before the listener knows of us: it is somebody else, who speaks first."""
+        """Bytes before the listener has said that it has us: it is somebody else, or its word comes next."""
+        if self._announcement is None:
+            super().dataReceived(data)
+            return
+        self._held += data
+        self.transport.pauseProducing()
+        self._reactor.callLater(0, self._heardEarly)
+
+    def _heardEarly(self) -> None:
         announcement = self._announcement
         if announcement is not None:
-            self._announcement = None
-            announcement.forget()
-            self._runOnTCP(Diagnosis.PEERNOSMC, None, data)
-        else:
-            super().dataReceived(data)
+            announcement.close()
 
     def readConnectionLost(self) -> None:
         """Somebody else's listener may close before ours knows of us."""
@@ -478,30 +489,56 @@ class ClientNegotiation(_Negotiation):
         else:
             super().readConnectionLost()
 
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Nothing will come of it."""
-        if self._announcement is not None:
-            self._announcement.forget()
-        super().connectionLost(reason)
+    def _end(self) -> None:
+        announcement, self._announcement = self._announcement, None
+        if announcement is not None:
+            announcement.forget()
+        super()._end()
 
     def _told(self) -> None:
         announcement, self._announcement = self._announcement, None
-        if self._timer is not None and self._timer.active():
-            self._timer.cancel()
-        self._timer = None
+        held, self._held = self._held, b""
+        if held:
+            self.transport.resumeProducing()
         if announcement is not None and announcement.isAccepted:
-            self._propose()
+            self._propose(held)
         else:
-            self._runOnTCP(Diagnosis.PEERNOSMC, None, b"")
+            self._runOnTCP(Diagnosis.PEERNOSMC, None, held)
 
-    def _propose(self) -> None:
+    def _runOnTCP(
+        self,
+        reason: Diagnosis,
+        peerDiagnosis: Diagnosis | None,
+        leftover: bytes,
+        foreign: Foreign | None = None,
+    ) -> None:
+        if self._hasAsked:
+            self._answered(isInTime=Diagnosis.TIMEOUT_CL not in (reason, peerDiagnosis))
+        super()._runOnTCP(reason, peerDiagnosis, leftover, foreign)
+
+    def _runOnSMC(self, stream: SMCTransport) -> None:
+        self._answered(isInTime=True)
+        super()._runOnSMC(stream)
+
+    def _answered(self, isInTime: bool) -> None:
+        peer = self._peer.place
+        if isInTime:
+            silentPeers(self._reactor).answered(peer)
+        elif peer is not None:
+            tellSilence(self._reactor, peer, self._reactor.seconds())
+
+    def _declineAtOnce(self, diagnosis: Diagnosis) -> None:
+        """The server waits to hear something."""
+        self._send(Decline(peerID=peerID(), diagnosis=diagnosis).encode())
+        self._runOnTCP(diagnosis, None, b"")
+
+    def _propose(self, held: bytes = b"") -> None:
         try:
             self._manager = groups = self._groups()
-        except Refused as refused:  # the server waits to hear something
-            diagnosis = Diagnosis(refused.status)
-            self.transport.write(Decline(peerID=peerID(), diagnosis=diagnosis).encode())
-            self._runOnTCP(diagnosis, None, b"")
+        except Refused as refused:
+            self._declineAtOnce(Diagnosis(refused.status))
             return
+        self._hasAsked = True
         host = ipaddress.ip_address(self.transport.getHost().host.partition("%")[0])
         if isinstance(host, ipaddress.IPv4Address):
             where: dict[str, Any] = {"subnet": int(host), "prefixLength": 32}
@@ -509,6 +546,8 @@ class ClientNegotiation(_Negotiation):
             where = {"ipv6Prefixes": (IPv6Prefix(prefix=host.packed, length=128),)}
         proposal = Proposal(peerID=groups.peerID, gid=groups.gid, mac=groups.mac, **where)
         self._begin(ClientHandshake(self._reactor.seconds(), proposal))
+        if held:
+            self.dataReceived(held)
 
     async def _answer(self, event: clcEvents.Event) -> None:
         if isinstance(event, clcEvents.Accepted):
@@ -516,7 +555,7 @@ class ClientNegotiation(_Negotiation):
 
     async def _accepted(self, accept: Accept) -> None:
         assert self._manager is not None, "an Accept before the Proposal"
-        link = self._manager.forAccept(accept)
+        link = self._manager.forAccept(accept, self._peer.witness)
         try:
             element = await link.reserve()
         except BaseException:
@@ -545,6 +584,7 @@ class ClientNegotiation(_Negotiation):
         """The Confirm is sent."""
         if accept.firstContact:
             await stream.link.confirmed()
+        await stream.link.prepare(accept)
         stream.attach(accept)
         self._core.established()
 

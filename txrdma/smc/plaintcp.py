@@ -11,13 +11,21 @@ from enum import Enum
 from typing import Any, cast
 
 from twisted.internet.interfaces import ILoggingContext, IProtocol, IReactorFDSet, IReactorTime
+from twisted.internet.protocol import Protocol
 from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from twisted.python.log import callWithContext
 
+from txrdma.smc._linkgroup import Role
+from txrdma.smc.clc import Diagnosis
+from txrdma.smc.presence import presenceOn
 from txrdma.smc.status import markTCP
 
 _log = Logger()
+
+Foreign = Callable[[bytes], tuple[int, bool]]
+"""Says how many of some first bytes are not the protocol's, and whether all that follows is."""
 
 
 class _Reactor(IReactorFDSet, IReactorTime):
@@ -72,7 +80,7 @@ class _Sifter:
     It sits where bytes come out of the socket, so TLS gets what is left of them, too.
     """
 
-    def __init__(self, transport: Connection, foreign: Callable[[bytes], int | None]) -> None:
+    def __init__(self, transport: Connection, foreign: Foreign) -> None:
         self._transport = transport
         self._foreign = foreign
         self._held = b""
@@ -81,13 +89,22 @@ class _Sifter:
 
     def _dataReceived(self, data: bytes) -> Exception | None:
         self._held += data
-        count = self._foreign(self._held) if data else 0  # at the end, what is there is what there is
-        if count is None:
-            return None
+        # At the end, what is there is what there is.
+        count, isSure = self._foreign(self._held) if data else (0, True)
         transport, rest = self._transport, self._held[count:]
+        self._held = rest
+        if not isSure:
+            return None
         del transport._dataReceived
         why = transport._dataReceived(rest) if rest else None
         return why if data else transport._dataReceived(b"")
+
+
+def prefixFor(transport: Connection, protocol: IProtocol) -> str:
+    """What stands before a protocol's log entries on a TCP transport that was made for another one."""
+    _name, comma, rest = transport.logstr.partition(",")
+    name = protocol.logPrefix() if ILoggingContext.providedBy(protocol) else type(protocol).__name__
+    return name + comma + rest
 
 
 def runOnTCP(
@@ -97,23 +114,50 @@ def runOnTCP(
     reason: Enum | None,
     peerDiagnosis: Enum | int | None = None,
     leftover: bytes = b"",
-    foreign: Callable[[bytes], int | None] | None = None,
+    foreign: Foreign | None = None,
 ) -> None:
     """
     Connect a protocol with a TCP transport that has been serving another one.
 
     @param leftover: what the other one had received and did not want.
-    @param foreign: says how many of the first bytes are not the protocol's, or None while it can't tell.
+    @param foreign: finds out which of the first bytes that still come are not the protocol's.
     """
     markTCP(transport, role, reason, peerDiagnosis)
-    prefix, comma, rest = transport.logstr.partition(",")
-    if comma:  # as the transport made it from the protocol that was there first
-        name = protocol.logPrefix() if ILoggingContext.providedBy(protocol) else type(protocol).__name__
-        transport.logstr = name + comma + rest
+    _holdPresence(transport)
+    transport.logstr = prefixFor(transport, protocol)
     transport.protocol = protocol
     if foreign is not None:
         _Sifter(transport, foreign)
     waiting = _Leftover(transport, leftover) if leftover else None
-    protocol.makeConnection(cast(Any, transport))  # ITransport is what it is, IProtocol has no types for it
+    # ITransport is what it is, IProtocol has no types for it.
+    callWithContext({"system": transport.logstr}, protocol.makeConnection, cast(Any, transport))
     if waiting is not None:
         waiting.deliver()
+
+
+def _holdPresence(transport: Connection) -> None:
+    """C{txrdma connections} tells of this process as long as the connection lives."""
+    use = presenceOn(transport.reactor).hold(transport)
+    lost = transport.connectionLost
+
+    def connectionLost(reason: Failure) -> None:
+        del transport.connectionLost
+        try:
+            lost(reason)
+        finally:
+            use.release()
+
+    # mypy: replaced on the instance, as above.
+    transport.connectionLost = connectionLost  # type: ignore[method-assign]
+
+
+class PlainStart(Protocol):
+    """Gives a TCP connection to the user's protocol at once."""
+
+    def __init__(self, protocol: IProtocol, reason: Diagnosis) -> None:
+        self._protocol = protocol
+        self._reason = reason
+
+    def makeConnection(self, transport: Any) -> None:
+        """Step aside."""
+        runOnTCP(transport, self._protocol, Role.SERVER.value, self._reason)

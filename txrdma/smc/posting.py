@@ -119,3 +119,15 @@ class Poster:
         """Let go of the memory."""
         if self._stage is not None:
             self._stage.close()
+
+
+def cut(chunks: list[bytes | memoryview], length: int) -> list[bytes | memoryview]:
+    """Take that many bytes, more than none, from the front."""
+    count = 0
+    while len(chunks[count]) < length:
+        length -= len(chunks[count])
+        count += 1
+    last = memoryview(chunks[count])
+    head = [*chunks[:count], last[:length]]
+    chunks[: count + 1] = [last[length:]] if length < len(last) else []
+    return head

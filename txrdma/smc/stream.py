@@ -4,24 +4,24 @@ One end of a stream of bytes over SMC-R: what its link asks of it, and how it en
 Follows RFC 7609, 4.7 (data flow) and 4.8 (ending). What is written waits until the link flushes: once for
 each batch of completions, or once for a turn of the reactor. What arrives is given out as C{bytes}, from
 the link's batch.
+
+A connection whose peer, TCP connection or link is lost lives on as long as bytes are in its ring: these are
+delivered first. How it then ends is what TCP would tell: see L{txrdma.smc.companion}.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
 from typing import Any, cast, Final, TYPE_CHECKING
 
 from twisted.internet.address import IPv4Address, IPv6Address
-from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
+from twisted.internet.error import ConnectionLost
 from twisted.internet.interfaces import (
-    IHalfCloseableProtocol,
-    ILoggingContext,
     IProtocol,
     IPullProducer,
     IPushProducer,
+    ITCPTransport,
 )
-from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.log import ILogContext
@@ -34,8 +34,11 @@ from txrdma.smc._closing import Closing, Ended, Ending, ReadEnded, Released, Sen
 from txrdma.smc._linkgroup import Role
 from txrdma.smc._ring import DATA, Ring, SPACE, UPDATE
 from txrdma.smc.cdc import StateFlags
+from txrdma.smc.companion import Companion
 from txrdma.smc.memory import Element
-from txrdma.smc.posting import SIGNAL_EVERY
+from txrdma.smc.plaintcp import prefixFor
+from txrdma.smc.posting import cut, SIGNAL_EVERY
+from txrdma.smc.presence import Use
 
 if TYPE_CHECKING:
     from txrdma.smc.clc import Accept, Confirm
@@ -51,18 +54,13 @@ DELIVERY: Final = 256 * 1024
 _EARLY: Final = 64
 """Messages that may come before the handshake is over here."""
 
-_PULLS: Final = 16
-"""How often a pull producer is asked before what it gave is posted."""
-
 _CLOSED: Final = int(StateFlags.CLOSED)
+_ABORT: Final = int(StateFlags.ABNORMAL_CLOSE)
+ENDS: Final = _CLOSED | _ABORT
+"""Of a peer's state flags those after which there is nobody to write to."""
+
 _NEWS: Final = SPACE | UPDATE
 _SIGNAL_MASK: Final = SIGNAL_EVERY - 1
-
-
-@lru_cache(256)
-def _contextFor(prefix: str) -> dict[object, object]:
-    """The logging context of protocols with this prefix."""
-    return {ILogContext: {"isError": 0, "system": prefix}}
 
 
 class Stream:
@@ -76,6 +74,8 @@ class Stream:
     @ivar pending: what has been written and not yet posted, oldest first.
     @ivar backlog: its length.
     @ivar isDirty: it is in the link's list of those that have something to do.
+    @ivar isDoubtful: the TCP connection has ended, and the peer may have gone with it.
+    @ivar wasLost: the peer was quicker than the handshake: it has said all, and gone with its link.
     """
 
     __slots__ = (
@@ -84,6 +84,7 @@ class Stream:
         "_address",
         "_buffer",
         "_closing",
+        "_companion",
         "_context",
         "_early",
         "_element",
@@ -96,22 +97,27 @@ class Stream:
         "_isOpen",
         "_isPaused",
         "_isReading",
+        "_isWhole",
         "_mask",
         "_message",
         "_mustSend",
         "_peer",
         "_peerState",
+        "_use",
         "_rkey",
-        "_tcp",
+        "_turn",
         "_view",
+        "wasLost",
         "_write",
         "_writeEnding",
+        "_written",
         "backlog",
         "bufferSize",
         "connected",
         "disconnected",
         "disconnecting",
         "isDirty",
+        "isDoubtful",
         "link",
         "messagesReceived",
         "messagesSent",
@@ -129,8 +135,9 @@ class Stream:
     protocol: IProtocol | None
     producer: IPushProducer | IPullProducer | None
 
-    def __init__(self, link: Link, element: Element, tcp: Connection, role: Role) -> None:
+    def __init__(self, link: Link, element: Element, tcp: ITCPTransport, role: Role) -> None:
         self.link = link
+        self._turn = link.turn
         self.role = role
         self._view = element.view
         self.ring = Ring(self._view.nbytes, self._view.nbytes, 0)  # until the peer's end is known
@@ -142,21 +149,23 @@ class Stream:
         self.producer = None
         self.producerPaused = self.streamingProducer = False
         self.isDirty = False
-        self.writes = self.messagesSent = self.messagesReceived = 0
+        self.writes = self.messagesSent = self.messagesReceived = self._written = 0
         self.TLS = False
         self._closing = Closing()
-        self._tcp: Connection | None = tcp
-        self._host = cast("Address", tcp.getHost())
-        self._peer = cast("Address", tcp.getPeer())
+        self._companion: Companion | None = None
+        self._use: Use | None = None
+        self._host = tcp.getHost()
+        self._peer = tcp.getPeer()
         self._element: Element | None = element
         self._address = 0
-        self._rkey = RKey(0)
+        self._rkey: RKey | None = None
         self._early: list[tuple[int, ...]] | None = []
         self._failure: Failure | None = None
         self._isOpen = self._isPaused = self._isReading = self._isAborting = self._isHasty = False
         self._mustSend = self._writeEnding = self._hasStoppedWriting = False
+        self._isWhole = self.wasLost = self.isDoubtful = False
         self._flags = self._peerState = 0
-        self._context: dict[object, object] = {}
+        self._context: dict[object, dict[str, object]] = {}
         self.token = link.add(self)
 
     def __repr__(self) -> str:
@@ -174,19 +183,22 @@ class Stream:
         self._rkey = answer.rkey
         self.ring = Ring(self._view.nbytes, answer.size, answer.token)
         self._mask = self._view.nbytes - 1
-        self._message, self._buffer = self.link.poster.newMessage()
+        self._message, self._buffer = self._turn.poster.newMessage()
         # Posted when pending goes out as it stands; its list is this one's, and never another.
         self._write = SendRequest(
             0, Operation.RDMA_WRITE, inline=self.pending, signaled=False, rkey=self._rkey
         )
 
-    def start(self, protocol: IProtocol) -> None:
-        """Begin to serve a protocol."""
+    def start(self, protocol: IProtocol, companion: Companion) -> None:
+        """Begin to serve a protocol, with what watches the TCP connection."""
+        self._use = self.link.groups.presence.hold(companion.tcp, self._swept)
+        self._companion = companion
         self.protocol = protocol
         self.connected = 1
         self._isOpen = True
         self._closing.established()
-        self._context = _contextFor(self.logPrefix())
+        prefix = prefixFor(companion.tcp, protocol)
+        self._context = {ILogContext: {"isError": 0, "system": prefix}}
         status.register(cast(Any, self))
         try:
             protocol.makeConnection(cast(Any, self))
@@ -196,10 +208,15 @@ class Stream:
         self.link.begin(self)
         for message in early or ():
             self.received(message)
+        if self.wasLost:
+            companion.linkLost(mayVanish=True)
+            if self.hasHeardEnd:
+                self._closing.groupDied(self._unread)
+                self._conclude()
 
     def discard(self) -> None:
-        """It won't come to be."""
-        self._tcp = self._early = None
+        """Give up: the handshake has not come to its end."""
+        self._early = None
         self.disconnected = 1
         # A client's buffer is not known to anybody yet; a server's may be, and be written to.
         self._released(quiet=self.role is Role.CLIENT)
@@ -246,12 +263,11 @@ class Stream:
             self._mustSend |= bool(what & UPDATE)
             if not self.isDirty:
                 self.isDirty = True
-                self.link.dirty.append(self)
+                self._turn.dirty.append(self)
         if message[9] != self._peerState:
-            self._peerState = message[9]
-            # To who has paused, the end is as unread as data would be.
-            self._closing.received(message[9], self._isPaused or ring.arrived - ring.consumed)
-            self._happened()
+            self._peerState |= message[9]
+            self._closing.received(message[9], self._unread)
+            self._conclude()
 
     def _deliver(self) -> None:
         """Give out what is in our buffer."""
@@ -288,9 +304,22 @@ class Stream:
         finally:
             self._isReading = False
             contexts.pop()
-        if self._closing.readEnding and ring.arrived == ring.consumed and not self._isPaused:
+        if self._closing.readEnding:
+            self._conclude()
+
+    def _conclude(self) -> None:
+        """Do what the state machine says; if all is read, what was waiting behind that, too."""
+        if self.backlog and not self.isDirty:
+            self._makeDirty()  # there may be nobody any more to write to
+        self._happened()
+        while self._closing.readEnding and not self._unread and not self._isHasty:
             self._closing.drained()
             self._happened()
+
+    @property
+    def _unread(self) -> int:
+        """Bytes that arrived and were not read. To who has paused the end is as unread as data would be."""
+        return self._isPaused or self.ring.arrived - self.ring.consumed
 
     def _update(self) -> None:
         """The peer should hear what we consumed, or how we end, with data or without."""
@@ -310,30 +339,113 @@ class Stream:
         self._closing.fail()
         self._happened()
 
-    def tcpLost(self) -> None:
-        """The TCP connection is gone: the peer gave up, or is dead."""
-        self._tcp = None
-        if not self._closing.over:
-            self._failure = self._failure or Failure(ConnectionLost())
-            self.aborted()
+    # What TCP and the link tell together: see txrdma.smc.companion
 
-    def linkLost(self) -> None:
-        """The link is gone."""
-        tcp, self._tcp = self._tcp, None
-        if tcp is not None and self._early is None:
-            tcp.abortConnection()  # a peer that fell back must not take it for an orderly end
-        # Otherwise a handshake goes on there, which ends in plain TCP.
-        self._closing.groupDied()
-        self._happened()
+    @property
+    def hasHeardEnd(self) -> bool:
+        """The peer has said that it closes or aborts, or the application is gone."""
+        return bool(self._peerState & ENDS) or self._closing.over
+
+    @property
+    def mayBeSilent(self) -> bool:
+        """The peer has said that it writes no more, and owes us nothing."""
+        return bool(self._peerState) and not self.disconnecting
+
+    @property
+    def isStopping(self) -> bool:
+        """This process ends."""
+        return self.link.isStopping
+
+    @property
+    def hasArrived(self) -> bool:
+        """The peer has all that was posted."""
+        return self._turn.hasArrived(self.lastMessage)
+
+    @property
+    def lastMessage(self) -> int:
+        """The number of the last message that was posted; 0 before the first."""
+        return 0 if self._rkey is None else self._message.identifier
+
+    def askForUpdate(self) -> None:
+        """Send a message, even if there is nothing to tell: its completion says how far the peer is."""
+        self._update()
+
+    def hasDelivered(self, total: int) -> bool:
+        """Whether the peer has so many bytes, and what the application wants it to know of the end."""
+        if self.ring.produced < total or self._writeEnding:
+            return False
+        return self._turn.hasArrived(self.lastMessage)
+
+    def look(self) -> None:
+        """Take in what the link has brought."""
+        self.link.look()
+
+    def linkLost(self, mayVanish: bool, arrived: int) -> None:
+        """
+        The link is gone.
+
+        @param mayVanish: nothing that the peer sent before can be missing, even if its process has died.
+        @param arrived: the number of the last message of ours that the peer has looked at.
+        """
+        self._isWhole = not self.backlog and self._written <= arrived
+        companion = self._companion
+        if companion is not None:
+            companion.linkLost(mayVanish)
+        elif mayVanish and self._early is not None:
+            self.wasLost = True  # the peer was quicker than the handshake, which goes on by TCP
+            return
+        if companion is None or self.hasHeardEnd:
+            self._closing.groupDied(self._unread)
+            self._conclude()
+
+    def vanished(self) -> None:
+        """The peer's process is gone; all that it sent is here, and its kernel has closed TCP in order."""
+        if self._isWhole:
+            self._closing.delivered()
+            self._peerState |= _CLOSED
+            self._closing.received(self._peerState, self._unread)
+            self._conclude()
+        else:
+            self.reset()
+
+    def reset(self) -> None:
+        """The peer is lost, without a word; what has arrived is read first."""
+        self._peerState |= _ABORT
+        self._closing.received(self._peerState, self._unread)
+        self._conclude()
+
+    def stopped(self) -> None:
+        """This process ends: post what was written, and take leave of the peer as TCP would."""
+        if not self.isDirty:
+            self._makeDirty()
+        self._turn.finish()
+        self.fail()
+        self._turn.finish()
 
     def remoteBuffersGone(self, rkeys: Sequence[int]) -> None:
-        """The peer takes back buffers of its own."""
-        if self._rkey in rkeys and not self.disconnected:
+        """The peer takes back buffers of its own, which it may when we have no more to write there."""
+        if self._rkey in rkeys and (self._isOpen or self.backlog):
             self.violated("its buffer is taken back")
+
+    def _swept(self) -> None:
+        """Somebody has removed everything from the reactor: nobody waits for the protocol any more."""
+        self.protocol = self.producer = self._use = None
+        self._abort()
+
+    def fail(self) -> None:
+        """The application can't go on: drop what is not posted, and tell the peer of an orderly end."""
+        self._drop()
+        self._closing.stopped()
+        self._happened()
 
     def aborted(self) -> None:
         """The application wanted it so, or has failed."""
         self._closing.abort()
+        self._happened()
+
+    def delivered(self) -> None:
+        """The peer has all that was posted."""
+        self._closing.delivered()
         self._happened()
 
     def expired(self) -> None:
@@ -348,19 +460,20 @@ class Stream:
         ring = self.ring
         backlog = self.backlog
         mustSend = self._mustSend
-        poster = self.link.poster
+        hasWritten = False
+        poster = self._turn.poster
         if backlog:
-            if self._peerState & _CLOSED:
+            if self._peerState & ENDS or self.link.isOver:
                 self._peerIsGone()
                 return
             most = backlog
             if poster.isStaged:
                 most = poster.most(backlog)
                 if most < backlog:
-                    self.link.stall(self)
+                    self._turn.stall(self)
             offset, first, second = ring.take(backlog, most)
             if first:
-                mustSend = True
+                mustSend = hasWritten = True
                 self.writes += 1
                 if first == backlog and not poster.isStaged:
                     self.backlog = 0
@@ -369,11 +482,13 @@ class Stream:
                     requests.append(write)
                 else:
                     self._fillPieces(requests, offset, first, second)
+        isLast = False
         if self._writeEnding:
-            mustSend |= self._finishWriting()
-            self.link.flushed.append(self)
-        elif self.producer is not None:
-            self.link.flushed.append(self)
+            isLast = self._finishWriting()
+            mustSend |= isLast
+            self._turn.flushed.append(self)
+        elif self.producer is not None or self.isDoubtful:
+            self._turn.flushed.append(self)
         if mustSend:
             self._mustSend = False
             self.messagesSent += 1
@@ -383,20 +498,22 @@ class Stream:
             else:
                 poster.sent = sent = poster.sent + 1
                 message.identifier = sent
-                message.signaled = not sent & _SIGNAL_MASK
+                message.signaled = isLast or not sent & _SIGNAL_MASK or self._turn.isHasty or self.isDoubtful
+            if hasWritten:
+                self._written = message.identifier
             ring.pack(self._buffer, 0, self._flags)
             requests.append(message)
 
     def _fillPieces(self, requests: list[SendRequest], offset: int, first: int, second: int) -> None:
         """What does not go out as it stands, in one piece."""
-        poster = self.link.poster
+        poster = self._turn.poster
         pending = self.pending
-        address, rkey = self._address, self._rkey
-        head = _cut(pending, first)
+        address, rkey = self._address, self._write.rkey
+        head = cut(pending, first)
         requests.append(poster.write(address + offset, rkey, head, first))
         if second:
             self.writes += 1
-            requests.append(poster.write(address, rkey, _cut(pending, second), second))
+            requests.append(poster.write(address, rkey, cut(pending, second), second))
         self.backlog -= first + second
 
     def _finishWriting(self) -> bool:
@@ -426,35 +543,24 @@ class Stream:
             self._failure = self._failure or Failure(ConnectionLost())
             self._abort()
 
+    # What the protocol sees of it: see txrdma.smc.transport
+
     def wasFlushed(self) -> None:
         """What was written is posted: see who waited for that."""
-        producer = self.producer
-        if producer is not None and self.connected and not self.backlog and not self._isAborting:
-            try:
-                if not self.streamingProducer:
-                    self._pull()
-                elif self.producerPaused:
-                    self.producerPaused = False
-                    producer.resumeProducing()
-            except BaseException:
-                self._blame("resumeProducing")
-        if self._hasStoppedWriting:
-            self._hasStoppedWriting = False
-            half = IHalfCloseableProtocol(self.protocol, None)
-            if half is not None:
-                try:
-                    half.writeConnectionLost()
-                except BaseException:
-                    self._blame("writeConnectionLost")
-        self._happened()
+        raise NotImplementedError
 
-    def _pull(self) -> None:
-        """Let a pull producer fill the buffer somewhat, as long as it gives something."""
-        for _ in range(_PULLS):
-            before = self.backlog
-            cast(IPullProducer, self.producer).resumeProducing()
-            if not before < self.backlog < self.bufferSize or self.producer is None or self._isAborting:
-                break
+    def logPrefix(self) -> str:
+        """What stands before log entries about the connection: as on a TCP transport."""
+        context = self._context.get(ILogContext, {})
+        return str(context.get("system", "-"))
+
+    def _readEnded(self) -> None:
+        """The peer writes no more, and all that it wrote is read."""
+        raise NotImplementedError
+
+    def _ended(self, how: Ending) -> None:
+        """The application's part is over."""
+        raise NotImplementedError
 
     # The end
 
@@ -472,59 +578,15 @@ class Stream:
             elif isinstance(event, Released):
                 self._released(event.quiet)
 
-    def _readEnded(self) -> None:
-        half = IHalfCloseableProtocol(self.protocol, None)
-        if half is not None and not self.disconnecting:
-            try:
-                half.readConnectionLost()
-            except BaseException:
-                self._blame("readConnectionLost")
-        elif not self.disconnecting or self._peerState & _CLOSED:
-            self._isHasty = self._writeEnding = True
-            self.disconnecting = 1
-            if not self.isDirty:
-                self._makeDirty()
-
-    def _ended(self, how: Ending) -> None:
-        """The application's part is over."""
-        failure = self._failure
-        if failure is None:
-            failure = Failure(_REASONS[how]())
-        self._failure = None
-        self._drop()
-        self.connected = 0
-        self.disconnected = self.disconnecting = 1  # what still comes is for nobody
-        self._clear()
-        status.forget(cast(Any, self))
-        self.link.linger(self)
-        producer, self.producer = self.producer, None
-        protocol, self.protocol = self.protocol, None
-        try:
-            if producer is not None:
-                producer.stopProducing()
-        except BaseException:
-            _log.failure("in stopProducing")
-        try:
-            if protocol is not None:
-                protocol.connectionLost(failure)
-        except BaseException:
-            _log.failure("in connectionLost")
-
     def _released(self, quiet: bool) -> None:
         """The peer's part is over, too."""
-        tcp, self._tcp = self._tcp, None
-        if tcp is not None:
-            if quiet:
-                tcp.loseConnection()
-            else:
-                tcp.abortConnection()
+        companion, self._companion = self._companion, None
+        if companion is not None:
+            companion.finish(inOrder=bool(self._flags & _CLOSED) and not self._flags & _ABORT)
         element, self._element = self._element, None
         if element is not None:
             self._view = memoryview(b"")
             self.link.forget(self, element, quiet)
-
-    def _clear(self) -> None:
-        """The end: whatever may hold on to the protocol goes."""
 
     def _drop(self) -> None:
         """What is not posted won't be."""
@@ -533,54 +595,30 @@ class Stream:
         self.backlog = 0
 
     def _blame(self, where: str) -> None:
-        """The application has raised: its connection ends."""
+        """The application has raised: its connection ends, for its peer in order, as with TCP."""
         _log.failure("in {where}", where=where)
         self._failure = Failure()
-        self._abort()
+        self._giveUp(self.fail)
 
     def _abort(self) -> None:
+        self._giveUp(self.aborted)
+
+    def _giveUp(self, end: Callable[[], None]) -> None:
+        """End soon, in a turn of ours."""
         self._drop()
         if not self.disconnected:
             self._isAborting = True
             self.disconnecting = 1
-            self.link.soon(self.aborted)
+            self._turn.soon(end)
 
     def _makeDirty(self) -> None:
         self.isDirty = True
-        link = self.link
-        link.dirty.append(self)
-        if not link.isBusy:
-            link.schedule()
+        turn = self._turn
+        turn.dirty.append(self)
+        if not turn.isBusy:
+            turn.schedule()
 
     @property
     def state(self) -> str:
         """The close state machine's, by Linux's name."""
         return self._closing.state.name
-
-    def logPrefix(self) -> str:
-        """The protocol's."""
-        protocol = self.protocol
-        if ILoggingContext.providedBy(protocol):
-            return cast(str, ILoggingContext(protocol).logPrefix())
-        return f"{type(protocol).__name__},smc"
-
-
-_REASONS: Final = {
-    Ending.DONE: ConnectionDone,
-    Ending.ABORTED: ConnectionAborted,
-    Ending.RESET: ConnectionLost,
-    Ending.BROKEN: ConnectionLost,
-    Ending.LOST: ConnectionLost,
-}
-
-
-def _cut(chunks: list[bytes | memoryview], length: int) -> list[bytes | memoryview]:
-    """Take that many bytes, more than none, from the front."""
-    count = 0
-    while len(chunks[count]) < length:
-        length -= len(chunks[count])
-        count += 1
-    last = memoryview(chunks[count])
-    head = [*chunks[:count], last[:length]]
-    chunks[: count + 1] = [last[length:]] if length < len(last) else []
-    return head

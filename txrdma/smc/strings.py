@@ -7,6 +7,7 @@ names is imported when a string is parsed.
 
 from __future__ import annotations
 
+import ipaddress
 from typing import TYPE_CHECKING
 
 from zope.interface import implementer
@@ -20,7 +21,7 @@ from twisted.internet.interfaces import (
 from twisted.plugin import IPlugin
 
 if TYPE_CHECKING:
-    from txrdma.smc.endpoints import Options
+    from txrdma.smc.options import Options
 
 
 def _number(key: str, value: str, highest: int) -> int:
@@ -41,6 +42,15 @@ def _seconds(key: str, value: str) -> float:
     raise ValueError(f"smc: {key}={value} is not a number of seconds above 0")
 
 
+def _address(key: str, value: str) -> str:
+    """An IP address."""
+    try:
+        ipaddress.ip_address(value.partition("%")[0])
+    except ValueError:
+        raise ValueError(f"smc: {key}={value} is no IP address") from None
+    return value
+
+
 def _choice(key: str, value: str, choices: tuple[str, ...]) -> str:
     """One of a few words."""
     if value in choices:
@@ -48,9 +58,11 @@ def _choice(key: str, value: str, choices: tuple[str, ...]) -> str:
     raise ValueError(f"smc: {key}={value} is none of {', '.join(choices)}")
 
 
-def _options(device: str, backend: str, peer: str, timeout: str | None, fallback: str) -> Options:
-    """What is the same for both sides."""
-    from txrdma.smc.endpoints import Options
+def _options(
+    device: str, backend: str, peer: str, timeout: str | None, fallback: str, bindAddress: str | None = None
+) -> Options:
+    """What is the same for both sides, and the address that a client's connection comes from."""
+    from txrdma.smc.options import Options
 
     if backend == "kernel":
         raise ValueError(
@@ -64,6 +76,7 @@ def _options(device: str, backend: str, peer: str, timeout: str | None, fallback
         agreed=_choice("peer", peer, ("auto", "smc")) == "smc",
         timeout=None if timeout is None else _seconds("timeout", timeout),
         fallback=_choice("fallback", fallback, ("yes", "no")) == "yes",
+        bindAddress=None if bindAddress is None else _address("bindAddress", bindAddress),
     )
 
 
@@ -89,7 +102,7 @@ def _take(kwargs: dict[str, str], key: str, default: str) -> str:
 
 @implementer(IPlugin, IStreamClientEndpointStringParserWithReactor)
 class SMCClientParser:
-    """C{smc:host:port}, with C{device}, C{backend}, C{peer}, C{timeout} and C{fallback}."""
+    """C{smc:host:port}, with C{device}, C{backend}, C{peer}, C{timeout}, C{fallback} and C{bindAddress}."""
 
     prefix = "smc"
 
@@ -111,6 +124,7 @@ class SMCClientParser:
             _take(kwargs, "peer", "auto"),
             kwargs.pop("timeout", None),
             _take(kwargs, "fallback", "yes"),
+            kwargs.pop("bindAddress", None),
         )
         _unknown(kwargs)
         return SMCClientEndpoint(reactor, host, port, options)

@@ -5,29 +5,39 @@ The transport of a stream over SMC-R: for protocols it is as Twisted's TCP trans
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import cast, Final, TYPE_CHECKING
+from typing import Any, cast, Final, TYPE_CHECKING
 
 from zope.interface import implementer
 
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import (
     IConsumer,
+    IHalfCloseableProtocol,
     ILoggingContext,
     IPullProducer,
     IPushProducer,
     ITCPTransport,
     ITLSTransport,
 )
+from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from txrdma.interfaces import ISMCTransport
 from txrdma.smc import status
+from txrdma.smc._closing import Ending
 from txrdma.smc._linkgroup import Role
-from txrdma.smc.stream import Stream
+from txrdma.smc.stream import ENDS, Stream
 
 if TYPE_CHECKING:
     from twisted.internet.address import IPv4Address, IPv6Address
 
     Address = IPv4Address | IPv6Address
 
+
+_log = Logger()
+
+_PULLS: Final = 16
+"""How often a pull producer is asked before what it gave is posted."""
 
 _TLS_METHODS: Final = ("write", "writeSequence", "loseConnection", "registerProducer", "unregisterProducer")
 
@@ -59,10 +69,10 @@ class SMCTransport(Stream):
             self.backlog = backlog = self.backlog + len(data)
             if not self.isDirty:
                 self.isDirty = True
-                link = self.link
-                link.dirty.append(self)
-                if not link.isBusy:
-                    link.schedule()
+                turn = self._turn
+                turn.dirty.append(self)
+                if not turn.isBusy:
+                    turn.schedule()
             if backlog > self.bufferSize and self.producer is not None:
                 self._pauseProducer()
 
@@ -86,7 +96,7 @@ class SMCTransport(Stream):
             self._writeEnding = True
             if self._isPaused:  # nobody will read what comes, but the peer needs the room for it
                 self._isPaused = False
-                self.link.soon(self.resumed)
+                self._turn.soon(self.resumed)
             if not self.isDirty:
                 self._makeDirty()
 
@@ -133,7 +143,7 @@ class SMCTransport(Stream):
     def unregisterProducer(self) -> None:
         """See L{IConsumer}."""
         self.producer = None
-        if self.connected and self.disconnecting and not self.isDirty:
+        if self.connected and self._writeEnding and not self.isDirty:
             self._makeDirty()
 
     def stopConsuming(self) -> None:
@@ -156,7 +166,7 @@ class SMCTransport(Stream):
         """Deliver again."""
         if self.connected and not self.disconnecting and self._isPaused:
             self._isPaused = False
-            self.link.soon(self.resumed)
+            self._turn.soon(self.resumed)
 
     def stopProducing(self) -> None:
         """The consumer is gone."""
@@ -169,21 +179,25 @@ class SMCTransport(Stream):
 
     def getTcpNoDelay(self) -> bool:
         """Of the TCP connection, which carries nothing."""
-        return self._tcp is not None and self._tcp.getTcpNoDelay()
+        companion = self._companion
+        return companion is not None and companion.tcp.getTcpNoDelay()
 
     def setTcpNoDelay(self, enabled: bool) -> None:
         """As it pleases: nothing is ever delayed here."""
-        if self._tcp is not None:
-            self._tcp.setTcpNoDelay(enabled)
+        companion = self._companion
+        if companion is not None:
+            companion.tcp.setTcpNoDelay(enabled)
 
     def getTcpKeepAlive(self) -> bool:
         """Of the TCP connection."""
-        return self._tcp is not None and self._tcp.getTcpKeepAlive()
+        companion = self._companion
+        return companion is not None and companion.tcp.getTcpKeepAlive()
 
     def setTcpKeepAlive(self, enabled: bool) -> None:
         """Have TCP look after the peer's host, too."""
-        if self._tcp is not None:
-            self._tcp.setTcpKeepAlive(enabled)
+        companion = self._companion
+        if companion is not None:
+            companion.tcp.setTcpKeepAlive(enabled)
 
     # ITLSTransport
 
@@ -200,13 +214,91 @@ class SMCTransport(Stream):
         if producer is not None:
             self.registerProducer(producer, streaming)
 
-    def _clear(self) -> None:
-        for name in _TLS_METHODS:
-            self.__dict__.pop(name, None)
-
     @property
     def _tlsClientDefault(self) -> bool:
         return self.role is Role.CLIENT
+
+    # What the stream tells
+
+    def wasFlushed(self) -> None:
+        """What was written is posted: see who waited for that."""
+        producer = self.producer
+        if producer is not None and self.connected and not self.backlog and not self._isAborting:
+            try:
+                if not self.streamingProducer:
+                    self._pull()
+                elif self.producerPaused:
+                    self.producerPaused = False
+                    producer.resumeProducing()
+            except BaseException:
+                self._blame("resumeProducing")
+        if self._hasStoppedWriting:
+            self._hasStoppedWriting = False
+            half = IHalfCloseableProtocol(self.protocol, None)
+            if half is not None:
+                try:
+                    half.writeConnectionLost()
+                except BaseException:
+                    self._blame("writeConnectionLost")
+        self._happened()
+        if self.isDoubtful and self._companion is not None:
+            self._companion.doubt()
+        if not self._writeEnding and self.disconnecting and not self._closing.over:
+            self._turn.deliver(self, self._message.identifier)
+
+    def _pull(self) -> None:
+        """Let a pull producer fill the buffer somewhat, as long as it gives something."""
+        for _ in range(_PULLS):
+            before = self.backlog
+            cast(IPullProducer, self.producer).resumeProducing()
+            if not before < self.backlog < self.bufferSize or self.producer is None or self._isAborting:
+                break
+
+    def _readEnded(self) -> None:
+        half = IHalfCloseableProtocol(self.protocol, None)
+        if half is not None and not self.disconnecting:
+            try:
+                half.readConnectionLost()
+            except BaseException:
+                self._blame("readConnectionLost")
+        elif not self.disconnecting or self._peerState & ENDS:
+            self._isHasty = self._writeEnding = True
+            self.disconnecting = 1
+            if not self.isDirty:
+                self._makeDirty()
+
+    def _ended(self, how: Ending) -> None:
+        """The application's part is over."""
+        failure = self._failure
+        if failure is None:
+            failure = Failure(_REASONS[how]())
+        self._failure = None
+        self._drop()
+        self.connected = 0
+        self.disconnected = self.disconnecting = 1  # what still comes is for nobody
+        for name in _TLS_METHODS:  # they hold on to the protocol
+            self.__dict__.pop(name, None)
+        status.forget(cast(Any, self))
+        self.link.linger(self)
+        producer, self.producer = self.producer, None
+        protocol, self.protocol = self.protocol, None
+        contexts = self.link.contexts
+        contexts.append(self._context)
+        try:
+            if producer is not None:
+                producer.stopProducing()
+        except BaseException:
+            _log.failure("in stopProducing")
+        try:
+            if protocol is not None:
+                protocol.connectionLost(failure)
+        except BaseException:
+            _log.failure("in connectionLost")
+        finally:
+            contexts.pop()
+        use, self._use = self._use, None
+        if use is not None:
+            use.release()
 
     # ISMCTransport, ILoggingContext
 
@@ -214,3 +306,12 @@ class SMCTransport(Stream):
     def smc(self) -> status.SMCStatus:
         """What there is to know of this connection."""
         return status.SMCStatus(self)
+
+
+_REASONS: Final = {
+    Ending.DONE: ConnectionDone,
+    Ending.ABORTED: ConnectionAborted,
+    Ending.RESET: ConnectionLost,
+    Ending.BROKEN: ConnectionLost,
+    Ending.LOST: ConnectionLost,
+}

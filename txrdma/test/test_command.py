@@ -188,6 +188,15 @@ class ConnectionsTests(SynchronousTestCase):
             ],
         )
 
+    def test_silent(self) -> None:
+        """A peer that does not answer handshakes is shown, and for how long it is not asked."""
+        silent = {"peer": "127.0.0.1:8080", "seconds": 41.7}
+        entries = flat([Answer(5, ["python", "a"], silent=[silent])])
+        self.assertEqual(entries, [{"pid": 5, "command": ["python", "a"], **silent}])
+        text = shown(connectionsTable(entries))
+        for words in ("5", "to 127.0.0.1:8080", "TCP", "no answer", "42 s"):
+            self.assertIn(words, text)
+
     def test_table(self) -> None:
         """The table shows mode, reasons by name, addresses, device, route, link group, rings, counts."""
         answers = [Answer(77, ["python", "[x]"], [SMC, TCP]), Answer(78, error="hm")]

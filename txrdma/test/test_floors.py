@@ -22,6 +22,8 @@ FLOORS = {
     "wire": 1,
     "error": 1,
     "strings": 1,
+    "logs": 1,
+    "unixsockets": 1,
     "iba": 2,
     "ports": 2,
     "interfaces": 3,

@@ -21,9 +21,13 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.python.runtime import platform
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
+from txrdma import unixsockets
 from txrdma.interfaces import ISMCStatus
 from txrdma.smc import introspection
+from txrdma.smc._silence import silentPeers
 from txrdma.smc.introspection import Answer, answer, answering, appear, askAll, controlName
+from txrdma.smc.presence import presenceOn
+from txrdma.unixsockets import Credentials
 
 reactor = cast(introspection.IReactor, installedReactor)
 
@@ -63,6 +67,39 @@ reactor.run()
 """
 
 
+SERVICE = """
+import os
+from twisted.application.internet import StreamServerEndpointService
+from twisted.application.service import Application
+from twisted.internet import reactor
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.protocol import Factory, Protocol
+
+endpoint = serverFromString(reactor, "smc:0:interface=127.0.0.1")
+application = Application("test")
+StreamServerEndpointService(endpoint, Factory.forProtocol(Protocol)).setServiceParent(application)
+reactor.callWhenRunning(reactor.callLater, 0, os.write, 1, b"ready\\n")
+"""
+
+ASK = """
+import os, sys
+from twisted.internet import reactor
+from twisted.internet.task import react
+from txrdma.smc.introspection import askAll
+
+os.setgid(int(sys.argv[1]))
+os.setuid(int(sys.argv[1]))
+
+async def main(reactor):
+    for told in await askAll(reactor, 5.0):
+        print(told.pid, told.error)
+
+react(main)
+"""
+
+NOBODY = 65534
+
+
 @contextmanager
 def otherProcess(connections: int) -> Iterator[subprocess.Popen[bytes]]:
     """A process of our own user that answers."""
@@ -89,13 +126,13 @@ class ListingTests(SynchronousTestCase):
 
     def test_listing(self) -> None:
         """Listening sockets of our user count, each process once; connected ones and other users' don't."""
-        mine = f"@txrdma/control/{os.getuid()}"
+        mine = f"@txrdma/control/{os.geteuid()}"
         listing = f"""\
 Num       RefCount Protocol Flags    Type St Inode Path
 0000000000000000: 00000002 00000000 00010000 0001 01 26543 {mine}/77
 0000000000000000: 00000003 00000000 00000000 0001 03 26544 {mine}/77
 0000000000000000: 00000003 00000000 00000000 0001 03 26545 {mine}/78
-0000000000000000: 00000002 00000000 00010000 0001 01 26546 @txrdma/control/{os.getuid() + 1}/79
+0000000000000000: 00000002 00000000 00010000 0001 01 26546 @txrdma/control/{os.geteuid() + 1}/79
 0000000000000000: 00000002 00000000 00010000 0001 01 26547 /run/x @txrdma
 0000000000000000: 00000002 00000000 00010000 0001 01 26548 {mine}/5
 0000000000000000: 00000002 00000000 00010000 0001 01 26549 {mine}/5x
@@ -109,19 +146,41 @@ Num       RefCount Protocol Flags    Type St Inode Path
 
     def test_name(self) -> None:
         """The name tells user and process, and stands in no file system."""
-        self.assertEqual(controlName(77), f"\0txrdma/control/{os.getuid()}/77")
+        self.assertEqual(controlName(77), f"\0txrdma/control/{os.geteuid()}/77")
 
     def test_once(self) -> None:
-        """Appearing again and again makes one socket, which is the reactor's own affair."""
+        """Appearing again and again makes one socket once the reactor runs, which is the reactor's affair."""
         self.patch(introspection, "NAMESPACE", NAMESPACE)
         memory = InternalReactor()
         appear(memory, list)
+        use = presenceOn(memory).hold()
         appear(memory, list)
+        self.assertEqual(memory.getReaders(), [])
+        memory.run()
         [control] = memory._internalReaders
         self.assertEqual(memory.getReaders(), [control])
         self.assertIn(os.getpid(), answering())
-        control.close()
+        use.release()
+        self.assertEqual(memory.getReaders(), [])
         self.assertNotIn(os.getpid(), answering())
+
+    def test_newOwner(self) -> None:
+        """A process that has changed its user answers by its new name, and no more by the old one."""
+        self.patch(introspection, "NAMESPACE", NAMESPACE)
+        memory = InternalReactor()
+        self.addCleanup(presenceOn(memory).hold().release)
+        appear(memory, list)
+        memory.run()
+        old = controlName(os.getpid())
+        user = os.geteuid() + 1
+        self.patch(os, "geteuid", lambda: user)
+        appear(memory, list)
+        memory.run()
+        [control] = memory._internalReaders
+        self.assertEqual(control.owner, (os.getpid(), user))
+        with socket.socket(socket.AF_UNIX) as asker:
+            self.assertRaises(ConnectionRefusedError, asker.connect, old)
+            asker.connect(controlName(os.getpid()))
 
     def test_noInternals(self) -> None:
         """Where a reactor has no readers of its own, nothing appears."""
@@ -154,6 +213,15 @@ class AskingTests(TestCase):
         self.assertEqual(told.error, "")
         self.assertEqual(told.connections, [ToldStatus().toDict()] * 2)
 
+    async def test_silentPeers(self) -> None:
+        """It is told which peers did not answer, too."""
+        self.listen()
+        silentPeers(reactor).timedOut("127.0.0.1:1", reactor.seconds())
+        self.addCleanup(silentPeers(reactor).answered, "127.0.0.1:1")
+        [told] = await self.ours(os.getpid())
+        [silent] = [each for each in told.silent if each["peer"] == "127.0.0.1:1"]
+        self.assertApproximates(cast(float, silent["seconds"]), 60.0, 10.0)
+
     async def test_secondReactor(self) -> None:
         """A process answers once; trying again does no harm."""
         self.listen()
@@ -165,6 +233,30 @@ class AskingTests(TestCase):
             [told] = await self.ours(process.pid)
         self.assertEqual((told.error, len(told.connections)), ("", 3000))
         self.assertEqual(told.command[1], "-c")
+
+    def test_givenUpPrivileges(self) -> None:
+        """A service that C{twistd --uid} has given to another user answers that user, and root no more."""
+        if os.geteuid() != 0:
+            self.skipTest("only root can become somebody else")
+        tac = os.path.abspath(self.mktemp())
+        with open(tac, "w") as file:
+            file.write(SERVICE)
+        twistd = "from twisted.scripts.twistd import run; run()"
+        command = [sys.executable, "-c", twistd, "--nodaemon", "--pidfile=", "--no_save"]
+        command += ["--logfile=/dev/null", f"--uid={NOBODY}", f"--gid={NOBODY}", f"--python={tac}"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as service:
+            self.addCleanup(service.kill)
+            assert service.stdout is not None
+            self.assertEqual(service.stdout.readline(), b"ready\n")
+            told = [
+                subprocess.run(
+                    [sys.executable, "-c", ASK, str(user)], capture_output=True, text=True, timeout=50
+                ).stdout.splitlines()
+                for user in (NOBODY, 0)
+            ]
+            service.kill()
+        self.assertIn(f"{service.pid} ", told[0])
+        self.assertEqual([line for line in told[1] if line.startswith(f"{service.pid} ")], [])
 
     async def test_killed(self) -> None:
         """After SIGKILL there is nothing left to find."""
@@ -200,7 +292,7 @@ class AskingTests(TestCase):
     async def test_otherUserAsks(self) -> None:
         """Another user's process is told nothing."""
         self.listen()
-        self.patch(introspection, "_peerOf", lambda connected: (1, os.getuid() + 1))
+        self.patch(unixsockets, "peerOf", lambda connected: Credentials(1, os.geteuid() + 1))
         with socket.socket(socket.AF_UNIX) as other:
             other.connect(controlName(os.getpid()))
             await deferLater(reactor, 0.05)
@@ -210,8 +302,6 @@ class AskingTests(TestCase):
     async def test_otherUserAnswers(self) -> None:
         """Another user's process is not believed, whatever its name."""
         self.listen()
-        real = introspection._peerOf
-        others = iter([lambda connected: (1, os.getuid() + 1)])
-        self.patch(introspection, "_peerOf", lambda connected: next(others, real)(connected))
+        self.patch(introspection, "peerOf", lambda connected: Credentials(1, os.geteuid() + 1))
         [told] = await self.ours(os.getpid())
         self.assertIn("belongs to user", told.error)

@@ -4,6 +4,7 @@ The small tools of the checkout: the count of tests, and the examples.
 
 from __future__ import annotations
 
+import os
 import runpy
 import subprocess
 import sys
@@ -60,6 +61,27 @@ class CountTests(SynchronousTestCase):
             self.run_(head + "def test_a(self): os._exit(0)"), (1, "0 passed, 1 failed, 0 skipped")
         )
         self.assertEqual(self.run_("import nonsense_that_is_not_there")[0], 1)
+
+    def test_seeds(self) -> None:
+        """The first seed of simulations is told, other ones in each run, and is what all tests are given."""
+        source = (
+            "import os, unittest\nclass T(unittest.TestCase):\n"
+            "  def test_a(self): open('given', 'w').write(os.environ['TXRDMA_FIRST'])"
+        )
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        (folder / "test_given.py").write_text(source)
+        command = [sys.executable, str(self.tool.resolve()), "test_given"]
+        environment = {**os.environ, "TXRDMA_FIRST": ""}
+        firsts = []
+        for _ in range(2):
+            done = subprocess.run(
+                command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60
+            )
+            [given] = folder.glob("**/given")
+            firsts.append(given.read_text())
+            self.assertIn(f"simulations play seeds from {firsts[-1]} on", done.stdout)
+        self.assertLess(int(firsts[0]), int(firsts[1]))
 
 
 class SumTests(SynchronousTestCase):

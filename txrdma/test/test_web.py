@@ -8,11 +8,14 @@ import datetime
 from pathlib import Path
 from typing import Any, cast
 
+from zope.interface import implementer
+
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, connectProtocol, serverFromString, wrapServerTLS
 from twisted.internet.interfaces import IListeningPort, IStreamServerEndpoint, ITransport
 from twisted.internet.protocol import connectionDone, Factory, Protocol
+from twisted.logger import formatEvent, globalLogPublisher, ILogObserver, LogEvent
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SkipTest, TestCase
 from twisted.web.client import Agent, HTTPConnectionPool, readBody, ResponseNeverReceived, URI
@@ -92,6 +95,22 @@ class HTTPTests(WebTestCase):
         """A server that speaks SMC is reached by it."""
         await self.get("smc:0:interface=127.0.0.1")
         self.assertEqual(self.resource.modes, ["SMC-R"])
+
+    async def test_log(self) -> None:
+        """An agent that makes an endpoint for each request tells once what its connections are."""
+        told: list[str] = []
+
+        @implementer(ILogObserver)
+        def observe(event: LogEvent) -> None:
+            if str(event.get("where")).startswith("connection to"):
+                told.append(formatEvent(event))
+
+        globalLogPublisher.addObserver(observe)
+        self.addCleanup(globalLogPublisher.removeObserver, observe)
+        port = await self.listen(serverFromString(reactor, "smc:0:interface=127.0.0.1"))
+        for _ in range(3):
+            await readBody(await self.agent().request(b"GET", f"http://127.0.0.1:{port}/".encode()))
+        self.assertEqual(len(told), 1, told)
 
     async def test_tcp(self) -> None:
         """One that does not is reached by TCP."""

@@ -38,7 +38,9 @@ local: dict[str, Step] = {
     "close": Closing.close,
     "abort": Closing.abort,
     "fail": Closing.fail,
-    "groupDied": Closing.groupDied,
+    "groupDied": lambda closing: closing.groupDied(0),
+    "delivered": Closing.delivered,
+    "stopped": Closing.stopped,
     "expired": Closing.expired,
     "drained": Closing.drained,
     "peer done": lambda closing: closing.received(DONE, 0),
@@ -125,12 +127,24 @@ class TableTests(SynchronousTestCase):
     def test_groupDies(self) -> None:
         """Whatever the state, the loss of the link ends all, without a word to the peer."""
         for _, steps, _, _, _ in TABLE:
+            if "peer closed" in steps:
+                continue
             closing = after(*steps)
             wasOver = closing.over
-            closing.groupDied()
+            closing.groupDied(0)
             expected: list[Event] = [] if wasOver else [Ended(Ending.LOST)]
             self.assertEqual(closing.events(), [*expected, Released(True)], steps)
             self.assertEqual(closing.state, State.CLOSED)
+
+    def test_groupDiesBehindTheEnd(self) -> None:
+        """When the peer has closed, the link is not needed: the application closes when it likes."""
+        for steps in (("peer closed",), ("peer closed", "doneWriting"), ("doneWriting", "peer closed")):
+            closing = after(*steps)
+            closing.groupDied(0)
+            self.assertEqual(closing.events(), [], steps)
+            closing.close()
+            ends = [each for each in closing.events() if not isinstance(each, Send)]
+            self.assertEqual(ends, [Ended(Ending.DONE), Released(True)])
 
     def test_numbers(self) -> None:
         """States have the numbers that Linux's tools show."""
@@ -168,10 +182,13 @@ class TellingTests(SynchronousTestCase):
         self.assertEqual(closing.events(), [ReadEnded()])
 
     def test_close(self) -> None:
-        """Who closes is told at once that it is done; what comes later is for nobody."""
+        """Who closes is told so when the peer has all; what comes later is for nobody."""
         closing = after()
         closing.close()
-        self.assertEqual(closing.events(), [Send(StateFlags.CLOSED), Ended(Ending.DONE)])
+        self.assertEqual(closing.events(), [Send(StateFlags.CLOSED)])
+        self.assertFalse(closing.over)
+        closing.delivered()
+        self.assertEqual(closing.events(), [Ended(Ending.DONE)])
         self.assertTrue(closing.over)
         closing.received(DONE | CLOSED, 77)
         self.assertFalse(closing.readEnding)
@@ -185,14 +202,57 @@ class TellingTests(SynchronousTestCase):
         closing.received(ABORT, 0)
         self.assertEqual(closing.events(), [Released(True)])
 
+    def test_lostBeforeDelivery(self) -> None:
+        """Who closes, and loses the link before the peer has all, is told that the connection is lost."""
+        closing = after("close")
+        closing.groupDied(0)
+        self.assertEqual(closing.events(), [Ended(Ending.LOST), Released(True)])
+
     def test_peerAborts(self) -> None:
-        """Bytes that were not read are lost, as with a TCP reset."""
+        """Bytes that have arrived are read before the reset is told, as with TCP."""
         closing = after()
-        closing.received(DONE, 100)
-        closing.received(DONE | ABORT, 100)
-        self.assertEqual(
-            closing.events(), [Send(StateFlags.ABNORMAL_CLOSE), Ended(Ending.RESET), Released(True)]
-        )
+        closing.received(ABORT, 100)
+        self.assertEqual(closing.events(), [Send(StateFlags.ABNORMAL_CLOSE)])
+        self.assertEqual(closing.state, State.PROCESSABORT)
+        closing.drained()
+        self.assertEqual(closing.events(), [Ended(Ending.RESET), Released(True)])
+
+    def test_linkLostBehindData(self) -> None:
+        """Bytes that have arrived are read before the loss of the link is told."""
+        closing = after()
+        closing.groupDied(100)
+        self.assertEqual(closing.events(), [])
+        self.assertTrue(closing.readEnding)
+        closing.drained()
+        self.assertEqual(closing.events(), [Ended(Ending.LOST), Released(True)])
+
+    def test_endOfFileThenLoss(self) -> None:
+        """An end of file that waits behind bytes is told before what happened after it."""
+        for what in ("groupDied", "peer abort"):
+            closing = after()
+            closing.received(DONE, 100)
+            if what == "groupDied":
+                closing.groupDied(100)
+            else:
+                closing.received(DONE | ABORT, 100)
+            closing.events()
+            closing.drained()
+            self.assertEqual(closing.events(), [ReadEnded()])
+            closing.drained()
+            self.assertIsInstance(closing.events()[0], Ended)
+
+    def test_closeBehindEndOfFile(self) -> None:
+        """Who closes on an end of file has not lost anything, whatever happened after it."""
+        closing = after("peer done")
+        closing.groupDied(100)
+        closing.close()
+        self.assertEqual(closing.events(), [Ended(Ending.DONE), Released(True)])
+
+    def test_stopped(self) -> None:
+        """An application that can't go on hears of a loss; the peer of a close, as by TCP."""
+        closing = after()
+        closing.stopped()
+        self.assertEqual(closing.events(), [Ended(Ending.LOST), Send(StateFlags.CLOSED)])
 
     def test_peerBreaksRules(self) -> None:
         """It is told, and the application, too; its buffer is not trusted until it answers."""
@@ -205,7 +265,7 @@ class TellingTests(SynchronousTestCase):
     def test_peerNeverCloses(self) -> None:
         """After its time, the connection is given up, but its buffer can't be trusted."""
         for steps in (("close",), ("peer done", "close"), ("doneWriting", "peer done", "close"), ("abort",)):
-            closing = after(*steps)
+            closing = after(*steps, "delivered")
             closing.expired()
             self.assertEqual(closing.events(), [Released(False)], steps)
             self.assertEqual(closing.state, State.CLOSED)

@@ -10,29 +10,33 @@ from typing import Any
 
 from zope.interface.verify import verifyClass, verifyObject
 
-from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.error import (
     ConnectError,
     ConnectingCancelledError,
     ConnectionDone,
     ConnectionRefusedError,
-    DNSLookupError,
 )
 from twisted.internet.interfaces import IStreamClientEndpoint, IStreamServerEndpoint, ITCPTransport
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import deferLater
 from twisted.logger import globalLogPublisher
+from twisted.python import log
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma import unixsockets
 from txrdma.error import Refused
 from txrdma.interfaces import ISMCStatus, ISMCTransport
-from txrdma.smc import negotiation, signalling, status
+from txrdma.smc import signalling, status
 from txrdma.smc.clc import Diagnosis
 from txrdma.smc.endpoints import SMCClientEndpoint, SMCServerEndpoint
-from txrdma.smc.signalling import listenerName, Place
+from txrdma.smc.outcomes import NotSMC
+from txrdma.smc.owners import Place
+from txrdma.smc.signalling import listenerName
 from txrdma.smc.transport import SMCTransport
 from txrdma.test.smc.ends import Echo, EndsTestCase, Greeter, reactor, Recorder, Recorders
+from txrdma.unixsockets import Credentials
 
 NOT_THERE = r"device=soft\:192.0.2.1"
 
@@ -95,8 +99,19 @@ class ModeTests(EndsTestCase):
         await self.check(r"smc:0:interface=\:\:", "smc:127.0.0.1:{port}", "SMC-R", (None, None))
 
     async def test_name(self) -> None:
-        """Names are looked up."""
+        """Names are looked up; who listens at this host's IPv4 address is found at once, as with TCP."""
+        begun = reactor.seconds()
         await self.check("smc:127.0.0.1:0", "smc:localhost:{port}", "SMC-R", (None, None))
+        self.assertLess(reactor.seconds() - begun, 0.29)
+
+    async def test_bindAddress(self) -> None:
+        """A connection comes from the address that is said, and can be announced from there."""
+        for kind, mode in (("smc", "SMC-R"), ("tcp", "TCP")):
+            factory, port = await self.serve(f"{kind}:0:interface=127.0.0.1")
+            accepted = factory.next()
+            one = await self.connect(f"smc:127.0.0.1:{port}:bindAddress=127.0.0.7")
+            self.assertEqual((one.smc.mode, one.transport.getHost().host), (mode, "127.0.0.7"))
+            self.assertEqual((await accepted).transport.getPeer().host, "127.0.0.7")
 
     async def test_agreed(self) -> None:
         """Two that were told so speak SMC without asking."""
@@ -173,8 +188,9 @@ class ModeTests(EndsTestCase):
 
     async def test_anotherUser(self) -> None:
         """Memory is not shared with another user: plain TCP."""
-        self.patch(signalling, "peerUser", lambda connection: 65533)
-        self.patch(signalling, "listeningUsers", lambda target, tables=(): {65533})
+        self.patch(signalling, "peerOf", lambda connection: Credentials(1, 65533))
+        self.patch(signalling, "acceptingUsers", lambda target: {65533})
+        self.patch(unixsockets, "peerOf", lambda connection: Credentials(1, 65533))
         await self.check(
             "smc:127.0.0.1:0",
             "smc:127.0.0.1:{port}",
@@ -224,9 +240,7 @@ class FallbackForbiddenTests(EndsTestCase):
         """Connecting fails, and the reason is told; the server's protocol hears the end."""
         factory, port = await self.serve("tcp:0:interface=127.0.0.1")
         accepted = factory.next()
-        error = await self.assertFailure(
-            self.attempt(f"smc:127.0.0.1:{port}:fallback=no"), negotiation.NotSMC
-        )
+        error = await self.assertFailure(self.attempt(f"smc:127.0.0.1:{port}:fallback=no"), NotSMC)
         self.assertIsInstance(error, ConnectError)
         self.assertIsInstance(error, Refused)
         self.assertEqual((error.reason, error.peerDiagnosis), (Diagnosis.PEERNOSMC, None))
@@ -238,9 +252,7 @@ class FallbackForbiddenTests(EndsTestCase):
     async def test_declined(self) -> None:
         """The peer's diagnosis is told, too."""
         factory, port = await self.serve("smc:127.0.0.1:0:" + NOT_THERE)
-        error = await self.assertFailure(
-            self.attempt(f"smc:127.0.0.1:{port}:fallback=no"), negotiation.NotSMC
-        )
+        error = await self.assertFailure(self.attempt(f"smc:127.0.0.1:{port}:fallback=no"), NotSMC)
         self.assertEqual((error.reason, error.peerDiagnosis), (Diagnosis.PEERDECL, Diagnosis.NOSMCDEV))
         self.assertIn("NOSMCDEV", str(error))
 
@@ -287,6 +299,16 @@ class TroubleTests(EndsTestCase):
         self.addCleanup(port.stopListening)
         return int(port.getHost().port)
 
+    def attempt(self, text: str) -> Deferred[Any]:
+        connecting: Deferred[Any] = clientFromString(reactor, text).connect(Recorders())
+        return connecting
+
+    async def inReactor(self) -> tuple[int, int]:
+        """How many delayed calls and readers there are, without the reactor's own, when all is quiet."""
+        await deferLater(reactor, 0.05)
+        readers = set(reactor.getReaders()) - reactor._internalReaders
+        return len(reactor.getDelayedCalls()), len(readers)
+
     async def test_refused(self) -> None:
         """Where nobody listens, connecting fails as it does with TCP."""
         with socket.socket() as probe:
@@ -301,7 +323,7 @@ class TroubleTests(EndsTestCase):
         port = await self.plainListener(silent)
         squatter = await reactor_listenUNIX(listenerName(Place("127.0.0.1", port)))
         self.addCleanup(squatter.stopListening)
-        self.patch(negotiation, "ACCEPT_PATIENCE", 0.1)
+        self.patch(signalling, "PATIENCE", 0.1)
         protocol = await self.connect(f"smc:127.0.0.1:{port}")
         self.assertEqual((protocol.smc.mode, protocol.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
         protocol.transport.write(b"mine")
@@ -356,13 +378,49 @@ class TroubleTests(EndsTestCase):
             protocol.transport.abortConnection()
             await protocol.lost
 
-    async def test_cancelWhileResolving(self) -> None:
-        """Connecting can be cancelled before it begins in earnest."""
+    async def test_cancelAtOnce(self) -> None:
+        """Connecting can be cancelled before it begins in earnest, to a name or to an address."""
         factory, port = await self.serve()
+        for host in ("127.0.0.1", "localhost", r"\:\:1"):
+            connecting = clientFromString(reactor, f"smc:{host}:{port}").connect(Recorders())
+            connecting.cancel()
+            await self.assertFailure(connecting, ConnectingCancelledError)
+        self.assertEqual(factory.protocols, [])
+
+    async def test_cancelWhileAnnouncing(self) -> None:
+        """Connecting can be cancelled while the listener is asked; that leaves nothing in the reactor."""
+        silent = _Silent()
+        port = await self.plainListener(silent)
+        asked: list[Protocol] = []
+
+        class Mute(Protocol):
+            def connectionMade(self) -> None:
+                asked.append(self)
+
+        mute = reactor.listenUNIX(listenerName(Place("127.0.0.1", port)), Factory.forProtocol(Mute))
+        self.addCleanup(mute.stopListening)
+        before = await self.inReactor()
         connecting = clientFromString(reactor, f"smc:127.0.0.1:{port}").connect(Recorders())
+        while not asked:
+            await deferLater(reactor, 0.01)
         connecting.cancel()
-        # What comes of that is HostnameEndpoint's business.
-        await self.assertFailure(connecting, ConnectingCancelledError, CancelledError, DNSLookupError)
+        await self.assertFailure(connecting, ConnectingCancelledError)
+        self.assertEqual(await self.inReactor(), before)
+        self.assertIsNone(silent.transport)
+
+    async def test_cancelWhileWaiting(self) -> None:
+        """Connecting can be cancelled while the listener should say that it has accepted."""
+        silent = _Silent()
+        port = await self.plainListener(silent)
+        squatter = await reactor_listenUNIX(listenerName(Place("127.0.0.1", port)))
+        self.addCleanup(squatter.stopListening)
+        before = await self.inReactor()
+        connecting = clientFromString(reactor, f"smc:127.0.0.1:{port}").connect(Recorders())
+        while silent.transport is None:
+            await deferLater(reactor, 0.01)
+        connecting.cancel()
+        await self.assertFailure(connecting, ConnectingCancelledError)
+        self.assertEqual(await self.inReactor(), before)
 
     async def test_cancelInHandshake(self) -> None:
         """Connecting can be cancelled while the server thinks."""
@@ -403,6 +461,75 @@ class TroubleTests(EndsTestCase):
         for _ in range(5):
             await once()
         self.assertEqual(len(os.listdir("/proc/self/fd")), before)
+
+    async def test_nothingLeft(self) -> None:
+        """When a connection has begun nothing of that is left in the reactor, but for two TCP sockets."""
+        for server, client in (
+            ("smc:127.0.0.1:0", "smc:127.0.0.1:{port}"),
+            ("smc:127.0.0.1:0:peer=smc", "smc:127.0.0.1:{port}:peer=smc"),
+            ("smc:127.0.0.1:0:timeout=100", "smc:127.0.0.1:{port}:timeout=100"),
+            ("smc:127.0.0.1:0:" + NOT_THERE, "smc:127.0.0.1:{port}"),
+            ("smc:127.0.0.1:0", "tcp:127.0.0.1:{port}"),
+            ("tcp:0:interface=127.0.0.1", "smc:127.0.0.1:{port}"),
+        ):
+            factory, port = await self.serve(server)
+            await self.connect(client.format(port=port))  # and with it the device, and a link
+            before = await self.inReactor()
+            accepted = factory.next()
+            await self.connect(client.format(port=port))
+            await accepted
+            after = await self.inReactor()
+            self.assertEqual((after[0] - before[0], after[1] - before[1]), (0, 2), client)
+
+    async def test_nothingLeftOfFailures(self) -> None:
+        """A connection that can't be had leaves nothing at all."""
+        factory, port = await self.serve("tcp:0:interface=127.0.0.1")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            refused = probe.getsockname()[1]
+            await self.assertFailure(self.attempt(f"smc:127.0.0.1:{refused}"), ConnectionRefusedError)
+            before = await self.inReactor()
+            await self.assertFailure(self.attempt(f"smc:127.0.0.1:{refused}"), ConnectionRefusedError)
+            await self.assertFailure(self.attempt(f"smc:127.0.0.1:{port}:fallback=no"), NotSMC)
+            self.assertEqual(await self.inReactor(), before)
+
+    async def test_listensAgain(self) -> None:
+        """A port that has stopped can listen again, and serves by SMC-R again, also at another number."""
+        factory = Recorders(Echo)
+        port: Any = await serverFromString(reactor, "smc:0:interface=127.0.0.1").listen(factory)
+        self.addCleanup(port.stopListening)
+        for _ in range(2):
+            number = port.getHost().port
+            protocol = await self.connect(f"smc:127.0.0.1:{number}")
+            self.assertEqual(protocol.smc.mode, "SMC-R")
+            await port.stopListening()
+            connecting = clientFromString(reactor, f"smc:127.0.0.1:{number}").connect(Recorders())
+            await self.assertFailure(connecting, ConnectionRefusedError)
+            port.startListening()
+
+    async def test_logPrefix(self) -> None:
+        """What a protocol logs when it is connected stands behind its own name, as with TCP."""
+        said: list[tuple[str, str]] = []
+
+        class Talkative(Recorder):
+            def connectionMade(self) -> None:
+                log.msg("here I am")
+                super().connectionMade()
+
+        def observe(event: Any) -> None:
+            if event["message"] == ("here I am",):
+                said.append(event["system"])
+
+        log.addObserver(observe)
+        self.addCleanup(log.removeObserver, observe)
+        for text in ("smc:127.0.0.1:0", "smc:127.0.0.1:0:" + NOT_THERE):
+            factory, port = await self.serve(text, Talkative)
+            accepted = factory.next()
+            protocol = await self.connect(f"smc:127.0.0.1:{port}", Talkative)
+            await accepted
+            self.assertEqual(sorted(said), ["Talkative,0,127.0.0.1", "Talkative,client"], text)
+            said.clear()
+            protocol.transport.loseConnection()
 
     async def test_factoriesStartAndStop(self) -> None:
         """Factories are told when they are in use, as with TCP."""

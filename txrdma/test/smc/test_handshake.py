@@ -27,16 +27,17 @@ from txrdma.smc._handshake import (
     LATE_DECLINE_TIMEOUT,
     Proposed,
     ServerHandshake,
-    Subnets,
 )
+from txrdma.smc._terms import Subnets
 from txrdma.smc.clc import (
     Accept,
     Confirm,
-    crossed,
+    Crossed,
     Decline,
     decode,
     Diagnosis,
     IPv6Prefix,
+    MAX_LENGTH,
     Path,
     Proposal,
     ProposalV2,
@@ -370,15 +371,35 @@ class DeclineTests(SynchronousTestCase):
         self.assertTrue(server.mayCross)
         late = Decline(CLIENT, Diagnosis.TIMEOUT_CL).encode()
         for clc in (late, confirm.encode() + late, accept.encode() + late):
-            self.assertEqual(crossed(clc), len(clc))
-            self.assertEqual(crossed(clc + late), len(clc))  # that can only be data
-            self.assertEqual(crossed(clc + b"hello"), len(clc))
+            self.assertEqual(Crossed()(clc), (len(clc), True))
+            self.assertEqual(Crossed()(clc + late), (len(clc), True))  # that can only be data
+            self.assertEqual(Crossed()(clc + b"hello"), (len(clc), True))
             for length in (4, 5, 27):
-                self.assertIsNone(crossed(clc[:length]), length)
-        self.assertIsNone(crossed(confirm.encode()))
-        for data in (b"hello", late[:1], late[:3], late[:4] + b"\xff" * 40, late[:-1] + b"!"):
-            self.assertEqual(crossed(data), 0)
-        self.assertEqual(crossed(confirm.encode() + b"hello"), len(confirm.encode()))
+                self.assertEqual(Crossed()(clc[:length]), (0, False), length)
+        for data in (b"hello", late[:4] + b"\xff" * 40, late[:-1] + b"!"):
+            self.assertEqual(Crossed()(data), (0, True))
+        one = len(confirm.encode())
+        self.assertEqual(Crossed()(confirm.encode()), (one, False))
+        self.assertEqual(Crossed()(confirm.encode() + b"hello"), (one, True))
+
+    def test_crossesInPieces(self) -> None:
+        """It can be told apart piece by piece, without looking twice at what is known to be CLC."""
+        late = Decline(CLIENT, Diagnosis.TIMEOUT_CL).encode()
+        for rest in (b"hello", late):
+            filter_, held, skipped = Crossed(), b"", 0
+            raw = confirm.encode() + late + rest
+            for at in range(0, len(raw), 4):
+                held += raw[at : at + 4]
+                count, isSure = filter_(held)
+                held, skipped = held[count:], skipped + count
+                if isSure:
+                    break
+            self.assertEqual(skipped, len(confirm.encode() + late))
+
+    def test_endlessCrossing(self) -> None:
+        """No more is taken for CLC than can have crossed: a peer can't have us look at CLC for ever."""
+        filter_ = Crossed()
+        self.assertEqual(filter_(confirm.encode() * 1000), (2 * len(confirm.encode()), True))
 
     def test_endsWhileCrossing(self) -> None:
         """When nothing comes any more, what was kept back is data."""
@@ -413,21 +434,65 @@ class TimeTests(SynchronousTestCase):
     """Silence."""
 
     def test_noMessage(self) -> None:
-        """Who waits six seconds for an answer can't know what the other end did: the connection fails."""
-        ends: tuple[tuple[Either, str], ...] = (
-            (serverAt("sniffing"), "Proposal"),
-            (serverAt("waiting"), "Confirm"),
-            (clientAt("waiting"), "Accept"),
+        """Who waits six seconds for an answer declines: a peer that was only busy goes on by TCP, too."""
+        cases: tuple[tuple[Either, bytes], ...] = (
+            (serverAt("sniffing"), proposal.encode()),
+            (serverAt("waiting"), confirm.encode()),
+            (clientAt("waiting"), accept.encode()),
         )
-        for end, name in ends:
+        for end, late in cases:
             self.assertEqual(end.deadline(), CLC_TIMEOUT)
             end.expired(5.9)
             self.assertEqual(end.events(), [])
             end.expired(6.0)
-            [event] = end.events()
-            assert isinstance(event, Failed)
-            self.assertIn(name, str(event.error))
-            self.assertTrue(end.done)
+            self.assertEqual(end.events(), [FellBack(Diagnosis.TIMEOUT_CL, None, b"")])
+            sent = decode(end.outgoing())
+            assert isinstance(sent, Decline)
+            self.assertEqual(sent.diagnosis, Diagnosis.TIMEOUT_CL)
+            self.assertFalse(end.done)
+            end.received(late + b"hello", 6.5)
+            self.assertEqual((end.done, end.events()), (True, [ApplicationData(b"hello")]))
+
+    def test_busyPeer(self) -> None:
+        """A server that wakes up when its client has given up hears of that, and both go on by TCP."""
+        client, server = ClientHandshake(0.0, proposal), newServer()
+        sent = client.outgoing()
+        client.expired(6.0)
+        client.expired(7.0)
+        self.assertTrue(client.mayCross)
+        server.received(sent + client.outgoing() + b"hello", 0.0)
+        server.accept(accept, 0.0)
+        fallback = FellBack(Diagnosis.PEERDECL, Diagnosis.TIMEOUT_CL, b"hello")
+        self.assertEqual(server.events(), [Proposed(proposal), fallback])
+        self.assertEqual(Crossed()(server.outgoing() + b"welcome"), (len(accept.encode()), True))
+
+    def test_withdrawn(self) -> None:
+        """A client that was announced, and goes on without SMC, is a plain one, at once and to the byte."""
+        for early in (b"", b"\xe2\xd4"):
+            server = newServer()
+            server.received(early, 1.0)
+            server.withdrawn()
+            self.assertEqual(server.events(), [FellBack(Diagnosis.PEERNOSMC, None, early)])
+            self.assertEqual((server.done, server.outgoing()), (True, b""))
+            server.received(b"hello", 1.0)
+            self.assertEqual(server.events(), [ApplicationData(b"hello")])
+        for step in ("deciding", "waiting", "linking"):
+            server = serverAt(step)
+            server.withdrawn()
+            self.assertEqual((server.done, server.events()), (False, []))
+
+    def test_isFull(self) -> None:
+        """While nothing is read but a decision is waited for, TCP is told to wait, too."""
+        for end in (serverAt("deciding"), clientAt("deciding")):
+            self.assertFalse(end.isFull)
+            end.received(bytes(MAX_LENGTH - 1), 0.0)
+            self.assertFalse(end.isFull)
+            end.received(b"x", 0.0)
+            self.assertTrue(end.isFull)
+            end.decline(Diagnosis.MEM, 0.0)
+            self.assertFalse(end.isFull)
+            self.assertEqual(end.events(), [FellBack(Diagnosis.MEM, None, b""),
+                                            ApplicationData(bytes(MAX_LENGTH - 1) + b"x")])  # fmt: skip
 
     def test_ourTime(self) -> None:
         """Nothing runs while we decide, or while the link comes up."""

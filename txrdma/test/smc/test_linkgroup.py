@@ -423,10 +423,12 @@ class ConnectionTests(SynchronousTestCase):
         """The server looks for a group by the Proposal, the client by the Accept, whose QPN counts, too."""
         proposal, accept = decodeCLC(SMC_GO["proposal"]), decodeCLC(SMC_GO["accept"])
         assert isinstance(proposal, Proposal) and isinstance(accept, Accept)
-        self.assertNotEqual(GroupKey.ofProposal(proposal), GroupKey.ofAccept(accept))
-        self.assertNotEqual(GroupKey.ofAccept(accept), GroupKey.ofAccept(replace(accept, qpn=QPN(1))))
+        self.assertNotEqual(GroupKey.ofProposal(proposal, "host"), GroupKey.ofAccept(accept, "host"))
+        self.assertNotEqual(
+            GroupKey.ofAccept(accept, "host"), GroupKey.ofAccept(replace(accept, qpn=QPN(1)), "host")
+        )
         moved = replace(proposal, subnet=5)
-        self.assertEqual(GroupKey.ofProposal(proposal), GroupKey.ofProposal(moved))
+        self.assertEqual(GroupKey.ofProposal(proposal, "host"), GroupKey.ofProposal(moved, "host"))
 
 
 class IdleTests(SynchronousTestCase):
@@ -465,7 +467,7 @@ class IdleTests(SynchronousTestCase):
         pair.server.expired(39.0)
         self.assertEqual(pair.server.outgoing(), [])
         pair.server.expired(40.0)
-        self.assertEqual(pair.server.deadline(), 42.0)
+        self.assertEqual(pair.server.deadline(), 115.0)
         pair.run(41.0)
         self.assertEqual(pair.names(), [("server", "TEST_LINK", False), ("client", "TEST_LINK", True)])
         self.assertEqual(pair.server.deadline(), 71.0)
@@ -478,15 +480,26 @@ class IdleTests(SynchronousTestCase):
         self.assertEqual(pair.server.deadline(), 60.0)
 
     def test_silence(self) -> None:
-        """Without an answer in two seconds, the link is down."""
+        """A peer is asked again and again before it is taken for dead: as long as TCP's keepalive would."""
         server = alone(Role.SERVER)
-        server.expired(30.0)
-        self.assertEqual(len(server.outgoing()), 1)
-        server.expired(31.9)
-        self.assertEqual((server.events(), server.outgoing()), ([], []))
-        server.expired(32.0)
-        self.assertEqual(server.events(), [GroupEnded(DeleteReason.LOST_PATH, "no answer to TEST LINK")])
-        self.assertEqual(server.outgoing(), [])
+        server.add(object(), 0.0)
+        asked = []
+        while not (events := server.events()):
+            now = server.deadline()
+            assert now is not None
+            server.expired(now)
+            asked += [now] * len(server.outgoing())
+        self.assertEqual(asked[:3], [30.0, 105.0, 180.0])
+        self.assertEqual(now, 7875.0)
+        text = "the peer has answered no TEST LINK for too long"
+        self.assertEqual(events, [GroupEnded(DeleteReason.LOST_PATH, text)])
+
+    def test_watched(self) -> None:
+        """Where somebody else tells of the peer's death, nobody asks."""
+        server = alone(Role.SERVER)
+        server.isWatched = True
+        server.add(object(), 0.0)
+        self.assertIs(server.deadline(), None)
 
     def test_otherTraffic(self) -> None:
         """Anything that comes instead of the answer shows that somebody is there."""
@@ -501,7 +514,7 @@ class IdleTests(SynchronousTestCase):
         server = alone(Role.SERVER)
         server.expired(30.0)
         server.received(ask(TestLink(userData=b"?" * 16), 0x80), 30.0)
-        self.assertEqual(server.deadline(), 32.0)
+        self.assertEqual(server.deadline(), 105.0)
 
 
 class EndTests(SynchronousTestCase):

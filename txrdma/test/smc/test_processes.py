@@ -4,30 +4,40 @@ The two ends in two processes, on the real reactor: what a user has.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from pathlib import Path
 from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.error import ConnectionLost
+from twisted.internet.error import ConnectionDone
 from twisted.internet.protocol import ProcessProtocol
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
 import txrdma
+from txrdma.smc import _silence, signalling
+from txrdma.smc.clc import Diagnosis
+from txrdma.smc.introspection import askAll
 from txrdma.test.smc.ends import EndsTestCase, reactor
 
 SERVER = """
-import signal
 import sys
 from twisted.internet import reactor
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.protocol import Factory, Protocol
+from twisted.python import log
 
 class Echo(Protocol):
+    def connectionMade(self):
+        self.transport.write(sys.argv[2].encode())
+
     def dataReceived(self, data):
         self.transport.write(data)
+
+if len(sys.argv) > 3:
+    log.startLogging(open(sys.argv[3], "w"), setStdout=False)
 
 def listening(port):
     print(port.getHost().port, flush=True)
@@ -62,12 +72,14 @@ class Process(ProcessProtocol):
 class TwoProcessesTests(EndsTestCase):
     """A server in another process."""
 
-    async def start(self, text: str = "smc:127.0.0.1:0") -> tuple[Process, int]:
+    async def start(
+        self, text: str = "smc:127.0.0.1:0", greeting: str = "", *more: str
+    ) -> tuple[Process, int]:
         process = Process()
         reactor.spawnProcess(
             process,
             sys.executable,
-            [sys.executable, "-c", SERVER, text],
+            [sys.executable, "-c", SERVER, text, greeting, *more],
             env=None,
             path=str(Path(txrdma.__file__).parent.parent),
         )
@@ -98,19 +110,87 @@ class TwoProcessesTests(EndsTestCase):
         self.assertEqual(await one.hearing(len(data)), data)
 
     async def test_killed(self) -> None:
-        """A server that is killed is lost at once, with all its connections; a new one serves at once."""
+        """A server that is killed is gone at once with all its connections, as by TCP; a new one serves."""
         process, port = await self.start()
         ends = [await self.connect(f"smc:127.0.0.1:{port}:fallback=no") for _ in range(3)]
+        for end in ends:
+            end.transport.write(b"x")
+            await end.hearing(1)
         begun = reactor.seconds()
         process.transport.signalProcess("KILL")
         for end in ends:
             await end.lost
-            end.reason.trap(ConnectionLost)
+            end.reason.trap(ConnectionDone)
         self.assertLess(reactor.seconds() - begun, 1.5)
         _, port = await self.start()
         again = await self.connect(f"smc:127.0.0.1:{port}:fallback=no")
         again.transport.write(b"hello")
         self.assertEqual(await again.hearing(5), b"hello")
+
+    async def test_silent(self) -> None:
+        """
+        A server that does not answer costs its time once; what it has accepted meanwhile it serves by TCP.
+        """
+        self.patch(signalling, "PATIENCE", 0.5)
+        self.patch(_silence, "SPAN", 2.0)
+        process, port = await self.start(greeting="hello")
+        process.transport.signalProcess("STOP")
+        begun = reactor.seconds()
+        first = await self.connect(f"smc:127.0.0.1:{port}")
+        waited = reactor.seconds() - begun
+        self.assertGreaterEqual(waited, 0.5)
+        others = [await self.connect(f"smc:127.0.0.1:{port}") for _ in range(5)]
+        self.assertLess(reactor.seconds() - begun - waited, 0.5)
+        [told] = [each for each in await askAll(reactor) if each.pid == os.getpid()]
+        self.assertIn(f"127.0.0.1:{port}", [each["peer"] for each in told.silent])
+        process.transport.signalProcess(signal.SIGCONT)
+        for end in (first, *others):
+            self.assertEqual((end.smc.mode, end.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
+            end.transport.write(b", who are you?")
+            self.assertEqual(await end.hearing(19), b"hello, who are you?")
+        await deferLater(reactor, max(2.0 - (reactor.seconds() - begun - waited), 0.0) + 0.1)
+        again = await self.connect(f"smc:127.0.0.1:{port}")
+        self.assertEqual(again.smc.mode, "SMC-R")
+
+    async def test_busy(self) -> None:
+        """A server that was too busy to say that it has a connection does not wait for a Proposal then."""
+        self.patch(signalling, "PATIENCE", 0.5)
+        process, port = await self.start(greeting="hello")
+        begun = reactor.seconds()
+        connecting = []
+        real = signalling.Announcement.expected
+
+        def expected(announcement: signalling.Announcement, user: int) -> None:
+            process.transport.signalProcess("STOP")
+            connecting.append(user)
+            real(announcement, user)
+
+        self.patch(signalling.Announcement, "expected", expected)
+        one = await self.connect(f"smc:127.0.0.1:{port}")
+        self.assertEqual((one.smc.mode, len(connecting)), ("TCP", 1))
+        process.transport.signalProcess(signal.SIGCONT)
+        self.assertEqual(await one.hearing(5), b"hello")
+        self.assertLess(reactor.seconds() - begun, 5.0)  # a Proposal would have been waited for longer
+
+    async def test_log(self) -> None:
+        """A server's log is text, and tells of many clients once for each kind."""
+        path = Path(self.mktemp()).absolute()
+        process, port = await self.start("smc:127.0.0.1:0", "", str(path))
+        for kind in ("smc", "tcp") * 3:
+            end = await self.connect(f"{kind}:127.0.0.1:{port}")
+            end.transport.write(b"hello")
+            await end.hearing(5)
+            end.transport.loseConnection()
+            await end.lost
+        process.transport.signalProcess("TERM")
+        await process.ended
+        text = path.read_text()
+        self.assertNotIn("\0", text)
+        self.assertNotIn("\\x00", text)
+        lines = [line for line in text.splitlines() if f"connection at 127.0.0.1:{port}" in line]
+        self.assertEqual(len(lines), 2, text)
+        self.assertIn("SMC-R by soft", lines[0])
+        self.assertIn("plain TCP, because PEERNOSMC", lines[1])
 
     async def test_stopped(self) -> None:
         """A server that is stopped can be given up by abortConnection, without waiting for it."""

@@ -1,59 +1,76 @@
 """
-The C{local} carrier: names, owners of sockets, announcements.
+The C{local} carrier: names, and what the two sides of an announcement say to each other.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import socket
+from collections.abc import Callable
+from typing import Any, cast
 
-from twisted.internet.address import HostnameAddress, IPv4Address, IPv6Address
+from twisted.internet import unix
+from twisted.internet.error import ConnectionDone
+from twisted.internet.testing import MemoryReactorClock
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.smc import signalling
+from txrdma.smc._silence import silentPeers
+from txrdma.smc.owners import Place
 from txrdma.smc.signalling import (
+    Announced,
+    Announcement,
+    Announcements,
+    AnnouncingReactor,
     candidateNames,
-    connectingUser,
     findListener,
     listenerName,
-    listeningUsers,
-    peerUserByTCP,
-    Place,
-    placeOf,
-    sourceFor,
+    PATIENCE,
 )
+from txrdma.unixsockets import Credentials
 
-TCP = """\
-  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 11 1 0 100 0 0 10 0
-   1: 00000000:0050 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 12 1 0 100 0 0 10 0
-   2: 0100007F:1F90 0100007F:C000 01 00000000:00000000 00:00000000 00000000  1000        0 13 1 0 100 0 0 10 0
-   3: 0100007F:C000 0100007F:1F90 01 00000000:00000000 00:00000000 00000000  1001        0 14 1 0 100 0 0 10 0
-"""
-
-TCP6 = """\
-  sl  local_address                         remote_address                        st tx_queue rx_queue tr ...
-   0: 00000000000000000000000001000000:1F90 00000000000000000000000000000000:0000 0A 0:0 00:0 0  1002 0 21 1
-   1: 00000000000000000000000000000000:1F91 00000000000000000000000000000000:0000 0A 0:0 00:0 0  1003 0 22 1
-   2: 0000000000000000FFFF00000100007F:1F91 0000000000000000FFFF00000100007F:C001 01 0:0 00:0 0  1003 0 23 1
-   3: 0000000000000000FFFF00000100007F:C001 0000000000000000FFFF00000100007F:1F91 01 0:0 00:0 0  1004 0 24 1
-"""
+CLIENT = Place("127.0.0.1", 40000)
 
 
-class PlaceTests(SynchronousTestCase):
-    """Places, and the names made from them."""
+class PumpedReactor(MemoryReactorClock):
+    """A reactor with real UNIX sockets, which looks at them when it is told to."""
 
-    def test_oneForm(self) -> None:
-        """One address has one form, however it is written."""
-        self.assertEqual(Place.of("::ffff:127.0.0.1", 5), Place("127.0.0.1", 5))
-        self.assertEqual(Place.of("0:0:0:0:0:0:0:1", 5), Place("::1", 5))
-        self.assertEqual(Place.of("FE80::1%eth0", 5), Place("fe80::1%eth0", 5))
+    def adoptStreamConnection(self, fileDescriptor: int, family: int, factory: Any) -> Any:
+        return unix.Server._fromConnectedSocket(fileDescriptor, factory, self)
 
-    def test_ofTransport(self) -> None:
-        """Only IP addresses are places."""
-        self.assertEqual(placeOf(IPv4Address("TCP", "127.0.0.1", 5)), Place("127.0.0.1", 5))
-        self.assertEqual(placeOf(IPv6Address("TCP", "::ffff:1.2.3.4", 5)), Place("1.2.3.4", 5))
-        self.assertIsNone(placeOf(HostnameAddress(b"example.com", 5)))
+    def advance(self, amount: float) -> None:
+        """Let time pass; what a call schedules for now waits for the next turn, as in real reactors."""
+        self.rightNow += amount
+        for call in [each for each in self.getDelayedCalls() if each.getTime() <= self.rightNow]:
+            if call.active():
+                run: Callable[[], object] = cast(Any, call).func
+                call.cancel()
+                run()
+
+    def serve(self) -> None:
+        """Let everybody read and write, until nobody can."""
+        while True:
+            ready, writable, _ = select.select(self.getReaders(), self.getWriters(), [], 0)
+            if not ready and not writable:
+                return
+            for each in ready:
+                if each in self.getReaders():
+                    self.served(each, each.doRead())
+            for each in writable:
+                if each in self.getWriters():
+                    self.served(each, each.doWrite())
+
+    def served(self, each: Any, why: Exception | None) -> None:
+        if why is not None:
+            self.removeReader(each)
+            self.removeWriter(each)
+            each.connectionLost(Failure(why))
+
+
+class NameTests(SynchronousTestCase):
+    """Under which names listeners answer."""
 
     def test_names(self) -> None:
         """A listener is looked for by the exact address, then by those that mean every interface."""
@@ -66,68 +83,28 @@ class PlaceTests(SynchronousTestCase):
         self.assertEqual(candidateNames(Place("::1", 80)), ("\0txrdma/smc/[::1]:80", "\0txrdma/smc/[::]:80"))
 
 
-class TableTests(SynchronousTestCase):
-    """Who owns a TCP socket, by tables as Linux writes them (on a little-endian machine)."""
+class Base(SynchronousTestCase):
+    """A listener by TCP, and a reactor."""
 
     def setUp(self) -> None:
-        self.tables = (self.mktemp(), self.mktemp())
-        for path, text in zip(self.tables, (TCP, TCP6), strict=True):
-            with open(path, "w") as file:
-                file.write(text)
+        self.reactor = PumpedReactor()
+        tcp = socket.socket()
+        self.addCleanup(tcp.close)
+        tcp.bind(("127.0.0.1", 0))
+        tcp.listen()
+        self.place = Place("127.0.0.1", tcp.getsockname()[1])
 
-    def test_listening(self) -> None:
-        """The owners of all sockets count that may accept."""
-        for place, users in (
-            (Place("127.0.0.1", 8080), {1000}),
-            (Place("127.0.0.2", 8080), set()),
-            (Place("127.0.0.1", 80), {0}),
-            (Place("192.0.2.7", 80), {0}),
-            (Place("::1", 8080), {1002}),
-            (Place("127.0.0.1", 8081), {1003}),
-            (Place("::1", 8081), {1003}),
-            (Place("127.0.0.1", 49152), set()),
-        ):
-            self.assertEqual(listeningUsers(place, self.tables), users, place)
-
-    def test_connecting(self) -> None:
-        """The owner of the client's socket is told, and not the server's."""
-        self.assertEqual(connectingUser(Place("127.0.0.1", 0xC000), 8080, self.tables), 1001)
-        self.assertEqual(connectingUser(Place("127.0.0.1", 0xC001), 8081, self.tables), 1004)
-        self.assertIsNone(connectingUser(Place("127.0.0.1", 0xC002), 8081, self.tables))
-
-    def test_noTable(self) -> None:
-        """Without the tables nobody owns anything."""
-        self.assertEqual(listeningUsers(Place("127.0.0.1", 80), ("/nowhere/at/all",)), set())
+    def announcements(self, anybody: bool = False) -> Announcements:
+        """The listener answers."""
+        announcements = Announcements(cast(AnnouncingReactor, self.reactor), anybody)
+        announcements.listen(self.place)
+        self.addCleanup(self.reactor.serve)
+        self.addCleanup(announcements.stop)
+        return announcements
 
 
-class RealSocketTests(SynchronousTestCase):
-    """The same with this machine's sockets and its kernel's word."""
-
-    def listen(self, family: socket.AddressFamily, host: str) -> Place:
-        listener = socket.socket(family)
-        self.addCleanup(listener.close)
-        listener.bind((host, 0))
-        listener.listen()
-        return Place.of(host, listener.getsockname()[1])
-
-    def test_owners(self) -> None:
-        """Both ends of a connection are ours."""
-        for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
-            place = self.listen(family, host)
-            self.assertEqual(listeningUsers(place), {os.geteuid()})
-            with socket.create_connection((host, place.port)) as client:
-                own = Place.of(*client.getsockname()[:2])
-                self.assertEqual(connectingUser(own, place.port), os.geteuid())
-                self.assertEqual(peerUserByTCP(place, own, True), os.geteuid())
-                self.assertEqual(peerUserByTCP(own, place, False), os.geteuid())
-
-    def test_source(self) -> None:
-        """Addresses of this host have a source, others have none."""
-        self.assertEqual(sourceFor(Place("127.0.0.1", 80)), Place("127.0.0.1", 0))
-        self.assertEqual(sourceFor(Place("127.0.0.9", 80)), Place("127.0.0.1", 0))
-        self.assertEqual(sourceFor(Place("::1", 80)), Place("::1", 0))
-        self.assertIsNone(sourceFor(Place("192.0.2.1", 80)))
-        self.assertIsNone(sourceFor(Place("2001:db8::1", 80)))
+class FindTests(Base):
+    """Who is believed."""
 
     def answering(self, place: Place) -> None:
         squatter = socket.socket(socket.AF_UNIX)
@@ -137,16 +114,230 @@ class RealSocketTests(SynchronousTestCase):
 
     def test_believed(self) -> None:
         """Who owns the TCP socket is believed."""
-        place = self.listen(socket.AF_INET, "127.0.0.1")
-        self.assertIsNone(findListener(place))
-        self.answering(place)
-        found = findListener(place)
+        self.assertIsNone(findListener(self.place))
+        self.answering(self.place)
+        found = findListener(self.place)
         assert found is not None
         found.close()
 
     def test_squatter(self) -> None:
         """Somebody who answers under the name, but does not own the TCP socket, is not believed."""
-        place = self.listen(socket.AF_INET, "127.0.0.1")
-        self.answering(place)
-        self.patch(signalling, "peerUser", lambda connection: 65533)
-        self.assertIsNone(findListener(place))
+        self.answering(self.place)
+        self.patch(signalling, "peerOf", lambda connection: Credentials(1, 65533))
+        self.assertIsNone(findListener(self.place))
+
+
+class AnnouncementTests(Base):
+    """A client that announces a connection, and its listener."""
+
+    def announce(self, client: Place = CLIENT) -> Announcement:
+        """A client has said where its connection comes from."""
+        listener = findListener(self.place)
+        assert listener is not None
+        announcement = Announcement(cast(AnnouncingReactor, self.reactor), client, self.place, listener)
+        self.told: list[str] = []
+        announcement.then(lambda: self.told.append("answered"))
+        return announcement
+
+    def connected(self, announcement: Announcement) -> None:
+        """The client's TCP connection is there."""
+        announcement.then(lambda: self.told.append("accepted" if announcement.isAccepted else "plain"))
+
+    def claimed(self, announcements: Announcements) -> Announced:
+        """The listener has the client's TCP connection."""
+        announced = announcements.claim(CLIENT)
+        assert announced is not None
+        announced.onWithdrawal = lambda: self.told.append("withdrawn")
+        return announced
+
+    def assertNothingLeft(self) -> None:
+        """Nothing but the listener is in the reactor."""
+        self.reactor.serve()
+        self.assertEqual(len(self.reactor.getReaders()), 1)
+        self.assertEqual(self.reactor.getWriters(), [])
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def test_accepted(self) -> None:
+        """The listener expects the connection, has it, and says so; then nothing is left of all that."""
+        announcements = self.announcements()
+        announcement = self.announce()
+        self.assertEqual(self.told, [])
+        self.reactor.serve()
+        self.assertEqual((self.told, announcement.user), (["answered"], os.geteuid()))
+        self.assertEqual(announcement.listener, (os.getpid(), os.geteuid()))
+        self.connected(announcement)
+        announced = self.claimed(announcements)
+        self.assertEqual(announced.client, (os.getpid(), os.geteuid()))
+        announced.accepted()
+        self.reactor.serve()
+        self.assertEqual(self.told, ["answered", "accepted"])
+        self.assertNothingLeft()
+        self.assertEqual(self.told, ["answered", "accepted"])
+
+    def test_unexpected(self) -> None:
+        """A connection that nobody announced is claimed by nobody."""
+        self.assertIsNone(self.announcements().claim(CLIENT))
+
+    def test_patience(self) -> None:
+        """A listener that does not answer is waited for, but not for long; it is remembered as silent."""
+        announcements = self.announcements()
+        announcement = self.announce()
+        self.reactor.advance(PATIENCE)
+        self.reactor.advance(0)
+        self.assertEqual((self.told, announcement.isOver, announcement.user), (["answered"], True, -1))
+        self.assertTrue(silentPeers(self.reactor).isSilent(self.place, self.reactor.seconds()))
+        self.assertNothingLeft()
+        self.assertEqual(announcements.expected, {})
+
+    def test_busyListener(self) -> None:
+        """A listener that accepts when the client has given up hears of that, whatever comes first."""
+        announcements = self.announcements()
+        announcement = self.announce()
+        self.reactor.serve()
+        self.connected(announcement)
+        announced = self.claimed(announcements)
+        self.reactor.advance(PATIENCE)
+        self.reactor.advance(0)
+        self.assertEqual(self.told, ["answered", "plain"])
+        announced.accepted()
+        self.reactor.serve()
+        self.assertEqual(self.told, ["answered", "plain", "withdrawn"])
+        self.assertNothingLeft()
+
+    def test_busyClient(self) -> None:
+        """A client that was busy for so long hears what the listener had said in time."""
+        announcements = self.announcements()
+        announcement = self.announce()
+        self.reactor.serve()
+        self.connected(announcement)
+        self.claimed(announcements).accepted()
+        self.reactor.advance(PATIENCE + 5)
+        self.reactor.serve()
+        self.assertEqual(self.told, ["answered", "accepted"])
+        self.assertFalse(silentPeers(self.reactor).isSilent(self.place, self.reactor.seconds()))
+        self.assertNothingLeft()
+
+    def test_forgotten(self) -> None:
+        """A client that was stopped tells nobody, and leaves nothing."""
+        announcements = self.announcements()
+        announcement = self.announce()
+        self.reactor.serve()
+        self.assertEqual(list(announcements.expected), [CLIENT])
+        self.connected(announcement)
+        announcement.forget()
+        self.assertNothingLeft()
+        self.assertEqual((self.told, announcements.expected), (["answered"], {}))
+
+    def test_listenerCloses(self) -> None:
+        """Who waits for a connection to be accepted hears when the listener accepts no more."""
+        announcements = self.announcements()
+        announcement = self.announce()
+        self.reactor.serve()
+        self.connected(announcement)
+        announcements.stop()
+        self.reactor.serve()
+        self.assertEqual(self.told, ["answered", "plain"])
+        self.assertEqual(self.reactor.getReaders(), [])
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def test_somebodyElseListens(self) -> None:
+        """A listener's word counts no more when another user has come between."""
+        announcements = self.announcements()
+        announcement = self.announce()
+        self.reactor.serve()
+        self.connected(announcement)
+        announcement.listener = Credentials(1, 1000)
+        self.patch(signalling, "acceptingUsers", lambda target: {1001})
+        self.claimed(announcements).accepted()
+        self.reactor.serve()
+        self.assertEqual(self.told, ["answered", "plain", "withdrawn"])
+        self.assertNothingLeft()
+
+    def test_twice(self) -> None:
+        """A connection can be announced once; a second client hears at once that it is not expected."""
+        announcements = self.announcements()
+        first = self.announce()
+        self.reactor.serve()
+        second = self.announce()
+        self.reactor.serve()
+        self.assertEqual((self.told, second.isOver, second.user), (["answered"], True, -1))
+        self.assertEqual(list(announcements.expected), [CLIENT])
+        first.forget()
+
+    def test_stranger(self) -> None:
+        """What a stranger has announced gives way to who belongs here, and not the other way round."""
+        announcements = self.announcements(anybody=True)
+        stranger = Announced(cast(Any, None), Credentials(1, 65533))
+        other = Announced(cast(Any, None), Credentials(2, 65534))
+        ours = Announced(cast(Any, None), Credentials(3, os.geteuid()))
+        self.assertTrue(announcements.expect(CLIENT, stranger))
+        self.assertFalse(announcements.expect(CLIENT, other))
+        self.assertTrue(announcements.expect(CLIENT, ours))
+        self.assertFalse(announcements.expect(CLIENT, stranger))
+        self.assertIs(announcements.claim(CLIENT), ours)
+
+    def test_notItsOwn(self) -> None:
+        """Who announces another's connection is found out, unless it is root."""
+        with socket.create_connection(self.place) as client:
+            own = Place.of(*client.getsockname())
+            user = os.geteuid()
+            for who, isFrom in ((user, True), (user + 1, False), (0, True)):
+                announced = Announced(cast(Any, None), Credentials(1, who))
+                self.assertEqual(announced.isFrom(own, self.place), isFrom)
+
+    def test_nonsense(self) -> None:
+        """Who says something else is shown the door."""
+        announcements = self.announcements()
+        lines = (b"hello", b"connecting", b"connecting here 5", b"connecting ::1 x", b"plain", b"\xff" * 500)
+        for line in lines:
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(listenerName(self.place))
+                client.send(line + b"\r\n")
+                self.reactor.serve()
+                client.setblocking(False)
+                self.assertEqual(client.recv(100), b"", line)
+        self.assertEqual((announcements.expected, announcements.sessions), ({}, set()))
+        self.assertNothingLeft()
+
+    def test_welcome(self) -> None:
+        """Other users may announce themselves only where the device was chosen by hand."""
+        for anybody in (False, True):
+            announcements = Announcements(cast(AnnouncingReactor, self.reactor), anybody)
+            self.assertTrue(announcements.welcome(os.geteuid()))
+            self.assertTrue(announcements.welcome(0))
+            self.assertEqual(announcements.welcome(os.geteuid() + 1), anybody)
+
+    def test_takenName(self) -> None:
+        """A listener whose name is taken goes without; its log entry is text."""
+        self.announcements()
+        entries: list[str] = []
+        warn: Callable[..., None] = lambda text, **fields: entries.append(text.format(**fields))  # noqa: E731
+        self.patch(signalling._log, "warn", warn)
+        second = Announcements(cast(AnnouncingReactor, self.reactor), False)
+        second.listen(self.place)
+        second.stop()
+        [entry] = entries
+        self.assertIn("plain TCP", entry)
+        self.assertTrue(entry.isprintable())
+
+    def test_manyClients(self) -> None:
+        """Hundreds announce themselves at once, and none takes another's place."""
+        announcements = self.announcements()
+        many = [self.announce(CLIENT._replace(port=40000 + number)) for number in range(300)]
+        self.reactor.serve()
+        self.assertEqual({each.user for each in many}, {os.geteuid()})
+        self.assertEqual(len(announcements.expected), 300)
+        for each in many:
+            each.forget()
+        self.assertNothingLeft()
+        self.assertEqual(announcements.expected, {})
+
+    def test_clientDies(self) -> None:
+        """A client that goes without a word is forgotten."""
+        announcements = self.announcements()
+        announcement = self.announce()
+        self.reactor.serve()
+        transport: Any = announcement._protocol.transport
+        transport.connectionLost(Failure(ConnectionDone()))
+        self.assertNothingLeft()
+        self.assertEqual(announcements.expected, {})

@@ -14,7 +14,8 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
-from txrdma.smc.endpoints import Options, SMCClientEndpoint, SMCServerEndpoint
+from txrdma.smc.endpoints import SMCClientEndpoint, SMCServerEndpoint
+from txrdma.smc.options import Options
 
 
 class ClientStringTests(SynchronousTestCase):
@@ -34,8 +35,9 @@ class ClientStringTests(SynchronousTestCase):
         """All that can be said by position can be said by name."""
         said = self.parse(
             r"smc:host=\:\:1:port=80:device=soft\:127.0.0.2:peer=smc:timeout=2.5:fallback=no:backend=txrdma"
+            r":bindAddress=\:\:1"
         )
-        options = Options(device="soft:127.0.0.2", agreed=True, timeout=2.5, fallback=False)
+        options = Options("soft:127.0.0.2", agreed=True, timeout=2.5, fallback=False, bindAddress="::1")
         self.assertEqual((said["host"], said["port"], said["options"]), ("::1", 80, options))
 
     def test_nonsense(self) -> None:
@@ -54,6 +56,7 @@ class ClientStringTests(SynchronousTestCase):
             ("smc:host:80:backend=magic", "backend", "magic"),
             ("smc:host:80:backend=kernel", "backend", "kernel"),
             ("smc:host:80:device=", "device", ""),
+            ("smc:host:80:bindAddress=here", "bindAddress", "here"),
             ("smc:host:80:colour=blue", "colour", "blue"),
             ("smc:host:80:backlog=5", "backlog", "5"),
             ("smc:host:80:90", "90", "too many"),
@@ -104,6 +107,7 @@ class ServerStringTests(SynchronousTestCase):
             ("smc:", "port", "missing"),
             ("smc:80:127.0.0.1", "port", "127.0.0.1"),
             ("smc:80:backlog=many", "backlog", "many"),
+            ("smc:80:bindAddress=127.0.0.1", "bindAddress", "127.0.0.1"),
             ("smc:80:host=example.com", "host", "example.com"),
             ("smc:127.0.0.1:80:interface=10.0.0.1", "interface", "127.0.0.1"),
             ("smc:127.0.0.1:80:90", "90", "too many"),

@@ -4,7 +4,6 @@ TLS over SMC-R, by Twisted's own means, on the real reactor.
 
 from __future__ import annotations
 
-import datetime
 import os
 from typing import Any
 
@@ -15,40 +14,14 @@ from twisted.protocols.policies import ProtocolWrapper
 from twisted.trial.unittest import SkipTest
 
 from txrdma.test.smc.ends import Echo, EndsTestCase, reactor, Recorder, Recorders
+from txrdma.testing.streams.certificate import makeCertificate
 
 try:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
     from twisted.internet import ssl
 except ImportError:
     ssl = None  # type: ignore[assignment]  # the tests are skipped
 
 DATA = os.urandom(1 << 20)
-
-
-def makeCertificate() -> Any:
-    """A key and a certificate for C{localhost}, in PEM."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.timezone.utc)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return private + certificate.public_bytes(serialization.Encoding.PEM)
 
 
 class TLSTests(EndsTestCase):

@@ -132,7 +132,7 @@ class TransferTests(EndsTestCase):
         opened = linkGroups(reactor, LOCAL_DEVICE)
         opened.maxInline = 64
         one, other = await self.exchange(Streamer, Streamer)
-        self.assertTrue(one.transport.link.isStaged)
+        self.assertTrue(one.transport.link.turn.poster.isStaged)
 
     async def test_rocev2(self) -> None:
         """The same by UDP."""
@@ -253,7 +253,9 @@ class EndTests(EndsTestCase):
         one.transport.registerProducer(producer, False)
         await deferLater(reactor, 0.02)
         one.transport.abortConnection()
-        await gatherResults([one.lost, other.lost])
+        await one.lost
+        other.transport.resumeProducing()  # who has paused hears of a reset when it reads again
+        await other.lost
         self.assertTrue(producer.isStopped)
         one.reason.trap(ConnectionAborted)
         other.reason.trap(ConnectionLost)
@@ -306,7 +308,7 @@ class EndTests(EndsTestCase):
     async def test_tcpGone(self) -> None:
         """The end of the TCP connection is the end of all: an abort."""
         one, other = await self.pair()
-        other.transport._tcp.abortConnection()
+        other.transport._companion.tcp.abortConnection()
         await gatherResults([one.lost, other.lost])
         one.reason.trap(ConnectionLost)
         other.reason.trap(ConnectionLost)
@@ -320,7 +322,7 @@ class EndTests(EndsTestCase):
         accepted = factory.next()
         two = await self.connect(f"smc:127.0.0.1:{port}")
         await accepted
-        one.transport._tcp.write(b"here I am")
+        one.transport._companion.tcp.write(b"here I am")
         await one.lost
         one.reason.trap(ConnectionLost)
         two.transport.write(b"still there?")
@@ -349,13 +351,26 @@ class EndTests(EndsTestCase):
         self.assertEqual(len(names), 1)
         while len(factory.protocols) < 3:
             await deferLater(reactor, 0.01)
-        ends[0].transport.link.close("pulled out")
+        ends[0].transport.link.broken("pulled out")
         await gatherResults([end.lost for end in (*ends, *factory.protocols)])
         for end in (*ends, *factory.protocols):
             end.reason.trap(ConnectionLost)
         again = await self.connect(f"smc:127.0.0.1:{port}")
         self.assertEqual(again.smc.mode, "SMC-R")
         self.assertNotIn(again.smc.linkGroup, names)
+
+    async def test_linkClosed(self) -> None:
+        """Where a process closes its device in order, its peers hear of orderly ends."""
+        factory, port = await self.serve(kind=Echo)
+        accepted = factory.next()
+        one = await self.connect(f"smc:127.0.0.1:{port}")
+        other = await accepted
+        one.transport.write(b"last words")
+        one.transport.link.close("for the test")
+        await gatherResults([one.lost, other.lost])
+        self.assertEqual(other.heard, b"last words")
+        one.reason.trap(ConnectionLost)
+        other.reason.trap(ConnectionDone)
 
     async def test_raisingProtocol(self) -> None:
         """A protocol that raises loses its connection, and the log has the reason."""

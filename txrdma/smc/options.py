@@ -1,0 +1,31 @@
+"""
+What may be chosen for an C{smc:} endpoint.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """
+    What may be chosen for an endpoint.
+
+    @ivar device: C{"auto"}, or a device string: C{"soft"}.
+    @ivar agreed: the other end is known to speak SMC (C{peer=smc}): nobody needs to be asked.
+    @ivar timeout: seconds for the TCP connection (client, 30 when None) or for the handshake (server).
+    @ivar fallback: whether plain TCP will do.
+    @ivar bindAddress: where a client's TCP connection comes from; None leaves that to the system.
+    """
+
+    device: str = "auto"
+    agreed: bool = False
+    timeout: float | None = None
+    fallback: bool = True
+    bindAddress: str | None = None
+
+
+USUAL: Final = Options()
+"""What holds where nothing is said."""

@@ -1,0 +1,274 @@
+"""
+Ends of TCP connections of this host, and who owns the sockets there, by the kernel's word.
+
+Linux is asked by sock_diag(7). Where that is not to be had, C{/proc/net/tcp} says nearly the same, only
+slower the more sockets there are.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from twisted.internet.address import IPv4Address, IPv6Address
+from twisted.internet.interfaces import IAddress
+from twisted.logger import Logger
+
+from txrdma.error import WireError
+from txrdma.ports.netlink import attributesOf, DONE, DUMP, ERROR, errorOf, Message, messages, request
+
+_log = Logger()
+
+_LISTENING: Final = "0A"
+"""TCP_LISTEN, in the state column of C{/proc/net/tcp}."""
+
+TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
+"""Where the kernel tells who owns which TCP socket."""
+
+_LOOPBACKS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Where a connection to no address in particular leads."""
+
+_NETLINK_SOCK_DIAG: Final = 4
+_SOCK_DIAG_BY_FAMILY: Final = 20
+_LISTEN_STATE: Final = 1 << 10
+_ANY_STATE: Final = 0xFFFFFFFF
+_NO_COOKIE: Final = b"\xff" * 8
+_REQUEST: Final = struct.Struct(
+    "=BBBxI"
+)  # struct inet_diag_req_v2: family, protocol, extensions, states, ...
+_ANSWER: Final = struct.Struct(
+    "=Bxxx2x2x16s16xI8x12xII"
+)  # struct inet_diag_msg: family, address, interface, user
+_ONLY_IPV6: Final = 11  # INET_DIAG_SKV6ONLY
+
+
+class Place(NamedTuple):
+    """One end of a TCP connection; an IPv4 address is never in its IPv6 form."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def of(cls, host: str, port: int) -> Place:
+        """A place in its one form."""
+        bare, _, scope = host.partition("%")
+        address = ipaddress.ip_address(bare)
+        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+        if mapped is not None:
+            return cls(str(mapped), port)
+        return cls(f"{address}%{scope}" if scope else str(address), port)
+
+    @property
+    def isIPv6(self) -> bool:
+        """Is it an IPv6 address in earnest?"""
+        return ":" in self.host
+
+    @property
+    def zone(self) -> str:
+        """The interface by which a link-local address is meant, or nothing."""
+        return self.host.partition("%")[2]
+
+    @property
+    def packed(self) -> bytes:
+        """The address in 16 bytes, an IPv4 one at their front."""
+        return ipaddress.ip_address(self.host.partition("%")[0]).packed.ljust(16, b"\0")
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if self.isIPv6 else f"{self.host}:{self.port}"
+
+
+def placeOf(address: IAddress) -> Place | None:
+    """The place that a transport's address names, None when it is not one of TCP."""
+    if isinstance(address, (IPv4Address, IPv6Address)):
+        return Place.of(address.host, address.port)
+    return None
+
+
+# What sock_diag tells
+
+
+def _ask(family: int, states: int, identity: bytes, flags: int = 0) -> Iterator[Message]:
+    """
+    The answers to one question.
+
+    @raise OSError: there is no such socket, or this can't be asked here.
+    @raise WireError: the answer makes no sense.
+    """
+    asked = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, states) + identity + _NO_COOKIE
+    kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
+    with socket.socket(socket.AF_NETLINK, kind, _NETLINK_SOCK_DIAG) as asking:
+        asking.setblocking(False)  # each part of the answer is there when it is looked for
+        asking.send(request(_SOCK_DIAG_BY_FAMILY, asked, flags=flags))
+        while True:
+            for message in messages(asking.recv(65536)):
+                if message.type == DONE:
+                    return
+                if message.type == ERROR:
+                    raise OSError(errorOf(message), os.strerror(errorOf(message)))
+                yield message
+            if not flags:
+                return
+
+
+def _diagnosedListeners(port: int) -> list[_Listener]:
+    found = []
+    identity = struct.pack(">HH", port, 0) + bytes(36)
+    for family in (socket.AF_INET, socket.AF_INET6):
+        for message in _ask(family, _LISTEN_STATE, identity, DUMP):
+            _family, address, _interface, user, _inode = _ANSWER.unpack_from(message.payload)
+            attributes = attributesOf(message.payload, _ANSWER.size, "inet_diag_msg")
+            onlyIPv6 = attributes.get(_ONLY_IPV6, b"\0") != b"\0"
+            packed = address if family == socket.AF_INET6 else address[:4]
+            host = Place.of(str(ipaddress.ip_address(packed)), port).host
+            found.append(_Listener(host, user, onlyIPv6))
+    return found
+
+
+def _diagnosedUser(local: Place, remote: Place) -> int:
+    family = socket.AF_INET6 if local.isIPv6 else socket.AF_INET
+    zone = local.zone or remote.zone
+    identity = struct.pack(">HH", local.port, remote.port) + local.packed + remote.packed
+    identity += struct.pack("=I", socket.if_nametoindex(zone) if zone else 0)
+    [message] = _ask(family, _ANY_STATE, identity)
+    user: int = _ANSWER.unpack_from(message.payload)[3]
+    return user
+
+
+# What the tables tell
+
+
+class _Entry(NamedTuple):
+    """A line of C{/proc/net/tcp}."""
+
+    local: Place
+    remote: Place
+    state: str
+    user: int
+
+
+def _parsePlace(text: str) -> Place:
+    """An address as those tables write it: 32-bit words in the byte order of the host."""
+    host, _, port = text.partition(":")
+    words = [int(host[at : at + 8], 16) for at in range(0, len(host), 8)]
+    packed = struct.pack(f"={len(words)}I", *words)
+    return Place.of(str(ipaddress.ip_address(packed)), int(port, 16))
+
+
+def _entries(table: str) -> Iterator[_Entry]:
+    """The sockets in one of the tables; those that listen come first."""
+    try:
+        with open(table) as lines:
+            next(lines, None)
+            for line in lines:
+                parts = line.split()
+                yield _Entry(_parsePlace(parts[1]), _parsePlace(parts[2]), parts[3], int(parts[7]))
+    except OSError as error:
+        _log.debug("can't read {table}: {error}", table=table, error=error)
+
+
+def _tabledListeners(port: int) -> list[_Listener]:
+    found = []
+    for table in TABLES:
+        for entry in _entries(table):
+            if entry.state != _LISTENING:
+                break
+            if entry.local.port == port:
+                found.append(_Listener(entry.local.host, entry.user, False))
+    return found
+
+
+def _tabledUser(local: Place, remote: Place) -> int | None:
+    for table in TABLES:
+        for entry in _entries(table):
+            if entry.local == local and entry.remote == remote and entry.state != _LISTENING:
+                return entry.user
+    return None
+
+
+# What others ask
+
+
+class _Listener(NamedTuple):
+    """
+    A socket that listens.
+
+    @ivar onlyIPv6: it does not take IPv4 connections; False may mean that this is not known.
+    """
+
+    host: str
+    user: int
+    onlyIPv6: bool
+
+
+def acceptingUsers(target: Place) -> set[int]:
+    """
+    The users who own the sockets that would accept a connection to a place of this host.
+
+    The kernel takes a socket that listens at the very address before one of every IPv4 address, and that
+    before one of every address; so one of another user there does not count beside ours.
+    """
+    try:
+        listeners = _diagnosedListeners(target.port)
+    except (OSError, WireError, struct.error) as error:
+        _log.debug("can't ask for listening sockets: {error}", error=error)
+        listeners = _tabledListeners(target.port)
+    host = _LOOPBACKS.get(target.host, target.host).partition("%")[0]
+    for address in (host, "::") if target.isIPv6 else (host, "0.0.0.0", "::"):
+        users = {
+            each.user for each in listeners if each.host == address and (target.isIPv6 or not each.onlyIPv6)
+        }
+        if users:
+            return users
+    return set()
+
+
+def isOwned(user: int, target: Place) -> bool:
+    """Whether nobody but this user can accept a connection to a place of this host; root speaks for all."""
+    return user == 0 or acceptingUsers(target) == {user}
+
+
+def socketUser(local: Place, remote: Place) -> int | None:
+    """The user who owns the socket at one end of a connection on this host, None when there is none."""
+    try:
+        return _diagnosedUser(local, remote)
+    except (OSError, WireError, struct.error) as error:
+        if getattr(error, "errno", None) != errno.ENOENT:
+            _log.debug("can't ask for the owner of a socket: {error}", error=error)
+        return _tabledUser(local, remote)  # a kernel that can't be asked may say the same: ENOENT
+
+
+def peerUserByTCP(own: Place, peer: Place, weListen: bool) -> int | None:
+    """
+    Who is at the other end of a TCP connection, if that is on this host, and one user's for sure.
+
+    @param weListen: our end was accepted by a listener.
+    """
+    if sourceFor(peer) is None:
+        return None
+    if weListen:
+        return socketUser(peer, own)
+    users = acceptingUsers(peer)  # whoever it is may not have accepted yet
+    return users.pop() if len(users) == 1 else None
+
+
+def sourceFor(target: Place) -> Place | None:
+    """From which address we would connect to a place of this host; None when it is not of this host."""
+    family = socket.AF_INET6 if target.isIPv6 else socket.AF_INET
+    try:
+        sockaddr = socket.getaddrinfo(
+            target.host, target.port, family, socket.SOCK_DGRAM, 0, socket.AI_NUMERICHOST
+        )[0][4]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((sockaddr[0], 0, *sockaddr[2:]))
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(sockaddr)
+            name = probe.getsockname()
+        host = socket.getnameinfo(name, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)[0]
+        return Place.of(host, 0)
+    except OSError:
+        return None

@@ -1,0 +1,69 @@
+"""
+Peers that do not answer.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.task import Clock
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.smc._silence import MOST, SilentPeers, silentPeers, SPAN, TRIAL
+
+
+class SilenceTests(SynchronousTestCase):
+    """L{SilentPeers}."""
+
+    def setUp(self) -> None:
+        self.silent = SilentPeers()
+
+    def test_once(self) -> None:
+        """A peer that did not answer is not asked for a while; others are."""
+        self.assertFalse(self.silent.isSilent("a", 0.0))
+        self.assertTrue(self.silent.timedOut("a", 5.0))
+        self.assertTrue(self.silent.isSilent("a", 5.0))
+        self.assertTrue(self.silent.isSilent("a", 4.9 + SPAN))
+        self.assertFalse(self.silent.isSilent("b", 5.0))
+        self.assertFalse(self.silent.isSilent("a", 5.0 + SPAN))
+
+    def test_oneTries(self) -> None:
+        """Then one connection asks, and the others wait for what comes of it."""
+        self.silent.timedOut("a", 0.0)
+        self.silent.ask("a", SPAN)
+        self.assertTrue(self.silent.isSilent("a", SPAN))
+        self.assertFalse(self.silent.timedOut("a", SPAN + 2.0))
+        self.assertTrue(self.silent.isSilent("a", 2 * SPAN))
+
+    def test_triedWell(self) -> None:
+        """When it is answered, all ask again."""
+        self.silent.timedOut("a", 0.0)
+        self.silent.ask("a", SPAN)
+        self.silent.answered("a")
+        self.assertFalse(self.silent.isSilent("a", SPAN))
+
+    def test_triedAndForgot(self) -> None:
+        """When it was given up, another one tries after a while."""
+        self.silent.timedOut("a", 0.0)
+        self.silent.ask("a", SPAN)
+        self.assertFalse(self.silent.isSilent("a", SPAN + TRIAL))
+
+    def test_told(self) -> None:
+        """Who is silent is told, and for how long."""
+        self.silent.ask("a", 0.0)
+        self.silent.timedOut("b", 0.0)
+        self.silent.timedOut("c", 10.0)
+        self.assertEqual(list(self.silent.remaining(20.0)), [("b", SPAN - 20.0), ("c", SPAN - 10.0)])
+        self.assertEqual(list(self.silent.remaining(SPAN)), [("c", 10.0)])
+
+    def test_bounded(self) -> None:
+        """Only so many are remembered: the latest."""
+        for number in range(MOST + 10):
+            self.silent.timedOut(number, 0.0)
+        remembered = [peer for peer, _ in self.silent.remaining(1.0)]
+        self.assertEqual(remembered, list(range(10, MOST + 10)))
+
+    def test_ofReactor(self) -> None:
+        """Each reactor has its own."""
+        one, other = Clock(), Clock()
+        silentPeers(one).timedOut("a", 0.0)
+        self.assertTrue(silentPeers(one).isSilent("a", 1.0))
+        self.assertFalse(silentPeers(other).isSilent("a", 1.0))
