@@ -9,7 +9,8 @@ completions, or once for a turn of the reactor.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast, Final, TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, TimeoutError
@@ -332,9 +333,9 @@ class Link:
 
     def failed(self, failure: Failure) -> None:
         """Something of ours, or of the device's, has raised, and is logged: connections end with an error."""
-        if not self.isOver and not self.isStopping:
+        if not self.isOver:
             self._isBreaking = True
-            self.core.linkDown(self._reactor.seconds(), f"an error: {failure.getErrorMessage()}")
+            self.core.fail(f"an error here: {failure.getErrorMessage()}")
             self._turnCore()
 
     def asyncEvent(self, queuePair: IQueuePair, text: str) -> None:
@@ -385,8 +386,10 @@ class Link:
         buffer[:] = raw
         try:
             self._queuePair.postSend([request])
-        except RDMAError as error:
-            _log.warn("{link!r} can't send: {error}", link=self, error=error)
+        except Exception as error:
+            if not isinstance(error, RDMAError):
+                _log.failure("A link of SMC-R ends by an error while it sent ({link!r})", link=self)
+            self.core.linkDown(self._reactor.seconds(), f"posting failed: {error}")
 
     # Time
 
@@ -403,6 +406,17 @@ class Link:
 
     def _expired(self) -> None:
         self._timer = None
+        try:
+            self._pass()
+        except Exception:
+            failure = Failure()
+            _log.failure(
+                "A link of SMC-R ends by an error while it looked at the time ({link!r})", failure, link=self
+            )
+            self.failed(failure)
+
+    def _pass(self) -> None:
+        """Time has passed: do what is due."""
         self.look()
         now = self._reactor.seconds()
         if self._wasHeard:
@@ -474,10 +488,12 @@ class Link:
         self.isOver = True
         turn = self.turn
         wasBusy, turn.isBusy = turn.isBusy, True
-        with self.groups.forgetting(self):
-            self._tellEnd(text, diagnosis, mayVanish)
-            self._release()
-        turn.isBusy = wasBusy
+        try:
+            with self.groups.forgetting(self):
+                self._tellEnd(text, diagnosis, mayVanish)
+                self._release()
+        finally:
+            turn.isBusy = wasBusy
         if self.isStopping:
             turn.finish()
         self.turned()
@@ -493,12 +509,23 @@ class Link:
         self._answer(Refused(text, diagnosis))
         self._pool.refuseAll(Refused(text, diagnosis))
         for stream in streams:
-            stream.linkLost(mayVanish and self.turn.placing is not None, arrived)
+            with self._enduring("told a connection of that"):
+                stream.linkLost(mayVanish and self.turn.placing is not None, arrived)
 
     def _release(self) -> None:
         """Let go of everything, children first."""
         self._cancelTimer()
         self._lingering.clear()
-        self.turn.end()
-        self._pool.close()  # rings that are not read up stay as long as somebody holds them
+        with self._enduring("ended its turns"):
+            self.turn.end()
+        with self._enduring("closed its buffers"):
+            self._pool.close()  # rings that are not read up stay as long as somebody holds them
         self._attachment.close()
+
+    @contextmanager
+    def _enduring(self, what: str) -> Iterator[None]:
+        """Log what raises at the end of the link; the rest is done all the same."""
+        try:
+            yield
+        except Exception:
+            _log.failure("A link of SMC-R is over; an error while it {what} ({link!r})", what=what, link=self)

@@ -129,11 +129,20 @@ class Turn:
             self.run()
         except Exception:
             failure = Failure()
-            _log.failure("while {link!r} had its turn", failure, link=self._owner)
-            self._owner.failed(failure)
+            self._failed(failure)
+            if self._soon or self.dirty:
+                self.schedule()  # who waits for a link that is over is told in spite of that
         finally:
             self.isBusy = wasBusy
         self._owner.turned()
+
+    def _failed(self, failure: Failure) -> None:
+        _log.failure(
+            "A link of SMC-R ends by an error while it sent for its connections ({link!r})",
+            failure,
+            link=self._owner,
+        )
+        self._owner.failed(failure)
 
     def settle(self) -> None:
         """Flush what there is, inside a turn."""
@@ -146,9 +155,7 @@ class Turn:
         """Post what there is, and see what comes of it, some rounds long."""
         for _ in range(_ROUNDS):
             if self._soon:
-                soon, self._soon = self._soon, []
-                for call in soon:
-                    call()
+                self._callSoon()
             if self.dirty:
                 self._flush()
             if not self._soon and (not self.dirty or self._isFull):
@@ -160,6 +167,18 @@ class Turn:
         owner = self._owner
         if self._soon or (self.dirty and (owner.isActive or owner.isOver) and not self._isFull):
             self.schedule()
+
+    def _callSoon(self) -> None:
+        """Call what waits; when one raises, the others still wait."""
+        soon, self._soon = self._soon, []
+        count = 0
+        try:
+            for call in soon:
+                count += 1
+                call()
+        except BaseException:
+            self._soon[:0] = soon[count:]
+            raise
 
     def rest(self) -> None:
         """Leave the reactor; C{wake} comes back."""
@@ -213,9 +232,15 @@ class Turn:
                     return
             self.dirty = dirty[room:]
             dirty = dirty[:room]
-            for stream in dirty:
-                stream.isDirty = False
-                stream.fill(requests)
+            count = 0
+            try:
+                for stream in dirty:
+                    count += 1
+                    stream.isDirty = False
+                    stream.fill(requests)
+            except BaseException:
+                self.dirty[:0] = dirty[count:]  # nobody is forgotten
+                raise
             if requests:
                 self._post(requests)
             for stream in dirty:
@@ -239,7 +264,7 @@ class Turn:
         """See which messages have arrived; if these are too few, be told of the next."""
         if not self._owner.isActive:
             return 0
-        self.completed(self._sendQueue.poll(WINDOW))
+        self._look()
         room = WINDOW - self.poster.sent + self._acknowledged
         if room <= 0:
             self._waitForSends()
@@ -257,6 +282,13 @@ class Turn:
             self._sendReader.start()
 
     # What has arrived
+
+    def _look(self) -> None:
+        """See which messages have arrived."""
+        try:
+            self.completed(self._sendQueue.poll(WINDOW))
+        except Exception:
+            self._failed(Failure())
 
     def completed(self, batch: Sequence[Completion]) -> None:
         """These messages have arrived, and all before them."""
@@ -292,19 +324,23 @@ class Turn:
         if self.placing is not None and self.placing.isPlaced():
             return True
         if number > self._acknowledged and not self._owner.isOver:
-            self.completed(self._sendQueue.poll(WINDOW))
+            self._look()
         return number <= self._acknowledged
 
     def hasten(self) -> None:
         """The process ends: hear from now on how far each message has come."""
-        if self.placing is None:
+        if self.placing is None and not self._owner.isOver:
             self.isHasty = True
             self._sendReader.start()
 
     def arrived(self) -> int:
         """The number of the last message that the peer has looked at, when the queue pair has failed."""
         arrived = self.poster.sent
-        for completion in self._sendQueue.poll(arrived + 1):
+        try:
+            batch = self._sendQueue.poll(arrived + 1)
+        except Exception:
+            return self._acknowledged  # the queue has failed, which its reader tells: this is for sure
+        for completion in batch:
             if completion.status and completion.identifier:
                 arrived = min(arrived, completion.identifier - 1)
         return arrived

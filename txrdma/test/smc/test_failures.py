@@ -1,0 +1,168 @@
+"""
+What raises where a link works ends that link and its connections, with an error and a log entry; no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from twisted.internet.error import ConnectionLost
+
+from txrdma.iba.verbs import Completion, SendRequest
+from txrdma.smc.groups import linkGroups
+from txrdma.smc.link import Link
+from txrdma.smc.stream import Stream
+from txrdma.soft.completion import SoftCompletionQueue
+from txrdma.soft.queuepair import SoftQueuePair
+from txrdma.test.smc.races import Listener, RaceTestCase
+from txrdma.testing.conversations import DEVICE
+
+
+class Broken(Exception):
+    """Something that nobody expects of a device."""
+
+
+class FailureTests(RaceTestCase):
+    """Three connections on one link, of which something of the client's breaks."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.isBroken = False
+        self.link: Link | None = None
+
+    def breakable(self, owner: type, name: str, isOurs: Callable[[Link, Any], bool]) -> None:
+        """Have a method of the client's link raise from C{begin} on."""
+        real = getattr(owner, name)
+
+        def call(it: Any, *arguments: Any) -> Any:
+            if self.isBroken and self.link is not None and isOurs(self.link, it):
+                raise Broken(name)
+            return real(it, *arguments)
+
+        self.patch(owner, name, call)
+
+    def begin(self) -> list[tuple[Listener, Listener]]:
+        """Connect, and let it break."""
+        pairs = []
+        for _ in range(3):
+            here, there, _ = self.connect()
+            self.until(lambda here=here, there=there: here.mode and there.mode)
+            pairs.append((here, there))
+        [self.link] = linkGroups(self.client, DEVICE).links()
+        self.isBroken = True
+        return pairs
+
+    def check(self, pairs: Sequence[tuple[Listener, Listener]], errors: int = 1, isTold: bool = True) -> None:
+        """
+        All ends of all connections hear of it, in time; nothing stays busy; the next connection is made.
+
+        @param isTold: DELETE LINK tells the server; otherwise it has to find out by one connection on TCP.
+        """
+        self.until(lambda: all(end.reason for pair in pairs for end in pair), 20)
+        for pair in pairs:
+            self.assertEqual([end.reason for end in pair], [ConnectionLost] * 2)
+        self.wait(0.1)
+        link = self.link
+        assert link is not None
+        groups = linkGroups(self.client, DEVICE)
+        self.assertTrue(link.isOver)
+        self.assertNotIn(link, groups.links())
+        self.assertEqual((link.turn.isBusy, groups.isBusy, link.turn.dirty), (False, False, []))
+        self.assertGreaterEqual(len(self.flushLoggedErrors(Broken)), errors)
+        self.isBroken = False
+        if not isTold:
+            here, there, _ = self.connect()
+            self.until(lambda: here.mode and there.mode)
+            self.assertEqual((here.mode, there.mode), ("TCP", "TCP"))
+        here, there, _ = self.connect(Listener(lambda self: self.transport.write(b"hello")))
+        self.until(lambda: there.heard == b"hello")
+        self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
+
+    def test_receiveQueue(self) -> None:
+        """The queue of what has been received can't be polled."""
+        self.breakable(SoftCompletionQueue, "poll", lambda link, queue: queue is link._attachment._queue)
+        pairs = self.begin()
+        pairs[0][1].transport.write(b"hello")
+        self.check(pairs)
+
+    def test_sendQueue(self) -> None:
+        """The queue of what has been sent can't be polled, when somebody waits for it."""
+        self.breakable(SoftCompletionQueue, "poll", lambda link, queue: queue is link._attachment.sendQueue)
+        pairs = self.begin()
+        here, there = pairs[0]
+        here.transport.write(b"hello")
+        here.transport.loseConnection()
+        self.until(lambda: there.hasEnded)
+        there.transport.loseConnection()
+        self.check(pairs[1:])
+        self.assertEqual(there.heard, b"hello")
+
+    def test_bothQueues(self) -> None:
+        """Neither can, as when a device has been pulled out."""
+        self.breakable(SoftCompletionQueue, "poll", lambda link, queue: True)
+        pairs = self.begin()
+        pairs[0][1].transport.write(b"hello")
+        pairs[1][0].transport.write(b"hello")
+        self.check(pairs)
+
+    def test_posting(self) -> None:
+        """The queue pair takes no more, with an error that it should not have."""
+        self.breakable(SoftQueuePair, "postSend", lambda link, pair: pair is link._queuePair)
+        pairs = self.begin()
+        for here, _ in pairs:
+            here.transport.write(b"hello")
+        self.check(pairs, isTold=False)
+
+    def test_repost(self) -> None:
+        """Receives can't be posted again, in the middle of a batch of completions."""
+        self.breakable(SoftQueuePair, "postReceive", lambda link, pair: pair is link._queuePair)
+        pairs = self.begin()
+        for number in range(40):
+            pairs[number % 3][1].transport.write(b"hello")
+            self.wait(0.01)
+        self.check(pairs)
+
+    def test_filling(self) -> None:
+        """One of several connections that have something to post can't say what."""
+        pairs = self.begin()
+        poor = pairs[1][0].transport
+        self.breakable(Stream, "fill", lambda link, stream: stream is poor)
+        for here, _ in pairs:
+            here.transport.write(b"hello")
+        self.check(pairs)
+
+    def test_handler(self) -> None:
+        """A message of one connection can't be taken."""
+        pairs = self.begin()
+        poor = pairs[1][0].transport
+        self.breakable(Stream, "received", lambda link, stream: stream is poor)
+        poor.link._handlers[poor.token] = poor.received
+        for _, there in pairs:
+            there.transport.write(b"hello")
+        self.check(pairs)
+
+    def test_closing(self) -> None:
+        """The queue pair can't be closed in the end."""
+        self.breakable(SoftQueuePair, "close", lambda link, pair: pair is link._queuePair)
+        self.breakable(SoftCompletionQueue, "poll", lambda link, queue: queue is link._attachment._queue)
+        pairs = self.begin()
+        pairs[0][1].transport.write(b"hello")
+        self.check(pairs, errors=2)
+
+    def test_oneOfTheConnections(self) -> None:
+        """One of the connections can't be told that the link has ended: the others are."""
+        pairs = self.begin()
+        poor = pairs[1][0].transport
+        self.breakable(Stream, "linkLost", lambda link, stream: stream is poor)
+        assert self.link is not None
+        self.link.broken("for the test")
+        self.check([pairs[0], pairs[2]], isTold=False)
+
+    def test_timer(self) -> None:
+        """What is done about time raises."""
+        pairs = self.begin()
+        assert self.link is not None
+        self.breakable(type(self.link.core), "expired", lambda link, core: core is link.core)
+        self.wait(self.link.core.deadline() or 0.0)
+        self.check(pairs)
