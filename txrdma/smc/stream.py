@@ -389,12 +389,14 @@ class Stream:
         """
         self._isWhole = not self.backlog and self._written <= arrived
         companion = self._companion
-        if companion is not None:
+        if self.disconnecting and not mayVanish:
+            pass  # the application has closed, and whether the peer has all of it nobody will say
+        elif companion is not None:
             companion.linkLost(mayVanish)
         elif mayVanish and self._early is not None:
             self.wasLost = True  # the peer was quicker than the handshake, which goes on by TCP
             return
-        if companion is None or self.hasHeardEnd:
+        if companion is None or self.hasHeardEnd or (self.disconnecting and not mayVanish):
             self._closing.groupDied(self._unread)
             self._conclude()
 
