@@ -9,7 +9,7 @@ from typing import Any
 
 from twisted.internet.error import ConnectionLost
 
-from txrdma.iba.verbs import Completion, SendRequest
+from txrdma.smc.attachment import WINDOW
 from txrdma.smc.groups import linkGroups
 from txrdma.smc.link import Link
 from txrdma.smc.stream import Stream
@@ -158,6 +158,25 @@ class FailureTests(RaceTestCase):
         assert self.link is not None
         self.link.broken("for the test")
         self.check([pairs[0], pairs[2]], isTold=False)
+
+    def test_noRoom(self) -> None:
+        """A link that is found to be dead when there is no room for more to send starts no reader."""
+        pairs = self.begin()
+        link = self.link
+        assert link is not None
+        self.world.network.silent.add(self.server.address)  # which acknowledges nothing from now on
+        for number in range(WINDOW - 1):
+            pairs[number % 3][0].transport.write(b"hello")
+            self.wait(1e-5)
+        link._queuePair.failed()  # type: ignore[attr-defined]  # the software device's
+        for here, _ in pairs:
+            here.transport.write(b"hello")
+        link.turn.finish()
+        self.assertTrue(link.isOver)
+        self.assertEqual(self.flushLoggedErrors(), [])
+        self.until(lambda: all(here.reason for here, _ in pairs))
+        self.assertEqual((link.turn.isBusy, link.turn.dirty), (False, []))
+        self.assertEqual([here.reason for here, _ in pairs], [ConnectionLost] * 3)
 
     def test_timer(self) -> None:
         """What is done about time raises."""
