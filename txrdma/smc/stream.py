@@ -26,7 +26,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.log import ILogContext
 
-from txrdma.error import WireError
+from txrdma.error import Refused, WireError
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Operation, SendRequest
 from txrdma.smc import status
@@ -34,6 +34,7 @@ from txrdma.smc._closing import Closing, Ended, Ending, ReadEnded, Released, Sen
 from txrdma.smc._linkgroup import Role
 from txrdma.smc._ring import DATA, Ring, SPACE, UPDATE
 from txrdma.smc.cdc import StateFlags
+from txrdma.smc.clc import Diagnosis
 from txrdma.smc.companion import Companion
 from txrdma.smc.memory import Element
 from txrdma.smc.plaintcp import prefixFor
@@ -177,8 +178,10 @@ class Stream:
         """
         The peer's end is known.
 
-        @raise Refused: it names a buffer that we never heard of.
+        @raise Refused: it names a buffer that we never heard of, or the link has ended meanwhile.
         """
+        if self._element is None:
+            raise Refused("the link has ended meanwhile", Diagnosis.NOACTLINK)
         self._address = self.link.target(answer)
         self._rkey = answer.rkey
         self.ring = Ring(self._view.nbytes, answer.size, answer.token)

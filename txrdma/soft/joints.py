@@ -12,6 +12,7 @@ import sys
 from typing import Final, Protocol, TYPE_CHECKING
 
 from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTime
+from twisted.logger import Logger
 
 from txrdma.error import ResourceExhausted
 from txrdma.iba.types import QPN, RKey
@@ -36,6 +37,8 @@ from txrdma.soft._writer import part, spread
 
 if TYPE_CHECKING:
     from txrdma.soft.completion import SoftCompletionQueue
+
+_log = Logger()
 
 _RING: Final = (1).to_bytes(8, sys.byteorder)
 _ALWAYS: Final = memoryview((1).to_bytes(8, sys.byteorder)).cast("Q")
@@ -166,10 +169,25 @@ class Joint:
 
     def _expired(self) -> None:
         self._timer = None
-        self.lane.poll()
-        again = self.lane.expired(self._port.reactor.seconds())
+        try:
+            self.lane.poll()
+            again = self.lane.expired(self._port.reactor.seconds())
+        except Exception:
+            self.fail()
+            return
         if again is not None and self._timer is None:
             self._timer = self._port.reactor.callLater(again, self._expired)
+
+    def fail(self) -> None:
+        """Log what has just raised, and end the queue pair: that costs nobody else anything."""
+        _log.failure(
+            "A queue pair that shares memory with another process fails by an error ({lane!r})",
+            lane=self.lane,
+        )
+        try:
+            self.owner.failed(AsyncEventKind.QP_FATAL)
+        except Exception:
+            _log.failure("It could not even let go of what it had to do ({lane!r})", lane=self.lane)
 
     def left(self) -> None:
         self._note(MessageKind.LEAVE)

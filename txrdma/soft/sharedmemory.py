@@ -103,7 +103,10 @@ class _Peer:
                 reason=reason,
             )
         for joint in joints:
-            joint.peerGone(AsyncEventKind.QP_FATAL)
+            try:
+                joint.peerGone(AsyncEventKind.QP_FATAL)
+            except Exception:
+                joint.fail()
 
     # What it says. Descriptors that are kept are taken out of the list.
 

@@ -7,14 +7,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from twisted.internet.defer import gatherResults
 from twisted.internet.error import ConnectionLost
 
+from txrdma.smc._linkgroup import Role
 from txrdma.smc.attachment import WINDOW
 from txrdma.smc.groups import linkGroups
 from txrdma.smc.link import Link
 from txrdma.smc.stream import Stream
+from txrdma.soft._lane import Lane
+from txrdma.soft._requester import Requester
+from txrdma.soft._responder import Responder
+from txrdma.soft.capture import RecordedLane
 from txrdma.soft.completion import SoftCompletionQueue
+from txrdma.soft.joints import Joint
 from txrdma.soft.queuepair import SoftQueuePair
+from txrdma.soft.roceroutes import RoCERoute
+from txrdma.test.smc.ends import Echo, EndsTestCase, reactor
 from txrdma.test.smc.races import Listener, RaceTestCase
 from txrdma.testing.conversations import DEVICE
 
@@ -178,6 +187,52 @@ class FailureTests(RaceTestCase):
         self.assertEqual((link.turn.isBusy, link.turn.dirty), (False, []))
         self.assertEqual([here.reason for here, _ in pairs], [ConnectionLost] * 3)
 
+    def checkRoute(self, owner: type, name: str, isOurs: Callable[[Any, Any], bool]) -> None:
+        """What raises in the way of one queue pair, by UDP, ends that queue pair and no other."""
+        pairs = self.begin()
+        third = self.host(3)
+        other, far, _ = self.connect(client=third)
+        self.until(lambda: other.mode and far.mode)
+        assert self.link is not None
+        route = self.link._queuePair._route  # type: ignore[attr-defined]  # the software device's
+        self.breakable(owner, name, lambda link, it: isOurs(route, it))
+        self.world.network.silent.add(self.server.address)  # so that there is something to be done in time
+        self.world.clock.callLater(1, self.world.network.silent.clear)
+        for here, there in pairs:
+            here.transport.write(b"hello")
+            there.transport.write(b"hello")
+        self.until(lambda: all(here.reason for here, _ in pairs), 20)
+        other.transport.write(b"still there?")
+        self.until(lambda: far.heard, 20)
+        self.wait(2)
+        self.check(pairs, isTold=False)
+        self.assertEqual((other.reason, far.reason), (None, None))
+
+    def test_receivingRoute(self) -> None:
+        """Packets can't be taken."""
+        self.checkRoute(Responder, "received", lambda route, it: it is route.responder)
+
+    def test_sendingRoute(self) -> None:
+        """Packets can't be made."""
+        self.checkRoute(Requester, "outgoing", lambda route, it: it is route.requester)
+
+    def test_routeInTime(self) -> None:
+        """Nothing can be done when it is time for it."""
+        self.checkRoute(RoCERoute, "expired", lambda route, it: it is route)
+
+    def test_linkEndsWhilePreparing(self) -> None:
+        """A link that ends while the peer's buffer is looked for is no error of ours: both ends hear of it."""
+
+        async def prepare(link: Link, answer: object) -> None:
+            if link.key.role is Role.SERVER:
+                link.broken("for the test")
+
+        self.patch(Link, "prepare", prepare)
+        here, there, _ = self.connect()
+        self.until(lambda: here.reason, 20)
+        self.assertEqual((here.mode, here.reason, there.mode), ("SMC-R", ConnectionLost, ""))
+        self.assertEqual(self.flushLoggedErrors(), [])
+
     def test_timer(self) -> None:
         """What is done about time raises."""
         pairs = self.begin()
@@ -185,3 +240,93 @@ class FailureTests(RaceTestCase):
         self.breakable(type(self.link.core), "expired", lambda link, core: core is link.core)
         self.wait(self.link.core.deadline() or 0.0)
         self.check(pairs)
+
+
+class SharedMemoryTests(EndsTestCase):
+    """The same where processes share memory, on the real reactor; here both ends are this process's."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.isBroken = False
+
+    def breakable(self, owner: type, name: str) -> None:
+        """Have a method raise while something is broken."""
+        real = getattr(owner, name)
+
+        def call(it: Any, *arguments: Any) -> Any:
+            if self.isBroken:
+                raise Broken(name)
+            return real(it, *arguments)
+
+        self.patch(owner, name, call)
+
+    async def check(self, isTold: bool = True) -> None:
+        """
+        Connections hear of it at once; the next one is made.
+
+        @param isTold: DELETE LINK tells the other end; otherwise it has to find out by one connection on TCP.
+        """
+        factory, port = await self.serve(kind=Echo)
+        ends = [await self.connect(f"smc:127.0.0.1:{port}:fallback=no") for _ in range(3)]
+        for end in ends:
+            end.transport.write(b"hello")
+            await end.hearing(5)
+        links = {each.transport.link for each in (*ends, *factory.protocols)}
+        self.isBroken = True
+        begun = reactor.seconds()
+        for end in ends:
+            end.transport.write(b"hello")
+        await gatherResults([end.lost for end in (*ends, *factory.protocols)])
+        self.isBroken = False
+        self.assertLess(reactor.seconds() - begun, 2.0)
+        self.assertGreater(len(self.flushLoggedErrors(Broken)), 0)
+        self.assertEqual([each.turn.isBusy for each in links], [False] * len(links))
+        self.assertIn(True, [each.isOver for each in links])
+        if not isTold:
+            await self.connect(f"smc:127.0.0.1:{port}")
+        again = await self.connect(f"smc:127.0.0.1:{port}:fallback=no")
+        again.transport.write(b"hello")
+        self.assertEqual(await again.hearing(5), b"hello")
+
+    async def test_lane(self) -> None:
+        """What looks into the memory raises."""
+        self.breakable(RecordedLane, "poll")
+        self.breakable(Lane, "poll")
+        await self.check()
+
+    async def test_posting(self) -> None:
+        """What writes into it raises."""
+        self.breakable(Lane, "post")
+        await self.check(isTold=False)
+
+    async def test_timer(self) -> None:
+        """What is to be done in time raises: the queue pair fails."""
+        factory, port = await self.serve(kind=Echo)
+        accepted = factory.next()
+        one = await self.connect(f"smc:127.0.0.1:{port}:fallback=no")
+        other = await accepted
+        self.breakable(Lane, "expired")
+        self.isBroken = True
+        one.transport.link._queuePair._route._surroundings.watch()
+        await gatherResults([one.lost, other.lost])
+        self.assertEqual(len(self.flushLoggedErrors(Broken)), 1)
+
+    async def test_peerGone(self) -> None:
+        """One of several queue pairs can't be told that the peer's process is gone: the others are."""
+        factory, port = await self.serve(kind=Echo)
+        accepted = factory.next()
+        one = await self.connect(f"smc:127.0.0.1:{port}:fallback=no")
+        other = await accepted
+        route = one.transport.link._queuePair._route
+        peer = route._surroundings._peer
+        real = Joint.peerGone
+
+        def peerGone(joint: Joint, event: Any) -> None:
+            real(joint, event)
+            raise Broken("peerGone")
+
+        self.patch(Joint, "peerGone", peerGone)
+        self.assertEqual(len(peer.joints), 2)
+        peer.lost("for the test")
+        await gatherResults([one.lost, other.lost])
+        self.assertEqual(len(self.flushLoggedErrors(Broken)), 2)
