@@ -56,7 +56,8 @@ class FailureTests(RaceTestCase):
         pairs = []
         for _ in range(3):
             here, there, _ = self.connect()
-            self.until(lambda here=here, there=there: here.mode and there.mode)
+            ends = here, there
+            self.until(lambda ends=ends: all(end.mode for end in ends))  # type: ignore[misc]
             pairs.append((here, there))
         [self.link] = linkGroups(self.client, DEVICE).links()
         self.isBroken = True
