@@ -23,6 +23,7 @@ from txrdma.error import RDMAError, Refused
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Completion, QPState, ReceiveRequest
 from txrdma.interfaces import IPlacing, IQueuePair
+from txrdma.logs import Seldom
 from txrdma.smc._closing import LINGER_TIMEOUT
 from txrdma.smc._linkgroup import (
     GroupEnded,
@@ -40,13 +41,15 @@ from txrdma.smc.attachment import Attachment
 from txrdma.smc.cdc import CDC_LENGTH, CDC_TYPE, unpackFrom
 from txrdma.smc.clc import Accept, Confirm, Diagnosis, sizeCode
 from txrdma.smc.memory import BufferPool, Element, MAX_BUFFERS
-from txrdma.smc.turn import Turn
+from txrdma.smc.status import describe
+from txrdma.smc.turn import said, Turn
 
 if TYPE_CHECKING:
     from txrdma.smc.groups import LinkGroups
     from txrdma.smc.stream import Stream
 
 _log = Logger()
+_seldom = Seldom(_log)
 
 _REPOST: Final = 16
 """Receives are posted again in batches: no fewer than 48 are there for the peer, as Linux has it."""
@@ -305,7 +308,7 @@ class Link:
         byOffset = self._byOffset
         for offset, status, _opcode, _qpn, length, _immediate, *_ in batch:
             if status:
-                self.broken(status.name)
+                self.broken(said(status))
                 break
             used.append(byOffset[offset])
             message = unpackFrom(receives, offset)
@@ -389,7 +392,7 @@ class Link:
         except Exception as error:
             if not isinstance(error, RDMAError):
                 _log.failure("A link of SMC-R ends by an error while it sent ({link!r})", link=self)
-            self.core.linkDown(self._reactor.seconds(), f"posting failed: {error}")
+            self.core.linkDown(self._reactor.seconds(), f"the device refused a message: {error}")
 
     # Time
 
@@ -490,7 +493,8 @@ class Link:
         wasBusy, turn.isBusy = turn.isBusy, True
         try:
             with self.groups.forgetting(self):
-                self._tellEnd(text, diagnosis, mayVanish)
+                with self._enduring("told of that"):
+                    self._tellEnd(text, diagnosis, mayVanish)
                 self._release()
         finally:
             turn.isBusy = wasBusy
@@ -505,7 +509,14 @@ class Link:
         streams = self.streams()
         alive = sum(not stream.disconnected for stream in streams)
         if alive:
-            _log.info("{link!r} ends with {count} connections: {text}", link=self, count=alive, text=text)
+            _seldom.info(
+                (self.key.witness, text),
+                "{count} SMC-R connections with {peer} by {device} end: {reason}",
+                count=alive,
+                peer=describe(cast(Any, streams[0]).getPeer()),
+                device=self.device,
+                reason=text,
+            )
         self._answer(Refused(text, diagnosis))
         self._pool.refuseAll(Refused(text, diagnosis))
         for stream in streams:

@@ -29,6 +29,7 @@ from twisted.python.log import ILogContext
 from txrdma.error import Refused, WireError
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Operation, SendRequest
+from txrdma.logs import Seldom
 from txrdma.smc import status
 from txrdma.smc._closing import Closing, Ended, Ending, ReadEnded, Released, Send
 from txrdma.smc._linkgroup import Role
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     Address = IPv4Address | IPv6Address
 
 _log = Logger()
+_seldom = Seldom(_log)
 
 DELIVERY: Final = 256 * 1024
 """The most bytes for one C{dataReceived}."""
@@ -337,7 +339,13 @@ class Stream:
 
     def violated(self, what: str) -> None:
         """The peer does what it must not: this connection ends, the others of the link go on."""
-        _log.warn("{transport!r} ends: {what}", transport=self, what=what)
+        peer = status.describe(self._peer)
+        _seldom.warn(
+            (getattr(self._peer, "host", peer), self.role),
+            "an SMC-R connection with {peer} ends, as the peer breaks the rules: {what}",
+            peer=peer,
+            what=what,
+        )
         self._failure = self._failure or Failure(ConnectionLost(what))
         self._closing.fail()
         self._happened()
@@ -601,7 +609,7 @@ class Stream:
 
     def _blame(self, where: str) -> None:
         """The application has raised: its connection ends, for its peer in order, as with TCP."""
-        _log.failure("in {where}", where=where)
+        _log.failure("Unhandled error in {where}", where=where)
         self._failure = Failure()
         self._giveUp(self.fail)
 

@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
-from txrdma.iba.verbs import Completion, SendRequest
+from txrdma.iba.verbs import Completion, SendRequest, Status
 from txrdma.interfaces import IPlacing
 from txrdma.smc.attachment import Attachment, WINDOW
 from txrdma.smc.posting import Poster
@@ -26,6 +26,20 @@ _log = Logger()
 
 _ROUNDS: Final = 8
 """How often producers may write before the others on the reactor get their turn."""
+
+
+_MEANINGS: Final = {
+    Status.RETRY_EXC_ERR: "the peer has not answered for too long, or is gone",
+    Status.RNR_RETRY_EXC_ERR: "the peer takes no messages",
+    Status.REM_ACCESS_ERR: "the peer does not let us write where it said that we may",
+    Status.REM_INV_REQ_ERR: "the peer does not understand what we send",
+    Status.WR_FLUSH_ERR: "its queue pair has failed",
+}
+
+
+def said(status: Status) -> str:
+    """What a failed completion means for who reads the log."""
+    return f"{_MEANINGS.get(status, 'the device reports an error')} ({status.name})"
 
 
 class Flushable(Protocol):
@@ -258,7 +272,7 @@ class Turn:
             try:
                 self._queuePair.postSend(requests)
             except RDMAError as error:
-                self._owner.broken(f"posting failed: {error}")
+                self._owner.broken(f"the device refused what was to be sent: {error}")
 
     def _makeRoom(self, room: int) -> int:
         """See which messages have arrived; if these are too few, be told of the next."""
@@ -294,7 +308,7 @@ class Turn:
         """These messages have arrived, and all before them."""
         for completion in batch:
             if completion.status:
-                self._owner.broken(completion.status.name)
+                self._owner.broken(said(completion.status))
                 return
             self._acknowledged = completion.identifier
         if batch:

@@ -20,6 +20,7 @@ from txrdma.error import DeviceUnavailable, ProtectionError, WireError
 from txrdma.iba.pcap import RoCECapture
 from txrdma.iba.types import GID, QPN
 from txrdma.iba.verbs import AsyncEventKind, QPKind
+from txrdma.logs import Seldom
 from txrdma.soft._box import REMOTE_READ, REMOTE_WRITE, RING_BYTES, Surroundings
 from txrdma.soft._lane import Lane
 from txrdma.soft._netdev import softMAC, udpPort
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from txrdma.soft.memory import KeyTable
 
 _log = Logger()
+_seldom = Seldom(_log)
 
 _MOST_WAITING: Final = 256
 _REMOTE: Final = REMOTE_WRITE | REMOTE_READ
@@ -96,9 +98,8 @@ class _Peer:
         self._invitations.clear()
         joints = list(self.joints.values())
         if joints:
-            _log.info(
-                "{peer} is gone with {count} queue pairs: {reason}",
-                peer=self.name,
+            _log.debug(
+                "a process of this host shares memory with us no more ({reason}); {count} queue pairs did so",
                 count=len(joints),
                 reason=reason,
             )
@@ -213,6 +214,7 @@ class _Link:
     def __init__(self, port: SharedMemoryPort, sock: socket.socket, peer: _Peer | None) -> None:
         self._port = port
         self.peer = peer
+        self._pid = peerOf(sock).pid
         self._greeted = False
         self.socket = PacketSocket(port.reactor, sock, LONGEST, self)
         hello = Hello(
@@ -229,12 +231,13 @@ class _Link:
         try:
             self._dispatch(message, descriptors)
         except (WireError, ValueError, OSError) as error:
-            _log.warn("{peer} breaks the rules of shared memory: {error}", peer=self._name, error=error)
+            _seldom.warn(
+                (self._port.address, self._port.port),
+                "process {pid}, with which memory was to be shared, is not to be understood: {error}",
+                pid=self._pid,
+                error=error,
+            )
             self.socket.close(str(error))
-
-    @property
-    def _name(self) -> object:
-        return "somebody" if self.peer is None else self.peer.name
 
     def _dispatch(self, message: bytes, descriptors: list[int]) -> None:
         told, content = decode(message)

@@ -139,7 +139,7 @@ class PacketSocket:
                 descriptors += numbers
         try:
             if not message:
-                self.close("it has ended")
+                self.close("it has ended, or closed its device")
             elif flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
                 self.close("it sent more than any message has")
             else:

@@ -222,7 +222,7 @@ class FailureTests(RaceTestCase):
         self.checkRoute(RoCERoute, "expired", lambda route, it: it is route)
 
     def test_linkEndsWhilePreparing(self) -> None:
-        """A link that ends while the peer's buffer is looked for is no error of ours: both ends hear of it."""
+        """A link that ends while the peer's buffer is looked for is no error: both ends hear of it."""
 
         async def prepare(link: Link, answer: object) -> None:
             if link.key.role is Role.SERVER:
