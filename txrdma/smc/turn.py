@@ -33,7 +33,7 @@ _MEANINGS: Final = {
     Status.RNR_RETRY_EXC_ERR: "the peer takes no messages",
     Status.REM_ACCESS_ERR: "the peer does not let us write where it said that we may",
     Status.REM_INV_REQ_ERR: "the peer does not understand what we send",
-    Status.WR_FLUSH_ERR: "its queue pair has failed",
+    Status.WR_FLUSH_ERR: "the peer is gone, or the device has failed",
 }
 
 
