@@ -175,7 +175,7 @@ class SMCPort:
         self._tcp = tcp
         self._announcements = announcements
         self._presence = presence
-        self._use = presence.hold(tcp)
+        self._use = presence.hold()
         self._announce()
 
     def _announce(self) -> None:
@@ -188,7 +188,7 @@ class SMCPort:
         self._announcements.stop()
         self._tcp.startListening()
         self._use.release()
-        self._use = self._presence.hold(self._tcp)
+        self._use = self._presence.hold()
         self._announce()
 
     def stopListening(self) -> Deferred[None]:

@@ -262,7 +262,7 @@ class LinkGroups:
 
         @return: fires when they have it, or C{STOPPING_SECONDS} are over; None if they have it already.
         """
-        self.isStopping = True
+        self.isStopping = self.presence.isEnding = True
         del self._triggers[0]
         for link in self.links():
             link.turn.finish()

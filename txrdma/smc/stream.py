@@ -191,7 +191,7 @@ class Stream:
 
     def start(self, protocol: IProtocol, companion: Companion) -> None:
         """Begin to serve a protocol, with what watches the TCP connection."""
-        self._use = self.link.groups.presence.hold(companion.tcp, self._swept)
+        self._use = self.link.groups.presence.hold(self._swept)
         self._companion = companion
         self.protocol = protocol
         self.connected = 1

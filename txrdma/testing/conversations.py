@@ -187,8 +187,8 @@ class StreamScenario:
             random.choice(kinds)(world, f"198.51.100.{number}", self._deviceMaker(number))
             for number in (1, 2)
         )
-        for host in self.hosts:
-            presenceOn(host).hold()  # as services do, by listening: link groups stay when connections end
+        # As services do, by listening: link groups stay when connections end.
+        self.uses = {host: presenceOn(host).hold() for host in self.hosts}
         if random.random() < 0.5:
             world.hosts.reverse()
 
@@ -501,6 +501,7 @@ class StreamScenario:
         for host in self.hosts:
             device = host.device
             host.stop()
+            self.uses[host].release()
             if device is not None:
                 parts = (device.domains, device._queuePairs, device._completionQueues, device._channels)
                 check(not any(parts) and not len(device.keys), f"{device!r} still has {parts}")
