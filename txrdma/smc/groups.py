@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, TYPE_CHECKING
+from weakref import WeakSet
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -122,6 +123,7 @@ class LinkGroups:
         self.isStopping = False
         self._key = (reactor, description)
         self._links: dict[GroupKey, list[Link]] = {}
+        self._former: WeakSet[Link] = WeakSet()  # links that are over; connections may still wait for TCP
         self._endings = 0
         self._stopped: Deferred[None] | None = None
         self._targets: dict[Stream, int] = {}
@@ -217,6 +219,7 @@ class LinkGroups:
         links = self._links.get(key, [])
         if link in links:
             links.remove(link)
+            self._former.add(link)
         if not links:
             self._links.pop(key, None)
 
@@ -306,6 +309,8 @@ class LinkGroups:
 
     def _reactorStopped(self) -> None:
         self._triggers.clear()
+        for link in list(self._former):
+            link.stop()
         self.close()
 
     def close(self) -> None:

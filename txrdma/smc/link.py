@@ -449,14 +449,18 @@ class Link:
         if self.isNew:
             self._over("not needed", Diagnosis.NOACTLINK)
 
+    def stop(self) -> None:
+        """The process ends: the protocols of all connections hear of it, of those that wait for TCP, too."""
+        for stream in self.streams():
+            if stream.connected:
+                stream.stopped()
+
     def close(self, text: str) -> None:
         """End it, and all connections on it, in order: the peer hears of it by CDC and DELETE LINK."""
         if self.isOver:
             return
         self.turn.finish()
-        for stream in self.streams():
-            if stream.connected:
-                stream.stopped()
+        self.stop()
         self.core.shutdown(self._reactor.seconds())
         self._isBreaking = True  # nobody waits for an answer
         for raw in self.core.outgoing():

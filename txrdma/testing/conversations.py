@@ -478,10 +478,9 @@ class StreamScenario:
         world, random = self.world, self.random
         world.network.heal()
         world.network.faults = Faults()
-        end = world.clock.seconds() + LINGER_TIMEOUT + _FREEZE + 10
-        world.clock.callLater(end - world.clock.seconds(), lambda: None)
-        while world.clock.seconds() < end:
-            self._turn(end + 1)
+        # A link without connections to who has died ends when its queue pair's patience does.
+        patience = self.bound if any(host.isDead for host in self.hosts) else 0.0
+        self._wait(LINGER_TIMEOUT + _FREEZE + 10 + patience)
         for host in self.hosts:
             for link in self._links(host):
                 check(not link.core.connections, f"{link!r} still has {link.core.connections}")

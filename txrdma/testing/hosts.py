@@ -21,7 +21,7 @@ from zope.interface import implementer
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.base import DelayedCall
-from twisted.internet.error import AlreadyCalled, ConnectionDone
+from twisted.internet.error import AlreadyCalled, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IDelayedCall, IProtocol, IReactorFDSet, IReactorTime
 from twisted.internet.task import Clock
 from twisted.internet.tcp import Connection
@@ -173,7 +173,7 @@ class Host:
         self.sockets: dict[MemorySocket, None] = {}
         self.device: Any = None
         self.isStirred = False
-        self.triggers: list[Callable[[], object]] = []
+        self.triggers: list[tuple[str, Callable[[], object]]] = []
         self._makeDevice = makeDevice
         world.hosts.append(self)
 
@@ -227,19 +227,25 @@ class Host:
         self, phase: str, eventType: str, callable: Callable[..., object], *args: object, **kwargs: object
     ) -> object:
         """For the end."""
-        self.triggers.append(callable)
-        return callable
+        trigger = phase, callable
+        self.triggers.append(trigger)
+        return trigger
 
     def removeSystemEventTrigger(self, triggerID: Any) -> None:
         """Not any more."""
         self.triggers.remove(triggerID)
 
     def stop(self) -> None:
-        """The reactor stops, as a program does that ends well."""
+        """The reactor stops, as a program does that ends well: see L{ReactorBase.disconnectAll}."""
         self.isStopped = True
         triggers, self.triggers = self.triggers, []
-        for trigger in triggers:
-            trigger()
+        for phase in ("before", "during", "after"):
+            if phase == "during":
+                for each in self.removeAll():
+                    each.connectionLost(Failure(ConnectionLost()))
+            for trigger in triggers:
+                if trigger[0] == phase:
+                    trigger[1]()
 
     # IReactorFDSet
 
