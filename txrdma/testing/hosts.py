@@ -240,7 +240,7 @@ class Host:
         self.isStopped = True
         triggers, self.triggers = self.triggers, []
         for phase in ("before", "during", "after"):
-            if phase == "during":
+            if phase == "during" and not self.isDead:
                 for each in self.removeAll():
                     each.connectionLost(Failure(ConnectionLost()))
             for trigger in triggers:
