@@ -30,13 +30,14 @@ from txrdma.sim.outcome import check, Violation
 from txrdma.smc import groups as groupsModule
 from txrdma.smc import memory as buffersModule
 from txrdma.smc._closing import LINGER_TIMEOUT
+from txrdma.smc.accepting import ServerNegotiation
 from txrdma.smc.clc import Accept, Confirm, decode
 from txrdma.smc.groups import closeLinkGroups, LinkGroups, linkGroups, useDevice
 from txrdma.smc.link import Link
-from txrdma.smc.negotiation import ClientNegotiation, ServerNegotiation
 from txrdma.smc.options import Options
 from txrdma.smc.outcomes import Outcomes
 from txrdma.smc.presence import presenceOn
+from txrdma.smc.proposing import ClientNegotiation
 from txrdma.soft import device as deviceModule
 from txrdma.soft import memory as memoryModule
 from txrdma.soft.device import SoftDevice

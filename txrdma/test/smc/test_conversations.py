@@ -28,13 +28,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.sim.outcome import Violation
 from txrdma.sim.simulate import drawSeed
+from txrdma.smc.accepting import ServerNegotiation
 from txrdma.smc.clc import Accept, Decline, decode, Diagnosis, Proposal
 from txrdma.smc.groups import closeLinkGroups, LinkGroups, linkGroups, useDevice
 from txrdma.smc.memory import Element
-from txrdma.smc.negotiation import ClientNegotiation, ServerNegotiation
 from txrdma.smc.options import Options
 from txrdma.smc.outcomes import Outcomes
 from txrdma.smc.presence import presenceOn
+from txrdma.smc.proposing import ClientNegotiation
 from txrdma.testing import simulate as command
 from txrdma.testing.conversations import Canary, DEVICE, Outcome, simulate
 from txrdma.testing.hosts import connectedSockets, Host, MemorySocket, MemoryTCP, World

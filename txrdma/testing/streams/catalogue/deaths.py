@@ -31,8 +31,8 @@ _FLUSHED = Unlike(
 _UNREAD = Unlike(
     ("shared-memory",),
     "client",
-    "a system resets the TCP connection of a process that is killed with bytes unread, and closes it in order "
-    "otherwise. How far a killed process has read in memory that it shared nobody knows: what it had taken "
+    "a system resets the TCP connection of a process that is killed with bytes unread, and closes others in "
+    "order. How far a killed process has read in memory that it shared nobody knows: what it had taken "
     "over counts as read",
     calls=("made", "lost ConnectionDone"),
 )
