@@ -4,6 +4,7 @@ Tests for L{txrdma.smc.presence}: what is on a reactor while SMC is in use there
 
 from __future__ import annotations
 
+import os
 from unittest import mock
 
 from twisted.internet.error import ConnectionLost
@@ -88,7 +89,7 @@ class PresenceTests(SynchronousTestCase):
 
     def test_noDescriptor(self) -> None:
         """Where there are no descriptors left, SMC does without, and the log says so once."""
-        with mock.patch.object(presenceModule.os, "eventfd", side_effect=OSError(24, "Too many open files")):
+        with mock.patch.object(os, "eventfd", side_effect=OSError(24, "Too many open files")):
             self.presence.hold(lambda: self.swept.append("one"))
         self.presence.hold()
         self.assertEqual((self.swept, len(self.reactor.getReaders())), ([], 1))
