@@ -366,7 +366,7 @@ class StreamScenario:
                 # As with TCP: who pauses hears of it when it reads again, who saw the end of all does not.
                 isListening = not end.plan.pausing and not end.sawEnd
                 if end.mode == "SMC-R" and end.lostAt is None and not end.host.isDead and isListening:
-                    self.warned.append((end, now + AT_ONCE))
+                    self.warned.append((end, now))
 
     def _freeze(self, pair: Pair) -> None:
         pair.wire.freeze()
@@ -436,8 +436,8 @@ class StreamScenario:
         return not self.isBad and set(self.events) <= set(HARMLESS)
 
     def _judge(self) -> None:
-        for end, until in self.warned:
-            isTold = end.lostAt is not None and end.lostAt < until
+        for end, at in self.warned:
+            isTold = end.lostAt is not None and end.lostAt < max(at, end.host.awakeSince) + AT_ONCE
             check(isTold or end.host.isDead, f"the end of TCP was not heard at once: {end!r}")
         for pair in self.pairs:
             client, server = pair.ends
@@ -463,7 +463,7 @@ class StreamScenario:
         for one in pair.ends:
             other = one.peer
             if one.lostAt is not None and not one.isDone and other.lostAt is not None:
-                late = other.lostAt - one.lostAt
+                late = other.lostAt - max(one.lostAt, other.host.awakeSince)
                 check(late < self.bound, f"{other!r} heard of the failure {late:.1f} s after its peer")
 
     def _judgeEnds(self, one: Talker) -> None:

@@ -159,7 +159,7 @@ class Host:
     @ivar device: its software device, once it has been asked for.
     @ivar isDead: the process is gone; C{isStopped}: it has taken leave before.
     @ivar isGone: the whole host is: its system answers nobody any more.
-    @ivar isAsleep: the process is busy, and its reactor does not turn.
+    @ivar isAsleep: the process is busy, and its reactor does not turn; it does since C{awakeSince}.
     @ivar missed: what would have been called meanwhile.
     """
 
@@ -167,6 +167,7 @@ class Host:
         self.world = world
         self.address = address
         self.isDead = self.isStopped = self.isGone = self.isAsleep = False
+        self.awakeSince = 0.0
         self.missed: list[_HostCall] = []
         self.readers: dict[Any, None] = {}
         self.writers: dict[Any, None] = {}
@@ -195,7 +196,6 @@ class Host:
         self, delay: float, callable: Callable[..., object], *args: object, **kwargs: object
     ) -> IDelayedCall:
         """By the world's clock."""
-
         return _HostCall(self, delay, lambda: callable(*args, **kwargs))
 
     @property
@@ -211,6 +211,7 @@ class Host:
     def wake(self) -> None:
         """Go on, with what has come, and what was to be done meanwhile."""
         self.isAsleep = False
+        self.awakeSince = self.seconds()
         self.isStirred = True
         self.world.network.wake(self.address)
         missed, self.missed = self.missed, []
@@ -227,9 +228,8 @@ class Host:
         self, phase: str, eventType: str, callable: Callable[..., object], *args: object, **kwargs: object
     ) -> object:
         """For the end."""
-        trigger = phase, callable
-        self.triggers.append(trigger)
-        return trigger
+        self.triggers.append((phase, callable))
+        return self.triggers[-1]
 
     def removeSystemEventTrigger(self, triggerID: Any) -> None:
         """Not any more."""
