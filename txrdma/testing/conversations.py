@@ -479,8 +479,8 @@ class StreamScenario:
         world, random = self.world, self.random
         world.network.heal()
         world.network.faults = Faults()
-        # A link without connections to who has died ends when its queue pair's patience does.
-        patience = self.bound if any(host.isDead for host in self.hosts) else 0.0
+        # A link whose peer has gone without a word ends when its queue pair's patience does.
+        patience = self.bound if self.isPatient or any(host.isDead for host in self.hosts) else 0.0
         self._wait(LINGER_TIMEOUT + _FREEZE + 10 + patience)
         for host in self.hosts:
             for link in self._links(host):
