@@ -101,17 +101,15 @@ def write(page: Path, results: Results) -> list[Path]:
 
     @raise ImportError: matplotlib is missing.
     """
-    from benchmarks.drawing import Drawing
+    from benchmarks.drawing import drawn
 
     folder = page.parent / FOLDER / page.stem
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for chart in charts(results):
         for theme in THEMES:
-            drawing = Drawing(theme)
-            chart.draw(drawing)
             written.append(folder / f"{chart.name}-{theme}.svg")
-            written[-1].write_text(drawing.svg())
+            written[-1].write_text(drawn(theme, chart.draw))
     for old in folder.glob("*.svg"):
         if old not in written:
             old.unlink()
@@ -153,7 +151,7 @@ def _inShort(rows: Sequence[Row]) -> str:
 def _streams(section: Section) -> Iterator[Chart]:
     rows = [row for row in section["rows"] if row["name"] in HEADLINE]
     if any(factor(row) is not None for row in rows):
-        head = f"{section['ours']}: times better than {section['theirs']}"
+        head = f"{section['ours']}: times better than {section['theirs']} (a mark is the aim)"
         yield Chart(
             "headline",
             "",
@@ -176,7 +174,9 @@ def _box(section: Section) -> Iterator[Chart]:
 
 def _sweeps(section: Section) -> Iterator[Chart]:
     settings: Mapping[str, list[float]] = section["told"].get("settings", {})
-    ours = next((row["ours"] for row in section["rows"] if row["unit"] == "s" and row["ours"]), [])
+    ours: list[float] = next(
+        (row["ours"] for row in section["rows"] if row["unit"] == "s" and row["ours"]), []
+    )
     if settings and ours:
         bars = {f"ibnetdiscover, {name}": values for name, values in settings.items()}
         bars[section["ours"]] = ours

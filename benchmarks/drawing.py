@@ -10,7 +10,7 @@ import io
 import logging
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from statistics import median
@@ -21,7 +21,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from benchmarks.charts import factor, goal, Row
+from benchmarks.charts import factor, goal
+from benchmarks.results import Row
 
 _WIDTH: Final = 5.6
 """Inches: narrow, so that it can be read on a phone, where it is shrunk least."""
@@ -33,14 +34,13 @@ _TICKS: Final = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 """Of logarithmic axes of ratios."""
 
 _FONTS: Final = ["Helvetica Neue", "Arial", "DejaVu Sans", "sans-serif"]
-_SETTINGS: Final = {
+_SETTINGS: Final[dict[Any, Any]] = {  # the names are literals of matplotlib's
     "svg.fonttype": "none",
     "svg.hashsalt": "txrdma",
     "font.family": "sans-serif",
     "font.sans-serif": _FONTS,
     "font.size": 10.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
+    "text.parse_math": False,
 }
 
 _AS_THEY_ARE: Final = FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1000 else f"{value:g}")
@@ -63,8 +63,20 @@ _COLOURS: Final = {
 }
 
 
+def drawn(theme: str, draw: Callable[[Drawing], None]) -> str:
+    """
+    The SVG of a chart.
+
+    @param draw: puts it on a drawing.
+    """
+    with matplotlib.rc_context(_SETTINGS):
+        drawing = Drawing(theme)
+        draw(drawing)
+        return drawing.svg()
+
+
 class Drawing:
-    """One chart in one theme."""
+    """One chart in one theme, with L{_SETTINGS}."""
 
     def __init__(self, theme: str) -> None:
         self._colours = _COLOURS[theme]
@@ -74,10 +86,8 @@ class Drawing:
     def svg(self) -> str:
         """The file."""
         out = io.StringIO()
-        with matplotlib.rc_context(_SETTINGS):
-            self._figure.savefig(
-                out, format="svg", transparent=True, metadata={"Date": None, "Creator": None, "Format": None}
-            )
+        nothing = dict.fromkeys(("Date", "Creator", "Format"))
+        self._figure.savefig(out, format="svg", transparent=True, metadata=nothing)
         text = re.sub(r"<metadata>.*?</metadata>\s*", "", out.getvalue(), flags=re.DOTALL)
         return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
@@ -191,22 +201,21 @@ class Drawing:
 
     # Their parts
 
-    def _panels(self, heights: Sequence[float], left: float = 0.02) -> list[Axes]:
+    def _panels(self, heights: Sequence[float], left: float = 0.02, above: float = 0.28) -> list[Axes]:
         """Places for so many panels, one above the other, each with room for a line above and one below."""
-        whole = sum(heights) + 0.78 * len(heights)
+        whole = sum(heights) + (above + 0.5) * len(heights)
         self._figure.set_size_inches(_WIDTH, whole)
         found, top = [], whole
-        with matplotlib.rc_context(_SETTINGS):
-            for height in heights:
-                bottom = top - 0.28 - height
-                found.append(self._figure.add_axes((left, bottom / whole, 0.98 - left, height / whole)))
-                top = bottom - 0.5
+        for height in heights:
+            bottom = top - above - height
+            found.append(self._figure.add_axes((left, bottom / whole, 0.98 - left, height / whole)))
+            top = bottom - 0.5
         return found
 
     def _rows(self, rows: Sequence[Row], head: str) -> Axes:
         """A panel of bars with their titles above them."""
         isLong = any(len(row["title"]) > _TITLE for row in rows)
-        (axes,) = self._panels([len(rows) * (0.66 if isLong else 0.5) + 0.1])
+        (axes,) = self._panels([len(rows) * (0.66 if isLong else 0.5) + 0.1], above=0.02)
         axes.set_ylim(len(rows) - 0.7, -0.8)
         axes.set_yticks([])
         self._frame(axes, head, ["left"])
@@ -241,8 +250,10 @@ class Drawing:
             )  # fmt: skip
 
     def _value(self, axes: Axes, number: int, x: float, text: str) -> None:
-        style = {"va": "center", "color": self._colours.ink, "fontweight": "bold"}
-        axes.annotate(text, (x, number), (6, 0), textcoords="offset points", **style)
+        ink = self._colours.ink
+        axes.annotate(
+            text, (x, number), (6, 0), textcoords="offset points", va="center", color=ink, fontweight="bold"
+        )
 
     def _mark(self, axes: Axes, number: int, wished: float, row: Row) -> None:
         """Where it should be."""

@@ -16,6 +16,7 @@ exclude_patterns = ["_build", "_templates"]
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 
+copybutton_selector = "div:not(.highlight-diff) > div.highlight pre"
 copybutton_exclude = ".linenos, .gp, .go"  # what one types, without prompts and answers
 
 html_theme = "furo"

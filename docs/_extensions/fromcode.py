@@ -150,17 +150,14 @@ class CommandHelp(FromCode):
 
 
 class Measured(SphinxRole):
-    """
-    By how much SMC-R is better than TCP in a row of C{benchmarks.json}, rounded down: L{benchmarks.charts}.
-    """
+    """By how much SMC-R is better than TCP in a row of C{benchmarks.json}: see L{benchmarks.charts}."""
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         from benchmarks.charts import factor
 
         found = json.loads((Path(self.env.srcdir) / "benchmarks.json").read_text())
         rows = {row["name"]: row for section in found["sections"] for row in section["rows"]}
-        text = f"{int(factor(rows[self.text]) * 10) / 10:g}"
-        return [nodes.Text(text)], []
+        return [nodes.Text(f"{factor(rows[self.text]):.2g}")], []
 
 
 def setup(app: Sphinx) -> ExtensionMetadata:

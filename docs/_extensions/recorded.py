@@ -141,7 +141,7 @@ class Recording:
         packet = RoCEPacket.decode(datagram)
         operation = packet.bth.opcode.name
         if "RDMA_WRITE" in operation:
-            self._send(where, "rdma", f"RDMA WRITE of {len(packet.payload)} bytes")
+            self._send(where, "rdma", f"WRITE of {len(packet.payload)} bytes")
         elif "SEND" in operation and packet.payload[0] == CDC_TYPE:
             self._send(where, "rdma", _told(CDC.decode(packet.payload)))
         elif "SEND" in operation:

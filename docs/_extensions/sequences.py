@@ -87,8 +87,8 @@ class Drawing:
         gap = (_WIDTH - 2 * _EDGE) / (len(lanes) - 1)
         self._places = {name: _EDGE + number * gap for number, name in enumerate(lanes)}
         self._parts: list[str] = []
-        self._y = 0.0
         for name, title in lanes.items():
+            self._y = 0.0
             self._box(self._places[name], [title], "lane", _SANS)
         self._begin = self._y = 28
 
