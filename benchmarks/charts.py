@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final, TYPE_CHECKING
 
-from benchmarks.results import Results, Row, Section
+from benchmarks.results import Results, Row, Section, shortly
 
 if TYPE_CHECKING:
     from benchmarks.drawing import Drawing
@@ -131,7 +131,7 @@ def _versus(section: Section, rows: Sequence[Row]) -> Chart:
 
 def _amounts(section: Section, rows: Sequence[Row], unit: str, number: int) -> Chart:
     named = {"/s": "per second", "s": "seconds", "us": "microseconds"}.get(unit, unit)
-    told = "; ".join(f"{row['title']} {median(row['ours']):.3g}" for row in rows if row["ours"])
+    told = "; ".join(f"{row['title']} {shortly(median(row['ours']))}" for row in rows if row["ours"])
     return Chart(
         f"{section['name']}-amounts{number or ''}",
         section["name"],
@@ -183,7 +183,7 @@ def _sweeps(section: Section) -> Iterator[Chart]:
         yield Chart(
             "sweep",
             section["name"],
-            "Seconds of a sweep: " + "; ".join(f"{name} {median(bars[name]):.3g}" for name in bars),
+            "Seconds of a sweep: " + "; ".join(f"{name} {shortly(median(bars[name]))}" for name in bars),
             lambda drawing: drawing.bars({"seconds": bars}, section["ours"]),
         )
 

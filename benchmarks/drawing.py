@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from benchmarks.charts import factor, goal
-from benchmarks.results import Row
+from benchmarks.results import Row, shortly
 
 _WIDTH: Final = 5.6
 """Inches: narrow, so that it can be read on a phone, where it is shrunk least."""
@@ -127,13 +127,13 @@ class Drawing:
         reaches = [row["reaches"].get("leastOfOurs") or row["reaches"].get("mostOfOurs") for row in rows]
         axes.set_xlim(0, 1.2 * max(chain(*(row["ours"] for row in rows), filter(None, reaches))))
         for number, (row, wished) in enumerate(zip(rows, reaches, strict=True)):
-            self._title(axes, number, row, _number(wished or 0))
+            self._title(axes, number, row, shortly(wished or 0))
             if row["failure"] or not row["ours"]:
                 self._failed(axes, number, row)
                 continue
             axes.barh(number, median(row["ours"]), 0.36, color=self._colours.ours)
             self._spread(axes, number, row["ours"])
-            self._value(axes, number, max(row["ours"]), _number(median(row["ours"])))
+            self._value(axes, number, max(row["ours"]), shortly(median(row["ours"])))
             if wished:
                 self._mark(axes, number, wished, row)
         axes.xaxis.set_major_locator(MaxNLocator(5, prune="upper"))
@@ -147,7 +147,7 @@ class Drawing:
                 colour = self._colours.ours if name == ours else self._colours.theirs
                 axes.barh(number, median(values), 0.62, color=colour)
                 self._spread(axes, number, values)
-                self._value(axes, number, max(values), _number(median(values)))
+                self._value(axes, number, max(values), shortly(median(values)))
             axes.set_xlim(0, max(max(values) for values in bars.values()) * 1.2)
             axes.set_yticks(range(len(bars)), list(bars), color=self._colours.ink)
             axes.tick_params(left=False)
@@ -269,10 +269,6 @@ class Drawing:
         """From the least to the most."""
         if min(values) < max(values):
             axes.plot([min(values), max(values)], [number] * 2, color=self._colours.ink, linewidth=1)
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _bytes(size: float) -> str:

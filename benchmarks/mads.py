@@ -19,8 +19,8 @@ import txrdma
 from benchmarks.ends import Orders
 from benchmarks.madfabric import BenchFabric, cores, missing, Ran
 from benchmarks.measuring import Case, MeasurementFailed, Outcome, TIMEOUT_SECONDS
-from benchmarks.report import number, show, spread, table
-from benchmarks.results import Section, section
+from benchmarks.report import show, spread, table
+from benchmarks.results import Section, section, shortly
 
 SWEPT: Final = 10_368
 """Hosts of the fat tree that is swept."""
@@ -305,7 +305,7 @@ def memory(rounds: int, quick: bool) -> Part:
     for name, title, taken in rows:
         part.outcomes.append(Outcome(_case(f"mad-memory-{name}", title, "bytes"), [taken]))
     part.told = {"objects": objects, "process": process}
-    least, largest = (number(told["value"] * MILLION / 2**20) for told in (objects, process))
+    least, largest = (shortly(told["value"] * MILLION / 2**20) for told in (objects, process))
     part.about = (
         f"Of a `Fabric` of {hosts:,} hosts, after a sweep: bytes for each of the {objects['ports']:,} ports "
         f"that it knows, with its share of {objects['nodes']:,} nodes; those of hosts count, and those of "

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from benchmarks.charts import charts, picture
 from benchmarks.measuring import Outcome
 from benchmarks.peers import Peer
-from benchmarks.results import beside, Results
+from benchmarks.results import beside, Results, shortly
 from txrdma.soft import _lane
 
 if TYPE_CHECKING:
@@ -53,14 +53,9 @@ def machine() -> dict[str, str]:
     }
 
 
-def number(value: float) -> str:
-    """Three digits that matter."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
 def spread(values: Sequence[float]) -> str:
     """The median, and what lies around it."""
-    return f"{number(median(values))} ({number(min(values))} to {number(max(values))})"
+    return f"{shortly(median(values))} ({shortly(min(values))} to {shortly(max(values))})"
 
 
 def verdict(outcome: Outcome) -> str:
@@ -114,7 +109,7 @@ def madsMarkdown(page: Path, results: Results, parts: Sequence[Part]) -> str:
     """The page C{docs/benchmarks-management.md}, of L{benchmarks.mads}."""
     head = (
         "Written by `make bench`, and by `make bench BENCH=--mads` alone; run it to have the figures of your "
-        f"machine here. All single results are in `{beside(page).name}` in the same folder."
+        f"machine here. The results are in `{beside(page).name}`, too."
     )
     how = (
         f"Medians of {results['rounds']} runs unless said otherwise, with the least and the most in "
@@ -144,8 +139,8 @@ def markdown(
         f"# Benchmarks{kind}",
         "",
         (
-            f"Written by `make {target}`; run it to have the figures of your machine here. All single "
-            f"results are in `{beside(page).name}` in the same folder."
+            f"Written by `make {target}`; run it to have the figures of your machine here. The results are "
+            f"in `{beside(page).name}`, too."
         ),
         "",
         *(f"- {key}: {value}" for key, value in results["machine"].items()),
@@ -173,7 +168,7 @@ def markdown(
         *table("Twisted", "software device", [outcome for outcome in outcomes if outcome.case.isVerbs]),
     ]
     if box is not None:
-        lines += ["", *box[:3], "", *pictures(page, results, "box"), *box[3:]]
+        lines += ["", *box[:4], *pictures(page, results, "box"), *box[4:]]
     if others:
         lines += [
             "",

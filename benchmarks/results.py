@@ -20,6 +20,11 @@ Section = Mapping[str, Any]
 Results = Mapping[str, Any]
 
 
+def shortly(value: float) -> str:
+    """Three digits that matter."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 def section(
     name: str,
     title: str,

@@ -142,7 +142,7 @@ class Drawing:
         for line in lines:
             self._y += _LINE
             self._text((here + there) / 2, self._y - 3, line, "said")
-        self._y += 4
+        self._y += 4 if step.kind == "message" else 8
         back = 9 if there > here else -9
         end = there if step.kind == "message" else (here + 2 * there) / 3
         y = self._y
