@@ -125,7 +125,8 @@ class Drawing:
         """What was measured of ours alone, and what it should be."""
         axes = self._rows(rows, unit)
         reaches = [row["reaches"].get("leastOfOurs") or row["reaches"].get("mostOfOurs") for row in rows]
-        axes.set_xlim(0, 1.2 * max(chain(*(row["ours"] for row in rows), filter(None, reaches))))
+        most = 1.2 * max(chain(*(row["ours"] for row in rows), filter(None, reaches)))
+        axes.set_xlim(0, most)
         for number, (row, wished) in enumerate(zip(rows, reaches, strict=True)):
             self._title(axes, number, row, shortly(wished or 0))
             if row["failure"] or not row["ours"]:
@@ -136,7 +137,8 @@ class Drawing:
             self._value(axes, number, max(row["ours"]), shortly(median(row["ours"])))
             if wished:
                 self._mark(axes, number, wished, row)
-        axes.xaxis.set_major_locator(MaxNLocator(5, prune="upper"))
+        ticks = MaxNLocator(5).tick_values(0, most)
+        axes.set_xticks([tick for tick in ticks if tick <= 0.94 * most])  # none whose number is cut
         axes.xaxis.set_major_formatter(_AS_THEY_ARE)
 
     def bars(self, panels: Mapping[str, Mapping[str, Sequence[float]]], ours: str) -> None:

@@ -47,6 +47,7 @@ class FromCode(SphinxDirective):
         raise NotImplementedError
 
     def run(self) -> list[nodes.Node]:
+        self.env.note_reread()  # the code may have changed
         document = new_document(f"<{self.name}>", get_default_settings(Parser))
         Parser().parse("\n".join(self.lines()), document)
         return document.children
@@ -58,6 +59,7 @@ class ClosingMachine(SphinxDirective):
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
+        self.env.note_reread()
         source = closingGraph(isAbnormal=directives.choice(self.arguments[0], _PARTS) == _PARTS[1])
         drawn = AGraph(string=source).draw(format="svg", prog="dot").decode()
         svg = drawn[drawn.index("<svg") :].replace("<svg ", f'<svg role="img" aria-label="{_ALT}" ', 1)
@@ -155,6 +157,7 @@ class Measured(SphinxRole):
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         from benchmarks.charts import factor
 
+        self.env.note_reread()
         found = json.loads((Path(self.env.srcdir) / "benchmarks.json").read_text())
         rows = {row["name"]: row for section in found["sections"] for row in section["rows"]}
         return [nodes.Text(f"{factor(rows[self.text]):.2g}")], []

@@ -163,6 +163,7 @@ class Sequence(SphinxDirective):
     option_spec = {"coming": directives.unchanged_required}
 
     def run(self) -> list[nodes.Node]:
+        self.env.note_reread()  # what is recorded may have changed
         title, coming = self.arguments[0], self.options.get("coming")
         try:
             lanes, steps = parsed(list(self.content))
