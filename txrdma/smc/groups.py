@@ -123,7 +123,7 @@ class LinkGroups:
         self.isStopping = False
         self._key = (reactor, description)
         self._links: dict[GroupKey, list[Link]] = {}
-        self._former: WeakSet[Link] = WeakSet()  # links that are over; connections may still wait for TCP
+        self._orphans: WeakSet[Stream] = WeakSet()  # without a link; they wait for TCP's word
         self._endings = 0
         self._stopped: Deferred[None] | None = None
         self._targets: dict[Stream, int] = {}
@@ -214,12 +214,15 @@ class LinkGroups:
         finally:
             self._endings -= 1
 
+    def orphaned(self, stream: Stream) -> None:
+        """A connection lives on without its link."""
+        self._orphans.add(stream)
+
     def _forget(self, link: Link) -> None:
         key = link.key
         links = self._links.get(key, [])
         if link in links:
             links.remove(link)
-            self._former.add(link)
         if not links:
             self._links.pop(key, None)
 
@@ -309,8 +312,9 @@ class LinkGroups:
 
     def _reactorStopped(self) -> None:
         self._triggers.clear()
-        for link in list(self._former):
-            link.stop()
+        for stream in list(self._orphans):
+            if stream.connected:
+                stream.stopped()
         self.close()
 
     def close(self) -> None:

@@ -449,18 +449,14 @@ class Link:
         if self.isNew:
             self._over("not needed", Diagnosis.NOACTLINK)
 
-    def stop(self) -> None:
-        """The process ends: the protocols of all connections hear of it, of those that wait for TCP, too."""
-        for stream in self.streams():
-            if stream.connected:
-                stream.stopped()
-
     def close(self, text: str) -> None:
         """End it, and all connections on it, in order: the peer hears of it by CDC and DELETE LINK."""
         if self.isOver:
             return
         self.turn.finish()
-        self.stop()
+        for stream in self.streams():
+            if stream.connected:
+                stream.stopped()
         self.core.shutdown(self._reactor.seconds())
         self._isBreaking = True  # nobody waits for an answer
         for raw in self.core.outgoing():
@@ -498,6 +494,8 @@ class Link:
         self._pool.refuseAll(Refused(text, diagnosis))
         for stream in streams:
             stream.linkLost(mayVanish and self.turn.placing is not None, arrived)
+            if stream.connected:
+                self.groups.orphaned(stream)
 
     def _release(self) -> None:
         """Let go of everything, children first."""
