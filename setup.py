@@ -14,6 +14,7 @@ COMPILED = [
     "txrdma/smc/_ring.py",
     "txrdma/smc/link.py",
     "txrdma/smc/posting.py",
+    "txrdma/smc/turn.py",
     "txrdma/soft/_lane.py",
     "txrdma/soft/_receiving.py",
     "txrdma/soft/_sending.py",

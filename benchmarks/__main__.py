@@ -1,21 +1,23 @@
 """
-Measure, beside Twisted's TCP in the same run, and write C{docs/benchmarks.md}.
+Measure, beside Twisted's TCP in the same run, and write C{docs/benchmarks.md} with its charts.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from twisted.python import usage
 
 from benchmarks import box, mads
+from benchmarks.charts import write
 from benchmarks.ends import Orders
 from benchmarks.measuring import Case, Outcome, run
-from benchmarks.peers import peers
+from benchmarks.peers import Peer, peers
 from benchmarks.report import areCoresCompiled, machine, madsMarkdown, markdown, show
+from benchmarks.results import beside, load, Results, results, save, Section, section
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 MADS_PAGE = PAGE.with_name("benchmarks-management.md")
@@ -211,11 +213,18 @@ class Options(usage.Options):
         ["no-box", None, "Boot no guest to compare with the kernel's rxe."],
         ["no-mads", None, "Leave out management datagrams."],
         ["mads", "m", "Management datagrams alone, and their page."],
+        ["charts", "c", "Measure nothing: draw the charts of the results beside the pages again."],
+        ["pages", None, "Write the pages even of a --quick run: to see that it works."],
     ]
     optParameters = [
         ["rounds", "r", None, "How often each is measured, in turns. Default: 7, with --quick 3.", int],
-        ["json", "j", None, "Write all single results there as well."],
-        ["page", "p", str(PAGE), "Where the page is written."],
+        ["json", "j", None, "Write all single results of this run there as well, whatever was chosen."],
+        [
+            "page",
+            "p",
+            str(PAGE),
+            "Where the page is written, its results beside it, charts in pictures/ there.",
+        ],
         ["mads-page", None, str(MADS_PAGE), "Where that of management datagrams is written."],
     ]
 
@@ -232,6 +241,7 @@ class Options(usage.Options):
     def postOptions(self) -> None:
         """Defaults that depend, and names that are none."""
         self["rounds"] = self["rounds"] or (3 if self["quick"] else 7)
+        self["pages"] = self["pages"] or not self["quick"]
         names = {case.name for case in cases(False)} | mads.PARTS.keys()
         for name in self["only"]:
             if name not in names:
@@ -260,9 +270,22 @@ def main(arguments: list[str]) -> int:
     if options["list"]:
         print("\n".join([*(case.name for case in measured), *parts]))
         return 0
+    if (options["charts"] or options["pages"]) and find_spec("matplotlib") is None:
+        print(
+            "benchmarks: matplotlib is missing, which draws charts: install txrdma[bench]",
+            file=sys.stderr,
+        )
+        return 1
+    if options["charts"]:
+        return _drawAgain(Path(options["page"]), Path(options["mads-page"]))
     if len(os.sched_getaffinity(0)) < 2:
         print("benchmarks: two processes need two cores", file=sys.stderr)
         return 1
+    return _measure(options, measured, parts)
+
+
+def _measure(options: Options, measured: list[Case], parts: list[str]) -> int:
+    """Measure, and write what is to be written; the exit status."""
     rounds, quick = options["rounds"], options["quick"]
     isWhole = not options["only"] and not options["mads"]
     outcomes: list[Outcome] = []
@@ -276,28 +299,52 @@ def main(arguments: list[str]) -> int:
     about = box.section(inBox, why)
     if isWhole:
         print("\n".join(about), flush=True)
-    found = mads.run(parts, min(rounds, mads.MOST_ROUNDS), quick)
+    fewer = min(rounds, mads.MOST_ROUNDS)
+    found = mads.run(parts, fewer, quick)
+    where = machine()
+    streams = results(where, rounds, _sections(outcomes, others, inBox, why))
+    management = results(where, fewer, [part.result() for part in found])
     if options["json"]:
-        results = {
-            "machine": machine(),
-            "cases": [outcome.asDict() for outcome in outcomes],
-            "peers": [peer.asDict() for peer in others],
-            "box": inBox,
-            "mads": [part.asDict() for part in found],
-        }
-        Path(options["json"]).write_text(json.dumps(results, indent=2) + "\n")
-    if not quick and isWhole:
-        _write(options["page"], markdown(outcomes, others, rounds, about))
-    if not quick and not options["only"] and parts:
-        sections = [part.section() for part in found]
-        _write(options["mads-page"], madsMarkdown(sections, min(rounds, mads.MOST_ROUNDS)))
+        sections = [*streams["sections"], *management["sections"]]
+        save(Path(options["json"]), results(where, rounds, sections))
+    if options["pages"] and isWhole:
+        page = Path(options["page"])
+        _write(page, streams, markdown(page, streams, outcomes, others, about))
+    if options["pages"] and not options["only"] and parts:
+        page = Path(options["mads-page"])
+        _write(page, management, madsMarkdown(page, management, found))
     isFailed = any(outcome.failure for outcome in outcomes) or any(part.isFailed for part in found)
     return 1 if isFailed else 0
 
 
-def _write(page: str, text: str) -> None:
-    Path(page).write_text(text)
+def _sections(
+    outcomes: list[Outcome], others: list[Peer], inBox: dict[str, object] | None, why: str
+) -> list[Section]:
+    """What there is to tell of streams and verbs."""
+    ofStreams, ofVerbs = ([each for each in outcomes if each.case.isVerbs == kind] for kind in (False, True))
+    told = {"peers": [peer.asDict() for peer in others]}
+    return [
+        section("streams", "Streams", ofStreams, "SMC-R", "Twisted TCP"),
+        section("verbs", "Verbs", ofVerbs, "software device", "Twisted"),
+        section("box", "In the kernel's box", told=inBox, why=why),
+        section("others", "Others", told=told),
+    ]
+
+
+def _write(page: Path, found: Results, text: str) -> None:
+    """The page, its results and its charts."""
+    save(beside(page), found)
+    write(page, found)
+    page.write_text(text)
     print(f"written: {page}")
+
+
+def _drawAgain(*pages: Path) -> int:
+    """The charts of all pages that have results, in the folders of these."""
+    for file in sorted({file for page in pages for file in page.parent.glob("benchmarks*.json")}):
+        for drawn in write(file.with_suffix(".md"), load(file)):
+            print(f"drawn: {drawn}")
+    return 0
 
 
 if __name__ == "__main__":

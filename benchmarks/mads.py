@@ -19,7 +19,8 @@ import txrdma
 from benchmarks.ends import Orders
 from benchmarks.madfabric import BenchFabric, cores, missing, Ran
 from benchmarks.measuring import Case, MeasurementFailed, Outcome, TIMEOUT_SECONDS
-from benchmarks.report import number, show, spread, table
+from benchmarks.report import show, spread, table
+from benchmarks.results import Section, section, shortly
 
 SWEPT: Final = 10_368
 """Hosts of the fat tree that is swept."""
@@ -39,6 +40,7 @@ class Part:
 
     @ivar about: paragraphs of the page, before its rows; C{lines} are another table behind them.
     @ivar why: it was not made; C{isFailed} is when that is nobody's wish.
+    @ivar name: which of L{PARTS} it is.
     """
 
     title: str
@@ -50,19 +52,23 @@ class Part:
     told: dict[str, Any] = field(default_factory=dict)
     why: str = ""
     isFailed: bool = False
+    name: str = ""
 
-    def section(self) -> list[str]:
-        """Of the page."""
+    def section(self, pictures: Sequence[str]) -> list[str]:
+        """
+        Of the page.
+
+        @param pictures: the lines that show its charts.
+        """
         head = ["", f"## {self.title}", ""]
         if self.why:
             return [*head, f"Not measured: {self.why}."]
         rows = table(self.theirs, self.ours, self.outcomes) if self.outcomes else []
-        return [*head, self.about, "", *rows, *self.lines]
+        return [*head, self.about, "", *pictures, *rows, *self.lines]
 
-    def asDict(self) -> dict[str, Any]:
+    def result(self) -> Section:
         """For JSON."""
-        cases = [outcome.asDict() for outcome in self.outcomes]
-        return {"title": self.title, "cases": cases, **self.told, "why": self.why}
+        return section(self.name, self.title, self.outcomes, self.ours, self.theirs, self.told, self.why)
 
 
 def _case(name: str, title: str, unit: str, **reaches: float | None) -> Case:
@@ -299,7 +305,7 @@ def memory(rounds: int, quick: bool) -> Part:
     for name, title, taken in rows:
         part.outcomes.append(Outcome(_case(f"mad-memory-{name}", title, "bytes"), [taken]))
     part.told = {"objects": objects, "process": process}
-    least, largest = (number(told["value"] * MILLION / 2**20) for told in (objects, process))
+    least, largest = (shortly(told["value"] * MILLION / 2**20) for told in (objects, process))
     part.about = (
         f"Of a `Fabric` of {hosts:,} hosts, after a sweep: bytes for each of the {objects['ports']:,} ports "
         f"that it knows, with its share of {objects['nodes']:,} nodes; those of hosts count, and those of "
@@ -328,6 +334,7 @@ def run(names: Sequence[str], rounds: int, quick: bool) -> list[Part]:
             part = PARTS[name](rounds, quick)
         except (MeasurementFailed, subprocess.TimeoutExpired, OSError, RuntimeError) as error:
             part = Part(name, "", "", why=f"it failed: {error}", isFailed=True)
+        part.name = name
         parts.append(part)
         if part.why:
             print(f"{name}: {part.why}", flush=True)

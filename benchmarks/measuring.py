@@ -18,6 +18,7 @@ from typing import Any
 from benchmarks.ends import Orders
 
 TIMEOUT_SECONDS = 300
+_REACHES = ("atLeast", "atMost", "mostOfOurs", "leastOfOurs")
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,17 @@ class Case:
     needs: str | None = None
     mode: str = "SMC-R"
     isVerbs: bool = False
+
+    @property
+    def isMoreBetter(self) -> bool:
+        """Whether more of the unit is better: of rates it is; of times and of memory it is not."""
+        return self.unit.endswith("/s")
+
+    @property
+    def reaches(self) -> dict[str, float]:
+        """Those that there are, by their names."""
+        every = ((name, getattr(self, name)) for name in _REACHES)
+        return {name: value for name, value in every if value is not None}
 
 
 @dataclass
@@ -106,7 +118,10 @@ class Outcome:
             "ours": self.ours,
             "theirs": self.theirs,
             "ratio": self.ratio,
+            "isCompared": bool(self.theirs) or self.case.theirs is not None,
+            "isMoreBetter": self.case.isMoreBetter,
             "reach": self.reach,
+            "reaches": self.case.reaches,
             "reached": self.reached,
             "failure": self.failure,
         }

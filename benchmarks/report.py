@@ -11,10 +11,16 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
+from benchmarks.charts import charts, picture
 from benchmarks.measuring import Outcome
 from benchmarks.peers import Peer
+from benchmarks.results import beside, Results, shortly
 from txrdma.soft import _lane
+
+if TYPE_CHECKING:
+    from benchmarks.mads import Part
 
 PACKAGES = ("txrdma", "Twisted", "isal", "uvloop", "pyzmq", "mpi4py")
 
@@ -47,14 +53,9 @@ def machine() -> dict[str, str]:
     }
 
 
-def number(value: float) -> str:
-    """Three digits that matter."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-
-
 def spread(values: Sequence[float]) -> str:
     """The median, and what lies around it."""
-    return f"{number(median(values))} ({number(min(values))} to {number(max(values))})"
+    return f"{shortly(median(values))} ({shortly(min(values))} to {shortly(max(values))})"
 
 
 def verdict(outcome: Outcome) -> str:
@@ -98,23 +99,35 @@ def table(theirs: str, ours: str, outcomes: Sequence[Outcome]) -> list[str]:
     return lines
 
 
-def madsMarkdown(sections: Sequence[Sequence[str]], rounds: int) -> str:
+def pictures(page: Path, results: Results, section: str) -> list[str]:
+    """The lines that show the charts of a section, each followed by an empty one."""
+    found = (chart for chart in charts(results) if chart.section == section)
+    return [line for chart in found for line in (*picture(page, chart), "")]
+
+
+def madsMarkdown(page: Path, results: Results, parts: Sequence[Part]) -> str:
     """The page C{docs/benchmarks-management.md}, of L{benchmarks.mads}."""
     head = (
         "Written by `make bench`, and by `make bench BENCH=--mads` alone; run it to have the figures of your "
-        "machine here."
+        f"machine here. The results are in `{beside(page).name}`, too."
     )
     how = (
-        f"Medians of {rounds} runs unless said otherwise, with the least and the most in parentheses. Who is "
-        "measured has a core of its own."
+        f"Medians of {results['rounds']} runs unless said otherwise, with the least and the most in "
+        "parentheses. Who is measured has a core of its own. In charts, a mark is what should be reached."
     )
     lines = ["# Benchmarks of management datagrams", "", head, ""]
-    lines += [*(f"- {key}: {value}" for key, value in machine().items()), "", how]
-    return "\n".join(chain(lines, *sections)) + "\n"
+    lines += [*(f"- {key}: {value}" for key, value in results["machine"].items()), "", how]
+    return (
+        "\n".join(chain(lines, *(part.section(pictures(page, results, part.name)) for part in parts))) + "\n"
+    )
 
 
 def markdown(
-    outcomes: Sequence[Outcome], others: Sequence[Peer], rounds: int, box: Sequence[str] | None = None
+    page: Path,
+    results: Results,
+    outcomes: Sequence[Outcome],
+    others: Sequence[Peer],
+    box: Sequence[str] | None = None,
 ) -> str:
     """
     The page C{docs/benchmarks.md}.
@@ -125,15 +138,20 @@ def markdown(
     lines = [
         f"# Benchmarks{kind}",
         "",
-        f"Written by `make {target}`; run it to have the figures of your machine here.",
-        "",
-        *(f"- {key}: {value}" for key, value in machine().items()),
-        "",
         (
-            f"Two processes, each on a core of its own; {rounds} runs of each transport, in turns; medians, "
-            "with the least and the most in parentheses. What is written comes from a fresh source of 64 MiB."
+            f"Written by `make {target}`; run it to have the figures of your machine here. The results are "
+            f"in `{beside(page).name}`, too."
         ),
         "",
+        *(f"- {key}: {value}" for key, value in results["machine"].items()),
+        "",
+        (
+            f"Two processes, each on a core of its own; {results['rounds']} runs of each transport, in "
+            "turns; medians, with the least and the most in parentheses. What is written comes from a fresh "
+            "source of 64 MiB. In charts, a mark is what should be reached."
+        ),
+        "",
+        *pictures(page, results, "streams"),
         *table("Twisted TCP", "SMC-R", [outcome for outcome in outcomes if not outcome.case.isVerbs]),
         "",
         "## Verbs",
@@ -146,10 +164,11 @@ def markdown(
             "outstanding."
         ),
         "",
+        *pictures(page, results, "verbs"),
         *table("Twisted", "software device", [outcome for outcome in outcomes if outcome.case.isVerbs]),
     ]
     if box is not None:
-        lines += ["", *box]
+        lines += ["", *box[:4], *pictures(page, results, "box"), *box[4:]]
     if others:
         lines += [
             "",
@@ -160,6 +179,7 @@ def markdown(
                 "delivers to Twisted protocols; pyzmq and MPI move whole messages."
             ),
             "",
+            *pictures(page, results, "others"),
             "| | 64 KiB writes, MB/s | 1 MiB writes, MB/s | 64-byte round trip, us |",
             "|---|---|---|---|",
             *(peer.row() for peer in others),

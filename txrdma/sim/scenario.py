@@ -22,7 +22,8 @@ _LONGEST_NAP: Final = 0.05
 """Less than connections of these simulations take for a failure."""
 
 _PATIENCE: Final = 600.0
-_MOST_PACKETS: Final = 50_000
+_MOST_PACKETS: Final = 200_000
+"""A READ of 64 KiB whose answers come in disorder may cost a quarter of that: all the rest at each gap."""
 _CROWDS: Final = 5
 """One of so many simulations has more than two sides."""
 

@@ -28,14 +28,15 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.smc import introspection, status
+from txrdma.smc.accepting import ServerNegotiation
 from txrdma.smc.clc import Diagnosis
 from txrdma.smc.dialing import canAnnounce, Dialer
-from txrdma.smc.negotiation import ClientNegotiation, ServerNegotiation
 from txrdma.smc.options import Options, USUAL
 from txrdma.smc.outcomes import Outcomes
 from txrdma.smc.owners import placeOf
 from txrdma.smc.plaintcp import PlainStart
 from txrdma.smc.presence import Presence, presenceOn
+from txrdma.smc.proposing import ClientNegotiation
 from txrdma.smc.signalling import Announcements
 
 _log = Logger()
@@ -97,7 +98,7 @@ class SMCClientEndpoint:
         """
         Connect; the protocol is there when the handshake is over.
 
-        Fails as TCP does, and with L{txrdma.smc.negotiation.NotSMC} where plain TCP would not do.
+        Fails as TCP does, and with L{txrdma.smc.outcomes.NotSMC} where plain TCP would not do.
         """
         introspection.appear(self._reactor, status.statuses)
         factory = _ClientFactory(protocolFactory, self._reactor, self._options, self._outcomes)
@@ -175,7 +176,7 @@ class SMCPort:
         self._tcp = tcp
         self._announcements = announcements
         self._presence = presence
-        self._use = presence.hold(tcp)
+        self._use = presence.hold()
         self._announce()
 
     def _announce(self) -> None:
@@ -188,7 +189,7 @@ class SMCPort:
         self._announcements.stop()
         self._tcp.startListening()
         self._use.release()
-        self._use = self._presence.hold(self._tcp)
+        self._use = self._presence.hold()
         self._announce()
 
     def stopListening(self) -> Deferred[None]:

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, TYPE_CHECKING
+from weakref import WeakSet
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
@@ -122,6 +123,7 @@ class LinkGroups:
         self.isStopping = False
         self._key = (reactor, description)
         self._links: dict[GroupKey, list[Link]] = {}
+        self._orphans: WeakSet[Stream] = WeakSet()  # without a link; they wait for TCP's word
         self._endings = 0
         self._stopped: Deferred[None] | None = None
         self._targets: dict[Stream, int] = {}
@@ -212,6 +214,10 @@ class LinkGroups:
         finally:
             self._endings -= 1
 
+    def orphaned(self, stream: Stream) -> None:
+        """A connection lives on without its link."""
+        self._orphans.add(stream)
+
     def _forget(self, link: Link) -> None:
         key = link.key
         links = self._links.get(key, [])
@@ -262,7 +268,7 @@ class LinkGroups:
 
         @return: fires when they have it, or C{STOPPING_SECONDS} are over; None if they have it already.
         """
-        self.isStopping = True
+        self.isStopping = self.presence.isEnding = True
         del self._triggers[0]
         for link in self.links():
             link.turn.finish()
@@ -306,6 +312,9 @@ class LinkGroups:
 
     def _reactorStopped(self) -> None:
         self._triggers.clear()
+        for stream in list(self._orphans):
+            if stream.connected:
+                stream.stopped()
         self.close()
 
     def close(self) -> None:

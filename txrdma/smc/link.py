@@ -522,6 +522,8 @@ class Link:
         for stream in streams:
             with self._enduring("told a connection of that"):
                 stream.linkLost(mayVanish and self.turn.placing is not None, arrived)
+                if stream.connected:
+                    self.groups.orphaned(stream)
 
     def _release(self) -> None:
         """Let go of everything, children first."""

@@ -140,11 +140,11 @@ def runOnTCP(
 
 def _holdPresence(transport: Connection) -> None:
     """C{txrdma connections} tells of this process as long as the connection lives."""
-    use = presenceOn(transport.reactor).hold(transport)
+    use = presenceOn(transport.reactor).hold()
     lost = transport.connectionLost
 
     def connectionLost(reason: Failure) -> None:
-        del transport.connectionLost
+        transport.__dict__.pop("connectionLost", None)  # who aborts and then raises is told twice by Twisted
         try:
             lost(reason)
         finally:

@@ -9,12 +9,21 @@ the reactor meanwhile.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from time import monotonic
 from typing import Final, Protocol
 from weakref import ref, WeakKeyDictionary
 
-from twisted.internet.interfaces import IReactorFDSet
+from zope.interface import implementer
+
+from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from txrdma.logs import Seldom
+
+_seldom = Seldom(Logger())
 
 _LOOK_SECONDS: Final = 1e-3
 """
@@ -44,21 +53,60 @@ class Use:
     """
     One use of SMC: a port, a handshake, a connection.
 
-    @ivar anchor: what the use has among the reactor's readers as long as it is in order; None where that may
-        change.
     @ivar swept: called when somebody has removed everything from the reactor, and told nobody.
     """
 
-    __slots__ = ("_presence", "anchor", "swept")
+    __slots__ = ("_presence", "swept")
 
-    def __init__(self, presence: Presence, anchor: object | None, swept: Callable[[], None]) -> None:
+    def __init__(self, presence: Presence, swept: Callable[[], None]) -> None:
         self._presence = presence
-        self.anchor = anchor
         self.swept = swept
 
     def release(self) -> None:
         """End the use. Twice is fine."""
         self._presence.release(self)
+
+
+@implementer(IReadDescriptor)
+class Sentinel:
+    """
+    A reader that is never ready, on the reactor as long as SMC is in use there.
+
+    If it is missing, somebody has removed everything. Readers of connections and ports tell nothing of that:
+    they leave the reactor when a peer has closed, or a program pauses.
+    """
+
+    def __init__(self, reactor: IReactorFDSet) -> None:
+        self._reactor = reactor
+        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        reactor.addReader(self)
+
+    def fileno(self) -> int:
+        """The descriptor of an event that never happens; -1 when the sentinel is closed."""
+        return self._descriptor
+
+    def logPrefix(self) -> str:
+        """What stands before log entries about the sentinel."""
+        return "smc"
+
+    def doRead(self) -> None:
+        """There is never anything to read."""
+
+    def connectionLost(self, reason: Failure) -> None:
+        """The reactor has ended: it has no more need of the sentinel."""
+        self.close()
+
+    def isOnDuty(self) -> bool:
+        """Whether the reactor still has the sentinel."""
+        return self in self._reactor.getReaders()
+
+    def close(self) -> None:
+        """Leave the reactor. Twice is fine."""
+        descriptor = self._descriptor
+        if descriptor >= 0:
+            self._reactor.removeReader(self)
+            self._descriptor = -1
+            os.close(descriptor)
 
 
 class Presence:
@@ -67,24 +115,30 @@ class Presence:
 
     @ivar isIdle: nobody uses it.
     @ivar isDue: nobody uses it any more, and some sleepers do not rest yet.
+    @ivar isEnding: the process ends, and so its reactor itself removes everything.
     """
 
     def __init__(self, reactor: object) -> None:
         self.isIdle = True
         self.isDue = False
+        self.isEnding = False
         self._reactor = ref(reactor)
         self._uses: dict[Use, None] = {}
         self._sleepers: dict[Sleeper, None] = {}
         self._lookedAt = 0.0
+        self._sentinel: Sentinel | None = None
 
-    def hold(self, anchor: object | None = None, swept: Callable[[], None] = lambda: None) -> Use:
-        """Use SMC from now on, until C{release}: see L{Use}."""
-        use = Use(self, anchor, swept)
+    def hold(self, swept: Callable[[], None] = lambda: None) -> Use:
+        """
+        Use SMC from now on, until C{release}.
+
+        @param swept: called when somebody has removed everything from the reactor, and told nobody.
+        """
+        use = Use(self, swept)
         now = monotonic()
         if self.isIdle or now - self._lookedAt > len(self._uses) * _LOOK_SECONDS:
             self._lookedAt = now
-            if not self.isIdle:
-                self._sweep()
+            self._sweep()
             self.isIdle = self.isDue = False
             for sleeper in list(self._sleepers):
                 sleeper.wake()
@@ -96,17 +150,36 @@ class Presence:
         if use in self._uses:
             del self._uses[use]
             self.isIdle = self.isDue = not self._uses
+            if self.isIdle:
+                self._dismiss()
             self.settle()
 
     def _sweep(self) -> None:
-        """See whether somebody has removed everything from the reactor: nothing of that is in use now."""
+        """
+        See whether somebody has removed everything from the reactor: nothing of that is in use now.
+
+        A sentinel sees to it from now on.
+        """
+        sentinel = self._sentinel
+        if self.isEnding or (sentinel is not None and sentinel.isOnDuty()):
+            return
+        if sentinel is not None:
+            self._dismiss()
+            swept, self._uses = list(self._uses), {}
+            for use in swept:
+                use.swept()
         reactor = self._reactor()
-        anchors = {use.anchor for use in self._uses if use.anchor is not None}
-        if anchors and IReactorFDSet.providedBy(reactor):
-            if anchors.isdisjoint(IReactorFDSet(reactor).getReaders()):
-                swept, self._uses = list(self._uses), {}
-                for use in swept:
-                    use.swept()
+        if IReactorFDSet.providedBy(reactor):
+            try:
+                self._sentinel = Sentinel(IReactorFDSet(reactor))
+            except OSError as error:
+                _seldom.warn("sentinel", "can't watch for what removes our readers: {error}", error=error)
+
+    def _dismiss(self) -> None:
+        """Do without a sentinel."""
+        sentinel, self._sentinel = self._sentinel, None
+        if sentinel is not None:
+            sentinel.close()
 
     def add(self, sleeper: Sleeper) -> None:
         """A sleeper has woken up. Twice is fine."""

@@ -82,57 +82,15 @@ class Stream:
     """
 
     __slots__ = (
-        "TLS",
-        "__weakref__",
-        "_address",
-        "_buffer",
-        "_closing",
-        "_companion",
-        "_context",
-        "_early",
-        "_element",
-        "_failure",
-        "_flags",
-        "_hasStoppedWriting",
-        "_host",
-        "_isAborting",
-        "_isHasty",
-        "_isOpen",
-        "_isPaused",
-        "_isReading",
-        "_isWhole",
-        "_mask",
-        "_message",
-        "_mustSend",
-        "_peer",
-        "_peerState",
-        "_use",
-        "_rkey",
-        "_turn",
-        "_view",
-        "wasLost",
-        "_write",
-        "_writeEnding",
-        "_written",
-        "backlog",
-        "bufferSize",
-        "connected",
-        "disconnected",
-        "disconnecting",
-        "isDirty",
-        "isDoubtful",
-        "link",
-        "messagesReceived",
-        "messagesSent",
-        "pending",
-        "producer",
-        "producerPaused",
-        "protocol",
-        "ring",
-        "role",
-        "streamingProducer",
-        "token",
-        "writes",
+        *("protocol", "TLS", "_context", "connected", "disconnected", "disconnecting", "_failure"),
+        *("producer", "streamingProducer", "producerPaused", "bufferSize"),
+        *("pending", "backlog", "writes", "_written", "_isOpen", "_write"),
+        *("_message", "_buffer", "_mustSend", "_flags", "isDirty"),
+        *("ring", "_view", "_mask", "_element", "_isPaused", "_isReading", "_early"),
+        *("role", "link", "token", "_turn", "_address", "_rkey", "messagesReceived", "messagesSent"),
+        *("_host", "_peer", "_companion", "_use", "isDoubtful", "wasLost", "_isWhole"),
+        *("_closing", "_peerState", "_writeEnding", "_hasStoppedWriting", "_isAborting", "_isHasty"),
+        *("__weakref__",),
     )
 
     protocol: IProtocol | None
@@ -196,7 +154,7 @@ class Stream:
 
     def start(self, protocol: IProtocol, companion: Companion) -> None:
         """Begin to serve a protocol, with what watches the TCP connection."""
-        self._use = self.link.groups.presence.hold(companion.tcp, self._swept)
+        self._use = self.link.groups.presence.hold(self._swept)
         self._companion = companion
         self.protocol = protocol
         self.connected = 1

@@ -19,6 +19,9 @@ SHORTEST_TIMEOUT: Final = 0.008
 FIRST_TIMEOUT: Final = 0.1
 """Before anything was measured: more than networks within a building take, and busy peers mostly."""
 
+EXPECTED_AT_FIRST: Final = 0.001
+"""A round trip before anything was measured, which may be long in coming where much is lost."""
+
 LONGEST_TIMEOUT: Final = 1.0
 """How often a peer that is silent for long hears from us, and how soon we hear from it when it is back."""
 
@@ -38,6 +41,11 @@ class RoundTrip:
         self._smoothed = self._variation = 0.0
         self._end: int | None = None  # of what is being measured, which went out at _at
         self._at = 0.0
+
+    @property
+    def expected(self) -> float:
+        """Seconds from a packet to its acknowledgement, as far as anything is known of that."""
+        return self._smoothed or EXPECTED_AT_FIRST
 
     def sent(self, end: int, now: float) -> None:
         """

@@ -119,6 +119,7 @@ class Requester:
         self._patience = Patience(timeout, retryCount)
         self._pausedUntil: float | None = None
         self._recovering = False  # gone back for a NAK; a second one says the same
+        self._askAgainAt = -math.inf  # before that no answer can be here to a READ that was asked for again
         self._probing = False  # gone back for the timer: one packet at a time until something is heard
         self._events: list[Event] = []
         self._stopped = False
@@ -390,7 +391,7 @@ class Requester:
                 number += 1  # a second answer, or a ghost
                 continue
             if psn > self._oldest and not self._advance(psn, now):
-                self._implied()
+                self._missed(now)
                 return
             entry = self._entries[0]
             if not entry.answered or (run.opcode == _ATOMIC_ACKNOWLEDGE) != bool(entry.atomic):
@@ -503,6 +504,17 @@ class Requester:
         self._probing = False
         self.window.lost()
         self._rewind()
+
+    def _missed(self, now: float) -> None:
+        """
+        Answers to a READ have a gap: ask for all from there on, once in a round trip.
+
+        What comes within a round trip of asking answers what was asked before. Where answers come in disorder
+        each would have all others asked for again, and that again be in disorder.
+        """
+        if now >= self._askAgainAt:
+            self._askAgainAt = now + self._patience.roundTrip.expected
+            self._implied()
 
     def _exhausted(self) -> None:
         """This path has had all its tries."""

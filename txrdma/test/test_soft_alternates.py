@@ -221,6 +221,8 @@ class RoutesTests(SynchronousTestCase):
                 pass
 
         class Datagrams:
+            resting = None
+
             def connect(self, owner: object) -> Route:
                 route = Route()
                 route.name = "rocev2"

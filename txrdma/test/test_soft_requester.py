@@ -13,7 +13,7 @@ from txrdma.iba.headers import AETH, NAKCode, Opcode, RETH, rnrTimerSeconds
 from txrdma.iba.types import LKey, QPN, RKey
 from txrdma.iba.verbs import Completion, CompletionOpcode, Operation, SendRequest, Status
 from txrdma.soft._packets import Failed, Outgoing, PSN_MASK, Retired
-from txrdma.soft._patience import LONGEST_TIMEOUT, SHORTEST_TIMEOUT
+from txrdma.soft._patience import EXPECTED_AT_FIRST, LONGEST_TIMEOUT, SHORTEST_TIMEOUT
 from txrdma.soft._requester import READ_CHUNK, Requester
 from txrdma.soft._window import FEWEST_PACKETS, FIRST, FIRST_PACKETS
 from txrdma.test.cores import ack, completions, incoming, Memory, nak, rnr
@@ -593,6 +593,18 @@ class ReadTests(RequesterCase):
         self.answer("LAST", PSN + 3, b"d" * MTU)
         self.assertEqual(self.ended(), [(1, Status.SUCCESS)])
         self.assertEqual(self.memory.get(0, 4 * MTU), b"".join(c * MTU for c in (b"a", b"b", b"c", b"d")))
+
+    def test_answersInDisorder(self) -> None:
+        """Answers in disorder have the rest asked for again once in a round trip, however many these are."""
+        count = 64
+        self.read(count * MTU)
+        asked = 0
+        for number in range(0, count - 2, 2):  # pairs change places
+            asked += len(self.answer("MIDDLE", PSN + number + 1, b"x" * MTU))
+            asked += len(self.answer("MIDDLE" if number else "FIRST", PSN + number, b"x" * MTU))
+        self.assertEqual(asked, 1)
+        self.now += EXPECTED_AT_FIRST
+        self.assertEqual(len(self.answer("LAST", PSN + count - 1, b"x" * MTU)), 1)
 
     def test_acknowledgementBeyond(self) -> None:
         """An acknowledgement of something behind a READ means that the answer was lost, not that it came."""

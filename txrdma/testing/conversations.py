@@ -30,13 +30,14 @@ from txrdma.sim.outcome import check, Violation
 from txrdma.smc import groups as groupsModule
 from txrdma.smc import memory as buffersModule
 from txrdma.smc._closing import LINGER_TIMEOUT
+from txrdma.smc.accepting import ServerNegotiation
 from txrdma.smc.clc import Accept, Confirm, decode
 from txrdma.smc.groups import closeLinkGroups, LinkGroups, linkGroups, useDevice
 from txrdma.smc.link import Link
-from txrdma.smc.negotiation import ClientNegotiation, ServerNegotiation
 from txrdma.smc.options import Options
 from txrdma.smc.outcomes import Outcomes
 from txrdma.smc.presence import presenceOn
+from txrdma.smc.proposing import ClientNegotiation
 from txrdma.soft import device as deviceModule
 from txrdma.soft import memory as memoryModule
 from txrdma.soft.device import SoftDevice
@@ -187,8 +188,8 @@ class StreamScenario:
             random.choice(kinds)(world, f"198.51.100.{number}", self._deviceMaker(number))
             for number in (1, 2)
         )
-        for host in self.hosts:
-            presenceOn(host).hold()  # as services do, by listening: link groups stay when connections end
+        # As services do, by listening: link groups stay when connections end.
+        self.uses = {host: presenceOn(host).hold() for host in self.hosts}
         if random.random() < 0.5:
             world.hosts.reverse()
 
@@ -365,7 +366,7 @@ class StreamScenario:
                 # As with TCP: who pauses hears of it when it reads again, who saw the end of all does not.
                 isListening = not end.plan.pausing and not end.sawEnd
                 if end.mode == "SMC-R" and end.lostAt is None and not end.host.isDead and isListening:
-                    self.warned.append((end, now + AT_ONCE))
+                    self.warned.append((end, now))
 
     def _freeze(self, pair: Pair) -> None:
         pair.wire.freeze()
@@ -435,8 +436,8 @@ class StreamScenario:
         return not self.isBad and set(self.events) <= set(HARMLESS)
 
     def _judge(self) -> None:
-        for end, until in self.warned:
-            isTold = end.lostAt is not None and end.lostAt < until
+        for end, at in self.warned:
+            isTold = end.lostAt is not None and end.lostAt < max(at, end.host.awakeSince) + AT_ONCE
             check(isTold or end.host.isDead, f"the end of TCP was not heard at once: {end!r}")
         for pair in self.pairs:
             client, server = pair.ends
@@ -462,7 +463,7 @@ class StreamScenario:
         for one in pair.ends:
             other = one.peer
             if one.lostAt is not None and not one.isDone and other.lostAt is not None:
-                late = other.lostAt - one.lostAt
+                late = other.lostAt - max(one.lostAt, other.host.awakeSince)
                 check(late < self.bound, f"{other!r} heard of the failure {late:.1f} s after its peer")
 
     def _judgeEnds(self, one: Talker) -> None:
@@ -478,10 +479,9 @@ class StreamScenario:
         world, random = self.world, self.random
         world.network.heal()
         world.network.faults = Faults()
-        end = world.clock.seconds() + LINGER_TIMEOUT + _FREEZE + 10
-        world.clock.callLater(end - world.clock.seconds(), lambda: None)
-        while world.clock.seconds() < end:
-            self._turn(end + 1)
+        # A link whose peer has gone without a word ends when its queue pair's patience does.
+        patience = self.bound if self.isPatient or any(host.isDead for host in self.hosts) else 0.0
+        self._wait(LINGER_TIMEOUT + _FREEZE + 10 + patience)
         for host in self.hosts:
             for link in self._links(host):
                 check(not link.core.connections, f"{link!r} still has {link.core.connections}")
@@ -501,6 +501,7 @@ class StreamScenario:
         for host in self.hosts:
             device = host.device
             host.stop()
+            self.uses[host].release()
             if device is not None:
                 parts = (device.domains, device._queuePairs, device._completionQueues, device._channels)
                 check(not any(parts) and not len(device.keys), f"{device!r} still has {parts}")

@@ -21,7 +21,7 @@ from zope.interface import implementer
 
 from twisted.internet.address import IPv4Address
 from twisted.internet.base import DelayedCall
-from twisted.internet.error import AlreadyCalled, ConnectionDone
+from twisted.internet.error import AlreadyCalled, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IDelayedCall, IProtocol, IReactorFDSet, IReactorTime
 from twisted.internet.task import Clock
 from twisted.internet.tcp import Connection
@@ -159,7 +159,7 @@ class Host:
     @ivar device: its software device, once it has been asked for.
     @ivar isDead: the process is gone; C{isStopped}: it has taken leave before.
     @ivar isGone: the whole host is: its system answers nobody any more.
-    @ivar isAsleep: the process is busy, and its reactor does not turn.
+    @ivar isAsleep: the process is busy, and its reactor does not turn; it does since C{awakeSince}.
     @ivar missed: what would have been called meanwhile.
     """
 
@@ -167,13 +167,14 @@ class Host:
         self.world = world
         self.address = address
         self.isDead = self.isStopped = self.isGone = self.isAsleep = False
+        self.awakeSince = 0.0
         self.missed: list[_HostCall] = []
         self.readers: dict[Any, None] = {}
         self.writers: dict[Any, None] = {}
         self.sockets: dict[MemorySocket, None] = {}
         self.device: Any = None
         self.isStirred = False
-        self.triggers: list[Callable[[], object]] = []
+        self.triggers: list[tuple[str, Callable[[], object]]] = []
         self._makeDevice = makeDevice
         world.hosts.append(self)
 
@@ -195,7 +196,6 @@ class Host:
         self, delay: float, callable: Callable[..., object], *args: object, **kwargs: object
     ) -> IDelayedCall:
         """By the world's clock."""
-
         return _HostCall(self, delay, lambda: callable(*args, **kwargs))
 
     @property
@@ -211,6 +211,7 @@ class Host:
     def wake(self) -> None:
         """Go on, with what has come, and what was to be done meanwhile."""
         self.isAsleep = False
+        self.awakeSince = self.seconds()
         self.isStirred = True
         self.world.network.wake(self.address)
         missed, self.missed = self.missed, []
@@ -227,19 +228,24 @@ class Host:
         self, phase: str, eventType: str, callable: Callable[..., object], *args: object, **kwargs: object
     ) -> object:
         """For the end."""
-        self.triggers.append(callable)
-        return callable
+        self.triggers.append((phase, callable))
+        return self.triggers[-1]
 
     def removeSystemEventTrigger(self, triggerID: Any) -> None:
         """Not any more."""
         self.triggers.remove(triggerID)
 
     def stop(self) -> None:
-        """The reactor stops, as a program does that ends well."""
+        """The reactor stops, as a program does that ends well: see L{ReactorBase.disconnectAll}."""
         self.isStopped = True
         triggers, self.triggers = self.triggers, []
-        for trigger in triggers:
-            trigger()
+        for phase in ("before", "during", "after"):
+            if phase == "during" and not self.isDead:
+                for each in self.removeAll():
+                    each.connectionLost(Failure(ConnectionLost()))
+            for trigger in triggers:
+                if trigger[0] == phase:
+                    trigger[1]()
 
     # IReactorFDSet
 

@@ -25,9 +25,9 @@ from txrdma.sim.simulate import drawSeed
 from txrdma.smc.clc import Accept, Decline, decode, Diagnosis, Proposal
 from txrdma.smc.groups import linkGroups
 from txrdma.smc.memory import Element
-from txrdma.smc.negotiation import ClientNegotiation
 from txrdma.smc.options import Options
 from txrdma.smc.outcomes import Outcomes
+from txrdma.smc.proposing import ClientNegotiation
 from txrdma.test.smc.races import Listener, RaceTestCase
 from txrdma.testing import simulate as command
 from txrdma.testing.conversations import Canary, DEVICE, Outcome, simulate
@@ -228,6 +228,20 @@ class RaceTests(RaceTestCase):
         self.wait(2)
         self.assertEqual((here.mode, there.mode), ("TCP", "TCP"))
         self.assertEqual(there.heard, b"hello")
+
+    def test_stopsWithoutLink(self) -> None:
+        """A connection that waits for TCP's word after its link has failed hears that its process ends."""
+        here, there, sockets = self.connect()
+        self.until(lambda: here.mode and there.mode)
+        sockets[0].wire.freeze()
+        (link,) = linkGroups(self.client, DEVICE).links()
+        companion = here.transport._companion
+        companion.linkLost = lambda mayVanish: None  # it waits
+        link.broken("for the test")
+        self.assertIsNone(here.reason)
+        self.client.removeReader(companion.tcp)  # as where TCP has ended, too
+        self.client.stop()
+        self.assertEqual(here.reason, ConnectionLost)
 
     def test_fallenBackAlone(self) -> None:
         """A server that falls back when the client is done already never hears of an orderly end."""

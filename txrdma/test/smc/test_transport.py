@@ -373,7 +373,7 @@ class EndTests(EndsTestCase):
         other.reason.trap(ConnectionDone)
 
     async def test_raisingProtocol(self) -> None:
-        """A protocol that raises loses its connection, and the log has the reason."""
+        """A protocol that raises loses its connection, for its peer in order, and the log has the reason."""
 
         class Broken(Recorder):
             def dataReceived(self, data: bytes) -> None:
@@ -383,7 +383,7 @@ class EndTests(EndsTestCase):
         one.transport.write(b"x")
         await gatherResults([one.lost, other.lost])
         other.reason.trap(ZeroDivisionError)
-        one.reason.trap(ConnectionLost)
+        one.reason.trap(ConnectionDone)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     async def test_accessors(self) -> None:

@@ -196,6 +196,7 @@ class _Play:
         self._children: list[socket.socket] = []
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, Callable[[], None]]] = []
+        self._isEnding = False
 
     def run(self) -> Performance:
         """Play it."""
@@ -229,7 +230,9 @@ class _Play:
         isOver = all(each is not None and each.isOver for each in ends)
         proxy = self._processes.get(PROXY)
         if isOver and proxy is not None and not proxy.isOver:
-            self._signal(proxy, signal.SIGTERM)
+            if not self._isEnding:  # a second signal would find a reactor that has stopped, which it logs
+                self._isEnding = True
+                self._signal(proxy, signal.SIGTERM)
             return False
         # A server that cannot listen has no client.
         server = self._processes.get(SERVER)

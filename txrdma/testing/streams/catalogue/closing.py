@@ -89,6 +89,7 @@ CONVERSATIONS = (
         client="made: write 300kB; cue written",
         server="made: pause; await written; settle; write 300kB; lose",
         races=_UNREAD,
+        also=(Outcome("client", _DONE, heard=300_000),),
     ),
     Conversation(
         "pauses-and-closes",

@@ -1,0 +1,229 @@
+"""
+Charts of what was measured: which there are, where a page shows them, and their files.
+
+C{python -m benchmarks --charts} draws them again from the results that lie beside the pages. A chart is two
+SVG files, for light pages and for dark ones; what failed is named in it, and what misses its reach is marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from statistics import median
+from typing import Final, TYPE_CHECKING
+
+from benchmarks.results import Results, Row, Section, shortly
+
+if TYPE_CHECKING:
+    from benchmarks.drawing import Drawing
+
+FOLDER: Final = "pictures"
+"""Beside the pages; each has a folder of its own there."""
+
+THEMES: Final = ("light", "dark")
+
+HEADLINE: Final = ("throughput-64k", "throughput-1m", "roundtrip", "roundtrip-polling", "cpu")
+"""Rows of the streams that tell in short what SMC-R brings."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """
+    One chart.
+
+    @ivar name: a part of the files' names.
+    @ivar section: the name of the section of the page that shows it; empty for none.
+    @ivar alt: what can be said of it in one sentence.
+    @ivar draw: puts it on an empty drawing.
+    """
+
+    name: str
+    section: str
+    alt: str
+    draw: Callable[[Drawing], None]
+
+
+def factor(row: Row) -> float | None:
+    """How many times better ours is than what it was compared with; None where that can't be said."""
+    if row["failure"] or not row["ours"] or not row["theirs"]:
+        return None
+    ours, theirs = median(row["ours"]), median(row["theirs"])
+    if not ours or not theirs:
+        return None
+    return float(ours / theirs if row["isMoreBetter"] else theirs / ours)
+
+
+def goal(row: Row) -> float | None:
+    """The reach of L{factor}; None where there is none."""
+    reaches = row["reaches"]
+    if "atLeast" in reaches:
+        return float(reaches["atLeast"])
+    if "atMost" in reaches:
+        return float(1 / reaches["atMost"])
+    if not row["theirs"]:
+        return None
+    if "mostOfOurs" in reaches:
+        return float(median(row["theirs"]) / reaches["mostOfOurs"])
+    return float(reaches["leastOfOurs"] / median(row["theirs"])) if "leastOfOurs" in reaches else None
+
+
+def charts(results: Results) -> list[Chart]:
+    """All that can be drawn of these results."""
+    found: list[Chart] = []
+    for section in results["sections"]:
+        special = _SPECIAL.get(section["name"])
+        found += special(section) if special else ()
+        compared = [row for row in section["rows"] if row["isCompared"]]
+        if any(factor(row) is not None for row in compared) and special is not _sweeps:
+            found.append(_versus(section, compared))
+        alone = [row for row in section["rows"] if not row["isCompared"]]
+        for number, unit in enumerate(dict.fromkeys(row["unit"] for row in alone if row["ours"])):
+            found.append(_amounts(section, [row for row in alone if row["unit"] == unit], unit, number))
+    return [*found, *_others(results)]
+
+
+def picture(page: Path, chart: Chart) -> list[str]:
+    """The lines of Markdown that show a chart on a page, as GitHub and Sphinx understand them."""
+    light, dark = (f"{FOLDER}/{page.stem}/{chart.name}-{theme}.svg" for theme in THEMES)
+    return [
+        "<picture>",
+        f'  <source media="(prefers-color-scheme: dark)" srcset="{dark}">',
+        f'  <img alt="{escape(chart.alt)}" src="{light}">',
+        "</picture>",
+    ]
+
+
+def write(page: Path, results: Results) -> list[Path]:
+    """
+    Draw all charts of a page, and remove those that it had and has no more.
+
+    @raise ImportError: matplotlib is missing.
+    """
+    from benchmarks.drawing import drawn
+
+    folder = page.parent / FOLDER / page.stem
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for chart in charts(results):
+        for theme in THEMES:
+            written.append(folder / f"{chart.name}-{theme}.svg")
+            written[-1].write_text(drawn(theme, chart.draw))
+    for old in folder.glob("*.svg"):
+        if old not in written:
+            old.unlink()
+    return written
+
+
+# What is drawn of any section
+
+
+def _versus(section: Section, rows: Sequence[Row]) -> Chart:
+    head = f"{section['ours']} beside {section['theirs']}: 1 is the same, more is better"
+    return Chart(
+        section["name"],
+        section["name"],
+        f"{head}. {_inShort(rows)}",
+        lambda drawing: drawing.versus(rows, head, isLogarithmic=True),
+    )
+
+
+def _amounts(section: Section, rows: Sequence[Row], unit: str, number: int) -> Chart:
+    named = {"/s": "per second", "s": "seconds", "us": "microseconds"}.get(unit, unit)
+    told = "; ".join(f"{row['title']} {shortly(median(row['ours']))}" for row in rows if row["ours"])
+    return Chart(
+        f"{section['name']}-amounts{number or ''}",
+        section["name"],
+        f"{section['title']}, {named}: {told}",
+        lambda drawing: drawing.amounts(rows, named),
+    )
+
+
+def _inShort(rows: Sequence[Row]) -> str:
+    told = ((row["title"], factor(row)) for row in rows)
+    return "; ".join(f"{title}: {value:.3g}" for title, value in told if value is not None)
+
+
+# What is drawn of some
+
+
+def _streams(section: Section) -> Iterator[Chart]:
+    rows = [row for row in section["rows"] if row["name"] in HEADLINE]
+    if any(factor(row) is not None for row in rows):
+        head = f"{section['ours']}: times better than {section['theirs']} (a mark is the aim)"
+        yield Chart(
+            "headline",
+            "",
+            f"{head}. {_inShort(rows)}",
+            lambda drawing: drawing.versus(rows, head, isLogarithmic=False),
+        )
+
+
+def _box(section: Section) -> Iterator[Chart]:
+    pairs = [pair for pair in section["told"].get("pairs", ()) if pair["values"]]
+    if pairs:
+        names = " and ".join(pair["name"] for pair in pairs)
+        yield Chart(
+            "box",
+            section["name"],
+            f"Bandwidth and round trips of {names} by the size of messages",
+            lambda drawing: drawing.bySize(pairs),
+        )
+
+
+def _sweeps(section: Section) -> Iterator[Chart]:
+    settings: Mapping[str, list[float]] = section["told"].get("settings", {})
+    ours: list[float] = next(
+        (row["ours"] for row in section["rows"] if row["unit"] == "s" and row["ours"]), []
+    )
+    if settings and ours:
+        bars = {f"ibnetdiscover, {name}": values for name, values in settings.items()}
+        bars[section["ours"]] = ours
+        yield Chart(
+            "sweep",
+            section["name"],
+            "Seconds of a sweep: " + "; ".join(f"{name} {shortly(median(bars[name]))}" for name in bars),
+            lambda drawing: drawing.bars({"seconds": bars}, section["ours"]),
+        )
+
+
+def _structures(section: Section) -> Iterator[Chart]:
+    told: Mapping[str, Mapping[str, float]] = section["told"].get("structures", {})
+    if told:
+        yield Chart(
+            "structures",
+            section["name"],
+            "Microseconds to decode and to encode a structure by the number of its fields",
+            lambda drawing: drawing.structures(told),
+        )
+
+
+_SPECIAL: Final[Mapping[str, Callable[[Section], Iterator[Chart]]]] = {
+    "streams": _streams,
+    "box": _box,
+    "mad-sweep": _sweeps,
+    "mad-codecs": _structures,
+}
+
+
+def _others(results: Results) -> Iterator[Chart]:
+    """Streams beside what is not Twisted."""
+    sections = {section["name"]: section for section in results["sections"]}
+    if not {"streams", "others"} <= sections.keys():
+        return
+    peers = [peer for peer in sections["others"]["told"]["peers"] if not peer["failure"]]
+    streams, panels = sections["streams"], {}
+    for row in streams["rows"]:
+        found = {peer["name"].partition(",")[0]: peer["values"].get(row["name"]) for peer in peers}
+        bars = {streams["ours"]: row["ours"], streams["theirs"]: row["theirs"], **found}
+        if any(found.values()):
+            panels[f"{row['title']}, {row['unit']}"] = {name: bar for name, bar in bars.items() if bar}
+    if panels:
+        names = ", ".join(peer["name"].partition(",")[0] for peer in peers)
+        yield Chart(
+            "others",
+            "others",
+            f"{streams['ours']} and {streams['theirs']} beside {names}",
+            lambda drawing: drawing.bars(panels, streams["ours"]),
+        )

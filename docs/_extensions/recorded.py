@@ -1,0 +1,183 @@
+"""
+What one SMC-R connection really sends, from first contact to its end: for the pictures of L{sequences}.
+
+Two hosts of L{txrdma.testing.hosts} on a simulated network; all above the sockets is as it is elsewhere.
+The client says hello, the server answers, and the client says goodbye and closes when it has its answer.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import groupby
+from random import Random
+from typing import Any
+
+from sequences import Step
+
+from twisted.internet.protocol import Protocol
+
+from txrdma.iba.roce import RoCEPacket
+from txrdma.smc import clc, llc
+from txrdma.smc.cdc import CDC, CDC_TYPE, StateFlags
+from txrdma.smc.groups import closeLinkGroups, useDevice
+from txrdma.smc.negotiation import ClientNegotiation, ServerNegotiation
+from txrdma.smc.options import Options
+from txrdma.smc.outcomes import Outcomes
+from txrdma.smc.presence import presenceOn
+from txrdma.testing.hosts import connectedSockets, Host, MemoryTCP, World
+
+_LATENCY = 1e-3
+_ADDRESSES = {"198.51.100.1": "client", "198.51.100.2": "server"}
+_TURNS = 10_000
+_ACKNOWLEDGED = "acknowledged"
+
+
+class _Talker(Protocol):
+    """
+    An end that notes what it is told.
+
+    @ivar where: C{"client"}, who speaks first and closes, or C{"server"}.
+    """
+
+    def __init__(self, recording: Recording, where: str) -> None:
+        self.where = where
+        self._note = recording.note
+
+    def connectionMade(self) -> None:
+        self._note(self.where, "connectionMade()")
+        if self.where == "client":
+            self._say(b"hello")
+
+    def dataReceived(self, data: bytes) -> None:
+        self._note(self.where, f"dataReceived({data!r})")
+        if data == b"hello":
+            self._say(b"good day")
+        elif self.where == "client":
+            self._say(b"bye")
+            self._note(self.where, "loseConnection()")
+            self.transport.loseConnection()
+
+    def connectionLost(self, reason: Any) -> None:
+        self._note(self.where, f"connectionLost({reason.type.__name__})")
+
+    def _say(self, data: bytes) -> None:
+        self._note(self.where, f"write({data!r})")
+        self.transport.write(data)
+
+
+class Recording:
+    """One connection, as steps in the order in which they happened."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self._world = world = World(1)
+        carry = world.network.carry
+
+        def watched(data: bytes, segment: int, source: Any, destination: Any) -> None:
+            for begin in range(0, len(data), segment):
+                self._carried(_ADDRESSES[source.address], data[begin : begin + segment])
+            carry(data, segment, source, destination)
+
+        world.network.carry = watched  # type: ignore[method-assign]  # to see what it carries
+        world.network.faults = type(world.network.faults)(delaySeconds=_LATENCY)
+        self._hosts = [self._host(address) for address in _ADDRESSES]
+
+    def note(self, where: str, what: str) -> None:
+        """A call of a protocol, or by it."""
+        self.steps.append(Step("note", where, "", "", what))
+
+    def run(self) -> list[Step]:
+        """Let it happen."""
+        client, server = self._hosts
+        sockets = connectedSockets(self._world, Random(1), client, server, 50_000, _LATENCY)
+        options = Options(device="simulated", agreed=True)
+        there = _Talker(self, "server")
+        asking = ClientNegotiation(client, options, Outcomes("client"), lambda: _Talker(self, "client"))
+        accepting = ServerNegotiation(server, options, Outcomes("server"), lambda: there, None)
+        asking.finished().addErrback(lambda failure: self.note("client", str(failure.value)))
+        for socket, protocol in zip(sockets, (asking, accepting), strict=True):
+            name = "client" if protocol is asking else "server"
+            socket.sniffer = lambda data, name=name: self._said(name, data)
+            self._watchEnd(socket, name)
+            MemoryTCP(socket, protocol).begin()
+        for _ in range(_TURNS):
+            if all(socket.isClosed for socket in sockets) or not self._world.turn():
+                break
+        steps = self.steps.copy()
+        for host in self._hosts:
+            closeLinkGroups(host)
+        self._world.close()
+        return steps
+
+    def _host(self, address: str) -> Host:
+        host = Host(self._world, address, lambda: self._world.network.device(address))
+        useDevice(host, "simulated", host.openDevice())
+        presenceOn(host).hold()  # as services do, by listening: the link group stays
+        return host
+
+    def _send(self, where: str, kind: str, what: str) -> None:
+        other = "client" if where == "server" else "server"
+        self.steps.append(Step("message", where, other, kind, what))
+
+    def _watchEnd(self, socket: Any, where: str) -> None:
+        """Tell of the first FIN."""
+        for name in ("shutdown", "close"):
+            call = getattr(socket, name)
+
+            def watched(*args: Any, call: Any = call) -> None:
+                if not socket._isShut and not socket.isClosed:
+                    self._send(where, "tcp", "FIN")
+                call(*args)
+
+            setattr(socket, name, watched)
+
+    def _said(self, where: str, data: bytes) -> None:
+        """Bytes on the TCP connection: CLC messages, each in one piece."""
+        message = clc.decode(data)
+        self._send(where, "tcp", f"CLC {type(message).__name__}")
+
+    def _carried(self, where: str, datagram: bytes) -> None:
+        """A packet of RoCE."""
+        packet = RoCEPacket.decode(datagram)
+        operation = packet.bth.opcode.name
+        if "RDMA_WRITE" in operation:
+            self._send(where, "rdma", f"WRITE of {len(packet.payload)} bytes")
+        elif "SEND" in operation and packet.payload[0] == CDC_TYPE:
+            self._send(where, "rdma", _told(CDC.decode(packet.payload)))
+        elif "SEND" in operation:
+            message = llc.decode(packet.payload)
+            answer = ", response" if message.isResponse else ""
+            self._send(where, "rdma", f"LLC {message.type.name.replace('_', ' ')}{answer}")
+        elif "ACKNOWLEDGE" in operation:
+            self._send(where, "rdma", _ACKNOWLEDGED)
+
+
+def _told(message: CDC) -> str:
+    """What a CDC message says."""
+    said = f"CDC: produced {message.producerCount}, consumed {message.consumerCount}"
+    flags = [flag.name or "" for flag in StateFlags if flag in message.state]
+    return ", ".join([said, *(flag.replace("_", " ") for flag in flags)])
+
+
+@cache
+def connection() -> tuple[Step, ...]:
+    """All steps of the connection."""
+    return tuple(Recording().run())
+
+
+def part(name: str) -> list[Step]:
+    """
+    A part of the connection.
+
+    @param name: C{"handshake"}, up to the first bytes, without acknowledgements, or C{"ending"}, from the
+        client's last words on; acknowledgements that follow each other are one there.
+    @raise ValueError: there is no such part.
+    """
+    steps = list(connection())
+    closing = next(n for n, step in enumerate(steps) if "bye" in step.text)
+    if name == "ending":
+        return [step for step, _ in groupby(steps[closing:])]
+    if name != "handshake":
+        raise ValueError(f"there is no part {name!r}")
+    told = [step for step in steps[:closing] if step.text != _ACKNOWLEDGED]
+    return told[: next(n for n, step in enumerate(told) if "good day" in step.text)]

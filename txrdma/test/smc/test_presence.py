@@ -1,0 +1,100 @@
+"""
+Tests for L{txrdma.smc.presence}: what is on a reactor while SMC is in use there, and who notices a sweep.
+"""
+
+from __future__ import annotations
+
+import os
+from unittest import mock
+
+from twisted.internet.error import ConnectionLost
+from twisted.internet.testing import MemoryReactorClock
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.smc import presence as presenceModule
+from txrdma.smc.presence import Presence, presenceOn
+
+
+class Rester:
+    """Counts how often it was woken and put to rest."""
+
+    isBusy = False
+
+    def __init__(self) -> None:
+        self.woken = self.rested = 0
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    def rest(self) -> None:
+        self.rested += 1
+
+
+class PresenceTests(SynchronousTestCase):
+    """Uses begin and end."""
+
+    def setUp(self) -> None:
+        self.reactor = MemoryReactorClock()
+        self.presence = Presence(self.reactor)
+        self.swept: list[str] = []
+        self.patch(presenceModule, "_LOOK_SECONDS", 0.0)  # or the first use would only be looked at later
+
+    def test_leaves(self) -> None:
+        """One reader of ours is there as long as anybody uses SMC, and no longer."""
+        one, other = self.presence.hold(), self.presence.hold()
+        self.assertEqual(len(self.reactor.getReaders()), 1)
+        one.release()
+        one.release()
+        self.assertEqual(len(self.reactor.getReaders()), 1)
+        other.release()
+        self.assertEqual(self.reactor.getReaders(), [])
+        self.assertTrue(self.presence.isIdle)
+
+    def test_rests(self) -> None:
+        """Sleepers rest when the last use has ended, and wake with the next."""
+        sleeper = Rester()
+        self.presence.add(sleeper)
+        self.presence.hold().release()
+        self.assertEqual((sleeper.woken, sleeper.rested), (1, 1))
+        self.presence.hold()
+        self.assertEqual((sleeper.woken, sleeper.rested), (2, 1))
+
+    def test_otherReaders(self) -> None:
+        """A connection that is read no more, as its peer has closed, is no sign of a sweep."""
+        connection = object()
+        self.reactor.addReader(connection)
+        self.presence.hold(lambda: self.swept.append("one"))
+        self.reactor.removeReader(connection)
+        self.presence.hold()
+        self.assertEqual(self.swept, [])
+
+    def test_swept(self) -> None:
+        """Who has everything removed ends all uses that there were, which the next one finds out."""
+        self.presence.hold(lambda: self.swept.append("one"))
+        self.presence.hold(lambda: self.swept.append("other"))
+        self.reactor.removeAll()
+        self.presence.hold(lambda: self.swept.append("new"))
+        self.assertEqual(self.swept, ["one", "other"])
+        self.assertEqual(len(self.reactor.getReaders()), 1)
+
+    def test_ending(self) -> None:
+        """A reactor that ends removes everything itself: connections hear of it from there."""
+        self.presence.hold(lambda: self.swept.append("one"))
+        self.presence.isEnding = True
+        for reader in self.reactor.removeAll():
+            reader.connectionLost(Failure(ConnectionLost()))
+        self.presence.hold()
+        self.assertEqual(self.swept, [])
+
+    def test_noDescriptor(self) -> None:
+        """Where there are no descriptors left, SMC does without, and the log says so once."""
+        with mock.patch.object(os, "eventfd", side_effect=OSError(24, "Too many open files")):
+            self.presence.hold(lambda: self.swept.append("one"))
+        self.presence.hold()
+        self.assertEqual((self.swept, len(self.reactor.getReaders())), ([], 1))
+
+    def test_oneForEachReactor(self) -> None:
+        """A reactor has one presence."""
+        self.assertIs(presenceOn(self.reactor), presenceOn(self.reactor))
+        self.assertIsNot(presenceOn(self.reactor), presenceOn(MemoryReactorClock()))
