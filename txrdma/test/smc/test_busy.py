@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from twisted.internet.error import ConnectionLost
 
-from txrdma.smc.groups import linkGroups
-from txrdma.smc.llc import decode, TestLink
+from txrdma.smc.groups import linkGroups, timingOn
+from txrdma.smc.llc import Body, TestLink
 from txrdma.test.smc.races import Listener, RaceTestCase
 from txrdma.testing.conversations import DEVICE
 
@@ -47,20 +47,11 @@ class BusyTests(RaceTestCase):
         self.busy(600)
 
     def test_hoursOfSilence(self) -> None:
-        """Where nobody writes, two hours are nothing to it: TEST LINK is asked again and again."""
+        """Where nobody writes, more than two hours are nothing to it: TCP's keepalive would wait as long."""
         here, there = self.pair()
-        [link] = linkGroups(self.client, DEVICE).links()
-        asked = []
-        real = link._send
-
-        def send(raw: bytes) -> None:
-            asked.append(isinstance(decode(raw).body, TestLink))
-            real(raw)
-
-        self.patch(link, "_send", send)
         self.server.sleep()
-        self.wait(600)
-        self.assertGreater(sum(asked), 3)
+        timing = timingOn(True)
+        self.wait(timing.silence - timing.testInterval)
         self.server.wake()
         self.wait(10)
         here.transport.write(b"awake?")
@@ -68,12 +59,30 @@ class BusyTests(RaceTestCase):
         self.assertEqual((here.reason, there.reason), (None, None))
 
     def test_vanished(self) -> None:
-        """A host that is gone without a word is given up in the end, after several questions."""
+        """A host that is gone without a word is given up when TCP's keepalive would, and was asked before."""
         here, _ = self.pair()
+        [link] = linkGroups(self.client, DEVICE).links()
+        asked = []
+        real = link.core._core.ask
+
+        def ask(body: Body, flags: int = 0) -> None:
+            asked.append(type(body))
+            real(body, flags)
+
+        self.patch(link.core._core, "ask", ask)
         self.server.die(silently=True)
         begun = self.client.seconds()
-        self.wait(600)
-        self.assertIsNone(here.reason)
+        self.until(lambda: here.reason, timingOn(True).silence + 1000)
+        self.assertEqual(here.reason, ConnectionLost)
+        self.assertGreaterEqual(self.client.seconds() - begun, timingOn(True).silence)
+        self.assertGreaterEqual(asked.count(TestLink), 5)
+
+    def test_vanishedWithWords(self) -> None:
+        """Where something was to be said to it, it is given up when TCP would: in some 15 minutes."""
+        here, _ = self.pair()
+        self.server.die(silently=True)
+        here.transport.write(b"hello")
+        begun = self.client.seconds()
         self.until(lambda: here.reason, 9000)
         self.assertEqual(here.reason, ConnectionLost)
-        self.assertGreater(self.client.seconds() - begun, 900)
+        self.assertApproximates(self.client.seconds() - begun, 1000, 200)
