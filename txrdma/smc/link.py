@@ -510,7 +510,7 @@ class Link:
         alive = sum(not stream.disconnected for stream in streams)
         if alive:
             _seldom.info(
-                (self.key.witness, text),
+                self.key.witness,
                 "{count} SMC-R connections with {peer} by {device} end: {reason}",
                 count=alive,
                 peer=describe(cast(Any, streams[0]).getPeer()),

@@ -46,7 +46,7 @@ from txrdma.soft._rendezvous import (
 from txrdma.soft._route import Owner, Route
 from txrdma.soft.capture import RecordedLane, Recorder
 from txrdma.soft.joints import Joint, LocalOwner, SharingReactor
-from txrdma.soft.unixpackets import PacketSocket, packetSocket
+from txrdma.soft.unixpackets import NO_DESCRIPTORS, PacketSocket, packetSocket
 from txrdma.unixsockets import LocalListener, peerOf, Reactor
 
 if TYPE_CHECKING:
@@ -121,10 +121,15 @@ class _Peer:
             raise ValueError("too many invitations")
         joint = self.joints.get(told.destination)
         if joint is not None and (joint.destination != told.source or joint.joined):
-            refusal = Note(kind=MessageKind.LEAVE, source=told.destination, destination=told.source)
-            self.send(refusal.encode())
+            self.refuse(told)
             return
-        box = mapBox(descriptors[0])
+        try:
+            box = mapBox(descriptors[0])
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTORS:
+                raise
+            self.refuse(told)
+            return
         doorbells = descriptors[1:]
         del descriptors[1:]
         if joint is None:
@@ -136,6 +141,11 @@ class _Peer:
         else:
             joint.join(box, doorbells, told.notes)
             joint.lane.poll()  # the peer may have written, and rung for it, before we could see its box
+
+    def refuse(self, told: Join) -> None:
+        """Its queue pair does not meet ours."""
+        refusal = Note(kind=MessageKind.LEAVE, source=told.destination, destination=told.source)
+        self.send(refusal.encode())
 
     def left(self, told: Note) -> None:
         invitation = self._invitations.pop((told.source, told.destination), None)
@@ -238,6 +248,23 @@ class _Link:
                 error=error,
             )
             self.socket.close(str(error))
+
+    def starved(self, message: bytes) -> None:
+        """Its descriptors are lost: a region is asked for again, an invitation comes to nothing."""
+        try:
+            told, _ = decode(message)
+        except WireError as error:
+            self.socket.close(str(error))
+            return
+        peer = self.peer
+        if peer is None or not self._greeted:
+            self.socket.close("it does not say who it is")
+        elif isinstance(told, Join):
+            peer.refuse(told)
+        elif isinstance(told, Region):
+            joint = peer.joint(told.source, told.destination)
+            if joint is not None:
+                joint.starved(told.rkey)
 
     def _dispatch(self, message: bytes, descriptors: list[int]) -> None:
         told, content = decode(message)
@@ -408,7 +435,11 @@ class SharedMemoryPort:
             sock.close()
             return None
         peer = self.peer(name)
-        peer.links.append(self._link(sock, peer))
+        link = self._link(sock, peer)
+        if link.socket.fileno() < 0:  # it has died this very moment
+            self.unlink(link)
+            return None
+        peer.links.append(link)
         return peer
 
     def _link(self, sock: socket.socket, peer: _Peer | None) -> _Link:

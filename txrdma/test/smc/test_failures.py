@@ -9,11 +9,16 @@ from typing import Any
 
 from twisted.internet.defer import gatherResults
 from twisted.internet.error import ConnectionLost
+from twisted.logger import formatEvent, globalLogPublisher
 
+from txrdma.iba.verbs import AsyncEventKind
+from txrdma.smc import link as linkModule
+from txrdma.smc import stream as streamModule
 from txrdma.smc._linkgroup import Role
 from txrdma.smc.attachment import WINDOW
 from txrdma.smc.groups import linkGroups
 from txrdma.smc.link import Link
+from txrdma.smc.llc import DeleteReason
 from txrdma.smc.stream import Stream
 from txrdma.soft._lane import Lane
 from txrdma.soft._requester import Requester
@@ -331,3 +336,58 @@ class SharedMemoryTests(EndsTestCase):
         peer.lost("for the test")
         await gatherResults([one.lost, other.lost])
         self.assertEqual(len(self.flushLoggedErrors(Broken)), 2)
+
+
+class WordsTests(RaceTestCase):
+    """What is said at the end: to the peer, and in the log."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.said: list[str] = []
+        self.addCleanup(globalLogPublisher.removeObserver, self.observe)
+        globalLogPublisher.addObserver(self.observe)
+        for module in (linkModule, streamModule):
+            self.patch(module._seldom, "_entries", {})
+
+    def observe(self, event: Any) -> None:
+        self.said.append(formatEvent(event))
+
+    def pair(self) -> tuple[Listener, Listener]:
+        here, there, _ = self.connect()
+        self.until(lambda: here.mode and there.mode)
+        return here, there
+
+    def test_deleteLink(self) -> None:
+        """A process that ends in order says so by DELETE LINK, and its peer is told of an orderly end."""
+        here, there = self.pair()
+        here.transport.write(b"last words")
+        [link] = linkGroups(self.server, DEVICE).links()
+        self.client.stop()
+        self.until(lambda: link.isOver)
+        self.assertIs(link.core._core.ending[0], DeleteReason.PROGRAM_ENDING)
+        self.assertEqual((there.heard, there.hasEnded), (b"last words", True))
+
+    def test_linkFails(self) -> None:
+        """The log tells who runs the program which connections have ended, and why."""
+        for _ in range(3):
+            here, there = self.pair()
+        [link] = linkGroups(self.client, DEVICE).links()
+        link._queuePair.failed(AsyncEventKind.QP_FATAL)  # type: ignore[attr-defined]  # the software device's
+        self.until(lambda: here.reason)
+        name = linkGroups(self.client, DEVICE).device.name
+        [told] = [each for each in self.said if "SMC-R connections" in each]
+        self.assertTrue(told.startswith(f"3 SMC-R connections with 198.51.100.2:80 by {name} end: "), told)
+
+    def test_flood(self) -> None:
+        """A peer that breaks the rules again and again makes one entry a minute, whatever it breaks."""
+        for number in range(20):
+            here, there = self.pair()
+            if number % 2:
+                there.transport.violated(f"offence {number}")
+            else:
+                there.transport.link.core.received(b"\0" * 44, 0.0)
+                there.transport.link._turnCore()
+            self.until(lambda end=there: end.reason)  # type: ignore[misc]
+            self.wait(0.1)
+        told = [each for each in self.said if "rules" in each or "SMC-R connections" in each]
+        self.assertLess(len(told), 6, told)
