@@ -99,7 +99,7 @@ class _Peer:
         joints = list(self.joints.values())
         if joints:
             _log.debug(
-                "a process of this host shares memory with us no more ({reason}); {count} queue pairs did so",
+                "memory is shared no more with a process of this host, by {count} queue pairs: {reason}",
                 count=len(joints),
                 reason=reason,
             )

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma import unixsockets
 from txrdma.error import WireError
 from txrdma.iba.types import GID, QPN, RKey
 from txrdma.iba.verbs import Access as VerbsAccess
@@ -158,15 +159,14 @@ class DescriptorTests(NeighbourCase):
     def test_dying(self) -> None:
         """A process that dies while it is being reached is not there, and the next one of that name is."""
         device, other = self.open(), self.open()
-        real = sharedmemory.peerOf
-        port = other.ports[0].routes[0]
+        port: Any = other.ports[0].routes[0]
 
         def peerOf(sock: socket.socket) -> Credentials:
             port._listener.close()
-            return real(sock)
+            return unixsockets.peerOf(sock)
 
         self.patch(sharedmemory, "peerOf", peerOf)
-        here = device.ports[0].routes[0]
+        here: Any = device.ports[0].routes[0]
         name = (other.ports[0].address, other.ports[0].udpPort)
         self.assertIsNone(here._reach(name))
         self.assertEqual((here._peers, here._links), ({}, {}))

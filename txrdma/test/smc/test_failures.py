@@ -5,11 +5,11 @@ What raises where a link works ends that link and its connections, with an error
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from twisted.internet.defer import gatherResults
 from twisted.internet.error import ConnectionLost
-from twisted.logger import formatEvent, globalLogPublisher
+from twisted.logger import formatEvent, globalLogPublisher, ILogObserver
 
 from txrdma.iba.verbs import AsyncEventKind
 from txrdma.smc import link as linkModule
@@ -344,8 +344,9 @@ class WordsTests(RaceTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.said: list[str] = []
-        self.addCleanup(globalLogPublisher.removeObserver, self.observe)
-        globalLogPublisher.addObserver(self.observe)
+        observer = cast(ILogObserver, self.observe)
+        self.addCleanup(globalLogPublisher.removeObserver, observer)
+        globalLogPublisher.addObserver(observer)
         for module in (linkModule, streamModule):
             self.patch(module._seldom, "_entries", {})
 

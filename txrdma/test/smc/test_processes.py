@@ -227,7 +227,17 @@ class TwoProcessesTests(EndsTestCase):
             for path in paths:
                 text = path.read_text()
                 self.assertIn("SMC-R by soft", text)
-                for sign in ("Traceback", "rror", "non-clean", "ost", "gone", "<Soft", "<Link", "GID table"):
+                for sign in (
+                    "Traceback",
+                    "rror",
+                    "non-clean",
+                    "lost",
+                    "Lost",
+                    "gone",
+                    "<Soft",
+                    "<Link",
+                    "GID table",
+                ):
                     self.assertNotIn(sign, text)
 
     async def test_stopped(self) -> None:
