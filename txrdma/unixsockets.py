@@ -122,7 +122,13 @@ class LocalListener:
             sock.setblocking(False)
             pid, user = peerOf(sock)
             if self._welcome(user):
-                self._accepted(sock)
+                try:
+                    self._accepted(sock)
+                except Exception:
+                    sock.close()
+                    _log.failure(
+                        "An error cost a process its connection that wants {purpose}", purpose=self._purpose
+                    )
             else:
                 sock.close()
                 _seldom.warn(

@@ -168,7 +168,9 @@ class EndPortWatcher:
             self._unwatch = self._network.watch(self._reactor, self.look)
         except DeviceUnavailable as error:
             _log.info(
-                "RDMA ports are looked at each {interval} s: {error}", interval=self._interval, error=error
+                "changes of RDMA ports are looked for every {interval} s; the system does not tell: {error}",
+                interval=self._interval,
+                error=error,
             )
         self._schedule((self._interval,))
 
@@ -213,7 +215,7 @@ class EndPortWatcher:
             try:
                 self._listener(changes)
             except Exception:
-                _log.failure("a listener for changes of RDMA ports failed")
+                _log.failure("An error where changes of RDMA ports were heard")
 
 
 def follow(

@@ -207,7 +207,7 @@ class HostNetwork:
                 try:
                     listener()
                 except Exception:
-                    _log.failure("a listener for changes of the network failed")
+                    _log.failure("An error where changes of the network were heard")
 
     def _dump(self, kind: int) -> list[Message]:
         """The whole answer to a question, from between two changes."""

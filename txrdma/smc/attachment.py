@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError, Refused
@@ -27,6 +28,8 @@ from txrdma.iba.verbs import (
 from txrdma.interfaces import IVerbsDevice
 from txrdma.smc.clc import Accept, Confirm, Diagnosis
 from txrdma.verbs.completions import CompletionReader
+
+_log = Logger()
 
 WINDOW: Final = 40
 """Messages that the peer may not have received yet: it has 48 receives."""
@@ -135,9 +138,11 @@ class Attachment:
         """Destroy all of it, children first; memory of the domain was closed before."""
         self.reader.stop()
         self.sendReader.stop()
-        self.queuePair.close()
-        for queue in (self._queue, self.sendQueue):
-            queue.close()
-        for channel in (self._channel, self._sendChannel):
-            channel.close()
-        self.domain.close()
+        queues, channels = (self._queue, self.sendQueue), (self._channel, self._sendChannel)
+        for each in (self.queuePair, *queues, *channels, self.domain):
+            try:
+                each.close()
+            except Exception:
+                _log.failure(
+                    "An RDMA device could not close what a link of SMC-R had of it ({each!r})", each=each
+                )

@@ -14,6 +14,7 @@ import os
 import secrets
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, TYPE_CHECKING
@@ -61,16 +62,24 @@ _KEEPALIVE: Final = Path("/proc/sys/net/ipv4")
 _open: dict[tuple[object, str], LinkGroups] = {}
 
 
-@lru_cache(1)
-def keepaliveSeconds() -> float:
-    """After how long a silence TCP's keepalive gives a peer up on this host (tcp(7))."""
+@lru_cache(2)
+def timingOn(acknowledgesByProgram: bool) -> Timing:
+    """
+    How long to wait for peers: a silent one is given up when TCP's keepalive would do so here (tcp(7)).
+
+    @param acknowledgesByProgram: a busy program acknowledges nothing, not even a TEST LINK: it is asked when
+        TCP would ask, since a queue pair has less patience than that. Adapters are asked earlier.
+    """
     try:
         idle, interval, probes = (
             int((_KEEPALIVE / f"tcp_keepalive_{name}").read_text()) for name in ("time", "intvl", "probes")
         )
     except (OSError, ValueError):
-        return Timing().silence
-    return float(idle + interval * probes)
+        idle, interval, probes = 7200, 75, 9  # Linux's own
+    timing = Timing(silence=float(idle + interval * probes))
+    if acknowledgesByProgram:
+        timing = replace(timing, testIdle=float(idle), testInterval=float(interval))
+    return timing
 
 
 @lru_cache(1)
@@ -119,7 +128,6 @@ class LinkGroups:
         """
         self.reactor = reactor
         self.presence = presenceOn(reactor)
-        self.timing = Timing(silence=keepaliveSeconds())
         self.isStopping = False
         self._key = (reactor, description)
         self._links: dict[GroupKey, list[Link]] = {}
@@ -130,6 +138,7 @@ class LinkGroups:
         if device is None:
             device = sharedDevice(reactor, description)
         self.device = device
+        self.timing = timingOn(device.attributes.acknowledgesByProgram)
         port = device.portAttributes(1)
         if port.mac is None:
             device.close()

@@ -9,7 +9,8 @@ completions, or once for a turn of the reactor.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast, Final, TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, TimeoutError
@@ -22,6 +23,7 @@ from txrdma.error import RDMAError, Refused
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Completion, QPState, ReceiveRequest
 from txrdma.interfaces import IPlacing, IQueuePair
+from txrdma.logs import Seldom
 from txrdma.smc._closing import LINGER_TIMEOUT
 from txrdma.smc._linkgroup import (
     GroupEnded,
@@ -39,13 +41,15 @@ from txrdma.smc.attachment import Attachment
 from txrdma.smc.cdc import CDC_LENGTH, CDC_TYPE, unpackFrom
 from txrdma.smc.clc import Accept, Confirm, Diagnosis, sizeCode
 from txrdma.smc.memory import BufferPool, Element, MAX_BUFFERS
-from txrdma.smc.turn import Turn
+from txrdma.smc.status import describe
+from txrdma.smc.turn import said, Turn
 
 if TYPE_CHECKING:
     from txrdma.smc.groups import LinkGroups
     from txrdma.smc.stream import Stream
 
 _log = Logger()
+_seldom = Seldom(_log)
 
 _REPOST: Final = 16
 """Receives are posted again in batches: no fewer than 48 are there for the peer, as Linux has it."""
@@ -304,7 +308,7 @@ class Link:
         byOffset = self._byOffset
         for offset, status, _opcode, _qpn, length, _immediate, *_ in batch:
             if status:
-                self.broken(status.name)
+                self.broken(said(status))
                 break
             used.append(byOffset[offset])
             message = unpackFrom(receives, offset)
@@ -332,9 +336,9 @@ class Link:
 
     def failed(self, failure: Failure) -> None:
         """Something of ours, or of the device's, has raised, and is logged: connections end with an error."""
-        if not self.isOver and not self.isStopping:
+        if not self.isOver:
             self._isBreaking = True
-            self.core.linkDown(self._reactor.seconds(), f"an error: {failure.getErrorMessage()}")
+            self.core.fail(f"an error here: {failure.getErrorMessage()}")
             self._turnCore()
 
     def asyncEvent(self, queuePair: IQueuePair, text: str) -> None:
@@ -385,8 +389,10 @@ class Link:
         buffer[:] = raw
         try:
             self._queuePair.postSend([request])
-        except RDMAError as error:
-            _log.warn("{link!r} can't send: {error}", link=self, error=error)
+        except Exception as error:
+            if not isinstance(error, RDMAError):
+                _log.failure("A link of SMC-R ends by an error while it sent ({link!r})", link=self)
+            self.core.linkDown(self._reactor.seconds(), f"the device refused a message: {error}")
 
     # Time
 
@@ -403,6 +409,17 @@ class Link:
 
     def _expired(self) -> None:
         self._timer = None
+        try:
+            self._pass()
+        except Exception:
+            failure = Failure()
+            _log.failure(
+                "A link of SMC-R ends by an error while it looked at the time ({link!r})", failure, link=self
+            )
+            self.failed(failure)
+
+    def _pass(self) -> None:
+        """Time has passed: do what is due."""
         self.look()
         now = self._reactor.seconds()
         if self._wasHeard:
@@ -474,10 +491,13 @@ class Link:
         self.isOver = True
         turn = self.turn
         wasBusy, turn.isBusy = turn.isBusy, True
-        with self.groups.forgetting(self):
-            self._tellEnd(text, diagnosis, mayVanish)
-            self._release()
-        turn.isBusy = wasBusy
+        try:
+            with self.groups.forgetting(self):
+                with self._enduring("told of that"):
+                    self._tellEnd(text, diagnosis, mayVanish)
+                self._release()
+        finally:
+            turn.isBusy = wasBusy
         if self.isStopping:
             turn.finish()
         self.turned()
@@ -489,18 +509,36 @@ class Link:
         streams = self.streams()
         alive = sum(not stream.disconnected for stream in streams)
         if alive:
-            _log.info("{link!r} ends with {count} connections: {text}", link=self, count=alive, text=text)
+            _seldom.info(
+                self.key.witness,
+                "{count} SMC-R connections with {peer} by {device} end: {reason}",
+                count=alive,
+                peer=describe(cast(Any, streams[0]).getPeer()),
+                device=self.device,
+                reason=text,
+            )
         self._answer(Refused(text, diagnosis))
         self._pool.refuseAll(Refused(text, diagnosis))
         for stream in streams:
-            stream.linkLost(mayVanish and self.turn.placing is not None, arrived)
-            if stream.connected:
-                self.groups.orphaned(stream)
+            with self._enduring("told a connection of that"):
+                stream.linkLost(mayVanish and self.turn.placing is not None, arrived)
+                if stream.connected:
+                    self.groups.orphaned(stream)
 
     def _release(self) -> None:
         """Let go of everything, children first."""
         self._cancelTimer()
         self._lingering.clear()
-        self.turn.end()
-        self._pool.close()  # rings that are not read up stay as long as somebody holds them
+        with self._enduring("ended its turns"):
+            self.turn.end()
+        with self._enduring("closed its buffers"):
+            self._pool.close()  # rings that are not read up stay as long as somebody holds them
         self._attachment.close()
+
+    @contextmanager
+    def _enduring(self, what: str) -> Iterator[None]:
+        """Log what raises at the end of the link; the rest is done all the same."""
+        try:
+            yield
+        except Exception:
+            _log.failure("A link of SMC-R is over; an error while it {what} ({link!r})", what=what, link=self)

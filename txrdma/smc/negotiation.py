@@ -209,7 +209,7 @@ class Negotiation(Protocol):
                 text = failure.getErrorMessage()
                 _seldom.warn(text, "a connection can't be SMC-R: {error}", error=text)
             else:
-                _log.failure("while a connection was made", failure)
+                _log.failure("An error, by which a connection can't be SMC-R", failure)
         self._decline(diagnosis)
 
     def _decline(self, diagnosis: Diagnosis) -> None:

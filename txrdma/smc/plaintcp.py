@@ -58,13 +58,16 @@ class _Leftover:
         reactor = cast(_Reactor, transport.reactor)
         if transport.__dict__.get("doRead") != self._doRead or not transport.connected:
             return
-        if transport not in reactor.getReaders():
-            return
+        if transport in reactor.getReaders():
+            callWithContext({"system": transport.logstr}, self._read)
+
+    def _read(self) -> None:
+        """Do what the reactor does, which calls the protocol by its name in the log."""
         try:
-            transport.doRead()
+            self._transport.doRead()
         except BaseException:
-            _log.failure("the first bytes")
-            transport.connectionLost(Failure())
+            _log.failure("Unhandled Error")  # as the reactor says it
+            self._transport.connectionLost(Failure())
 
     def _doRead(self) -> Exception | None:
         transport = self._transport

@@ -100,7 +100,11 @@ class Announced:
         user = self.client.user
         if user == 0 or (client and own and user == socketUser(client, own)):
             return True
-        _seldom.warn(user, "user {user} announced a connection of somebody else", user=user)
+        _seldom.warn(
+            (user, "not its own"),
+            "user {user} says that a connection is its own, and it is another's: plain TCP for that one",
+            user=user,
+        )
         return False
 
     def accepted(self) -> None:
@@ -148,8 +152,8 @@ class _ListenerProtocol(LineOnlyReceiver, TimeoutMixin):
             place = Place.of(host, int(port))
         except ValueError:
             _seldom.warn(
-                client.user,
-                "process {pid} of user {user} says {line!r} where it should announce a connection",
+                (client.user, "nonsense"),
+                "process {pid} of user {user} says {line!r} where it should announce an SMC connection",
                 pid=client.pid,
                 user=client.user,
                 line=line,
@@ -216,8 +220,8 @@ class Announcements(Factory):
             )
         except OSError as error:
             _log.warn(
-                "processes of this host will connect to {place} by plain TCP, since another one answers"
-                " in its place: {error}",
+                "processes of this host will connect to {place} by plain TCP, since another process answers"
+                " there to those that ask for SMC: {error}",
                 place=place,
                 error=error,
             )
@@ -229,7 +233,11 @@ class Announcements(Factory):
                     sock.fileno(), socket.AF_UNIX, cast("ServerFactory[Any]", self)
                 )
             except OSError as error:  # no more descriptors; the client hears that it is closed
-                _seldom.warn(error.errno, "can't hear an announcement: {error}", error=error)
+                _seldom.warn(
+                    error.errno,
+                    "a connection from this host will be plain TCP instead of SMC-R: {error}",
+                    error=error,
+                )
 
     def expect(self, client: Place, announced: Announced) -> bool:
         """
@@ -405,7 +413,7 @@ def findListener(target: Place) -> socket.socket | None:
             return connection
         _seldom.warn(
             (user, target),
-            "user {user} answers for {target}, but is not the only one who listens there: plain TCP",
+            "user {user} says that {target} is its own and speaks SMC, but others listen there: plain TCP",
             user=user,
             target=target,
         )

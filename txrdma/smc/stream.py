@@ -26,14 +26,16 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.log import ILogContext
 
-from txrdma.error import WireError
+from txrdma.error import Refused, WireError
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Operation, SendRequest
+from txrdma.logs import Seldom
 from txrdma.smc import status
 from txrdma.smc._closing import Closing, Ended, Ending, ReadEnded, Released, Send
 from txrdma.smc._linkgroup import Role
 from txrdma.smc._ring import DATA, Ring, SPACE, UPDATE
 from txrdma.smc.cdc import StateFlags
+from txrdma.smc.clc import Diagnosis
 from txrdma.smc.companion import Companion
 from txrdma.smc.memory import Element
 from txrdma.smc.plaintcp import prefixFor
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     Address = IPv4Address | IPv6Address
 
 _log = Logger()
+_seldom = Seldom(_log)
 
 DELIVERY: Final = 256 * 1024
 """The most bytes for one C{dataReceived}."""
@@ -135,8 +138,10 @@ class Stream:
         """
         The peer's end is known.
 
-        @raise Refused: it names a buffer that we never heard of.
+        @raise Refused: it names a buffer that we never heard of, or the link has ended meanwhile.
         """
+        if self._element is None:
+            raise Refused("the link has ended meanwhile", Diagnosis.NOACTLINK)
         self._address = self.link.target(answer)
         self._rkey = answer.rkey
         self.ring = Ring(self._view.nbytes, answer.size, answer.token)
@@ -292,7 +297,13 @@ class Stream:
 
     def violated(self, what: str) -> None:
         """The peer does what it must not: this connection ends, the others of the link go on."""
-        _log.warn("{transport!r} ends: {what}", transport=self, what=what)
+        peer = status.describe(self._peer)
+        _seldom.warn(
+            (getattr(self._peer, "host", peer), self.role),
+            "an SMC-R connection with {peer} ends, as the peer breaks the rules: {what}",
+            peer=peer,
+            what=what,
+        )
         self._failure = self._failure or Failure(ConnectionLost(what))
         self._closing.fail()
         self._happened()
@@ -347,12 +358,14 @@ class Stream:
         """
         self._isWhole = not self.backlog and self._written <= arrived
         companion = self._companion
-        if companion is not None:
+        if self.disconnecting and not mayVanish:
+            pass  # the application has closed, and whether the peer has all of it nobody will say
+        elif companion is not None:
             companion.linkLost(mayVanish)
         elif mayVanish and self._early is not None:
             self.wasLost = True  # the peer was quicker than the handshake, which goes on by TCP
             return
-        if companion is None or self.hasHeardEnd:
+        if companion is None or self.hasHeardEnd or (self.disconnecting and not mayVanish):
             self._closing.groupDied(self._unread)
             self._conclude()
 
@@ -554,7 +567,7 @@ class Stream:
 
     def _blame(self, where: str) -> None:
         """The application has raised: its connection ends, for its peer in order, as with TCP."""
-        _log.failure("in {where}", where=where)
+        _log.failure("Unhandled error in {where}", where=where)
         self._failure = Failure()
         self._giveUp(self.fail)
 

@@ -288,12 +288,12 @@ class SMCTransport(Stream):
             if producer is not None:
                 producer.stopProducing()
         except BaseException:
-            _log.failure("in stopProducing")
+            _log.failure("Unhandled error in stopProducing")
         try:
             if protocol is not None:
                 protocol.connectionLost(failure)
         except BaseException:
-            _log.failure("in connectionLost")
+            _log.failure("Unhandled error in connectionLost")
         finally:
             contexts.pop()
         use, self._use = self._use, None

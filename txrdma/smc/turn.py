@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
-from txrdma.iba.verbs import Completion, SendRequest
+from txrdma.iba.verbs import Completion, SendRequest, Status
 from txrdma.interfaces import IPlacing
 from txrdma.smc.attachment import Attachment, WINDOW
 from txrdma.smc.posting import Poster
@@ -26,6 +26,20 @@ _log = Logger()
 
 _ROUNDS: Final = 8
 """How often producers may write before the others on the reactor get their turn."""
+
+
+_MEANINGS: Final = {
+    Status.RETRY_EXC_ERR: "the peer has not answered for too long, or is gone",
+    Status.RNR_RETRY_EXC_ERR: "the peer takes no messages",
+    Status.REM_ACCESS_ERR: "the peer does not let us write where it said that we may",
+    Status.REM_INV_REQ_ERR: "the peer does not understand what we send",
+    Status.WR_FLUSH_ERR: "the peer is gone, or the device has failed",
+}
+
+
+def said(status: Status) -> str:
+    """What a failed completion means for who reads the log."""
+    return f"{_MEANINGS.get(status, 'the device reports an error')} ({status.name})"
 
 
 class Flushable(Protocol):
@@ -129,11 +143,20 @@ class Turn:
             self.run()
         except Exception:
             failure = Failure()
-            _log.failure("while {link!r} had its turn", failure, link=self._owner)
-            self._owner.failed(failure)
+            self._failed(failure)
+            if self._soon or self.dirty:
+                self.schedule()  # who waits for a link that is over is told in spite of that
         finally:
             self.isBusy = wasBusy
         self._owner.turned()
+
+    def _failed(self, failure: Failure) -> None:
+        _log.failure(
+            "A link of SMC-R ends by an error while it sent for its connections ({link!r})",
+            failure,
+            link=self._owner,
+        )
+        self._owner.failed(failure)
 
     def settle(self) -> None:
         """Flush what there is, inside a turn."""
@@ -146,9 +169,7 @@ class Turn:
         """Post what there is, and see what comes of it, some rounds long."""
         for _ in range(_ROUNDS):
             if self._soon:
-                soon, self._soon = self._soon, []
-                for call in soon:
-                    call()
+                self._callSoon()
             if self.dirty:
                 self._flush()
             if not self._soon and (not self.dirty or self._isFull):
@@ -160,6 +181,18 @@ class Turn:
         owner = self._owner
         if self._soon or (self.dirty and (owner.isActive or owner.isOver) and not self._isFull):
             self.schedule()
+
+    def _callSoon(self) -> None:
+        """Call what waits; when one raises, the others still wait."""
+        soon, self._soon = self._soon, []
+        count = 0
+        try:
+            for call in soon:
+                count += 1
+                call()
+        except BaseException:
+            self._soon[:0] = soon[count:]
+            raise
 
     def rest(self) -> None:
         """Leave the reactor; C{wake} comes back."""
@@ -213,9 +246,15 @@ class Turn:
                     return
             self.dirty = dirty[room:]
             dirty = dirty[:room]
-            for stream in dirty:
-                stream.isDirty = False
-                stream.fill(requests)
+            count = 0
+            try:
+                for stream in dirty:
+                    count += 1
+                    stream.isDirty = False
+                    stream.fill(requests)
+            except BaseException:
+                self.dirty[:0] = dirty[count:]  # nobody is forgotten
+                raise
             if requests:
                 self._post(requests)
             for stream in dirty:
@@ -233,13 +272,13 @@ class Turn:
             try:
                 self._queuePair.postSend(requests)
             except RDMAError as error:
-                self._owner.broken(f"posting failed: {error}")
+                self._owner.broken(f"the device refused what was to be sent: {error}")
 
     def _makeRoom(self, room: int) -> int:
         """See which messages have arrived; if these are too few, be told of the next."""
         if not self._owner.isActive:
             return 0
-        self.completed(self._sendQueue.poll(WINDOW))
+        self._look()
         room = WINDOW - self.poster.sent + self._acknowledged
         if room <= 0:
             self._waitForSends()
@@ -258,11 +297,18 @@ class Turn:
 
     # What has arrived
 
+    def _look(self) -> None:
+        """See which messages have arrived."""
+        try:
+            self.completed(self._sendQueue.poll(WINDOW))
+        except Exception:
+            self._failed(Failure())
+
     def completed(self, batch: Sequence[Completion]) -> None:
         """These messages have arrived, and all before them."""
         for completion in batch:
             if completion.status:
-                self._owner.broken(completion.status.name)
+                self._owner.broken(said(completion.status))
                 return
             self._acknowledged = completion.identifier
         if batch:
@@ -292,19 +338,23 @@ class Turn:
         if self.placing is not None and self.placing.isPlaced():
             return True
         if number > self._acknowledged and not self._owner.isOver:
-            self.completed(self._sendQueue.poll(WINDOW))
+            self._look()
         return number <= self._acknowledged
 
     def hasten(self) -> None:
         """The process ends: hear from now on how far each message has come."""
-        if self.placing is None:
+        if self.placing is None and not self._owner.isOver:
             self.isHasty = True
             self._sendReader.start()
 
     def arrived(self) -> int:
         """The number of the last message that the peer has looked at, when the queue pair has failed."""
         arrived = self.poster.sent
-        for completion in self._sendQueue.poll(arrived + 1):
+        try:
+            batch = self._sendQueue.poll(arrived + 1)
+        except Exception:
+            return self._acknowledged  # the queue has failed, which its reader tells: this is for sure
+        for completion in batch:
             if completion.status and completion.identifier:
                 arrived = min(arrived, completion.identifier - 1)
         return arrived

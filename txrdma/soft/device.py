@@ -274,7 +274,12 @@ class SoftDevice:
                 continue  # memory has no other path
             route = port.connect(queuePair)
             if route is not None:
-                _log.debug("{queuePair!r} takes {route}", queuePair=queuePair, route=route.name)
+                _log.debug(
+                    "queue pair {number:#x} of {device} is connected by {route}",
+                    number=queuePair.number,
+                    device=self.name,
+                    route=route.name,
+                )
                 return route
         if attributes.alternateAddress is not None:
             raise InvalidRequest(f"no route of {self!r} has an alternate path: that is RoCE v2's")
@@ -364,7 +369,9 @@ class SoftDevice:
                     try:
                         listener(event)
                     except Exception:
-                        _log.failure("while {listener!r} heard {event}", listener=listener, event=event)
+                        _log.failure(
+                            "An error where {listener!r} heard that {event}", listener=listener, event=event
+                        )
 
     def _checkOpen(self) -> None:
         if self._closed:

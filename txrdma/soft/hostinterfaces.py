@@ -60,7 +60,7 @@ class HostInterfaces:
                 network.interfaces()  # it may be forbidden
                 self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
             except (DeviceUnavailable, OSError) as error:
-                _log.debug("{error}", error=error)
+                _log.debug("nothing is known of this host's network interfaces: {error}", error=error)
             else:
                 self._network = network
                 undo.pop_all()

@@ -12,10 +12,12 @@ import sys
 from typing import Final, Protocol, TYPE_CHECKING
 
 from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTime
+from twisted.logger import Logger
 
 from txrdma.error import ResourceExhausted
 from txrdma.iba.types import QPN, RKey
 from txrdma.iba.verbs import AsyncEventKind, Operation, SendRequest
+from txrdma.logs import Seldom
 from txrdma.soft._box import RemoteRegion, Surroundings
 from txrdma.soft._lane import Lane
 from txrdma.soft._rendezvous import (
@@ -33,9 +35,16 @@ from txrdma.soft._rendezvous import (
 )
 from txrdma.soft._route import Owner
 from txrdma.soft._writer import part, spread
+from txrdma.soft.unixpackets import NO_DESCRIPTORS
 
 if TYPE_CHECKING:
     from txrdma.soft.completion import SoftCompletionQueue
+
+_log = Logger()
+_seldom = Seldom(_log)
+
+_AGAIN: Final = 0.1
+"""Seconds until a region is asked for again, for which there was no descriptor."""
 
 _RING: Final = (1).to_bytes(8, sys.byteorder)
 _ALWAYS: Final = memoryview((1).to_bytes(8, sys.byteorder)).cast("Q")
@@ -92,6 +101,8 @@ class Joint:
         self._port = port
         self._peer = peer
         self._timer: IDelayedCall | None = None
+        self._again: IDelayedCall | None = None
+        self._starved: set[RKey] = set()  # regions for which there was no descriptor
         self._moving: tuple[SendRequest, list[memoryview], int, int] | None = None
         try:
             self._box, mapping = makeBox(ring)
@@ -150,26 +161,62 @@ class Joint:
         self._moving = (request, pieces, 0, sum(map(len, pieces)))
         self._move()
 
+    def starved(self, rkey: RKey) -> None:
+        """This process has no descriptor for that region at present: ask again in a while."""
+        _seldom.warn(
+            "descriptors",
+            "no descriptor is left for memory of another process: what goes there waits for one",
+        )
+        self._starved.add(rkey)
+        self._askLater()
+
+    def _askLater(self) -> None:
+        if self._again is None or not self._again.active():
+            self._again = self._port.reactor.callLater(_AGAIN, self._askAgain)
+
+    def _askAgain(self) -> None:
+        starved, self._starved = self._starved, set()
+        for rkey in starved:
+            self.wantRegion(rkey)
+
     def watch(self) -> None:
         if self._timer is None or not self._timer.active():
             self._timer = self._port.reactor.callLater(0, self._expired)
 
     def rest(self) -> None:
         """Leave the reactor, until C{wake}."""
-        if self._timer is not None and self._timer.active():
-            self._timer.cancel()
+        for call in (self._timer, self._again):
+            if call is not None and call.active():
+                call.cancel()
 
     def wake(self) -> None:
         """Be part of the reactor, again or still."""
         if self._timer is not None and not self._timer.active():
             self.watch()
+        if self._starved:
+            self._askLater()
 
     def _expired(self) -> None:
         self._timer = None
-        self.lane.poll()
-        again = self.lane.expired(self._port.reactor.seconds())
+        try:
+            self.lane.poll()
+            again = self.lane.expired(self._port.reactor.seconds())
+        except Exception:
+            self.fail()
+            return
         if again is not None and self._timer is None:
             self._timer = self._port.reactor.callLater(again, self._expired)
+
+    def fail(self) -> None:
+        """Log what has just raised, and end the queue pair: that costs nobody else anything."""
+        _log.failure(
+            "A queue pair that shares memory with another process fails by an error ({lane!r})",
+            lane=self.lane,
+        )
+        try:
+            self.owner.failed(AsyncEventKind.QP_FATAL)
+        except Exception:
+            _log.failure("It could not even let go of what it had to do ({lane!r})", lane=self.lane)
 
     def left(self) -> None:
         self._note(MessageKind.LEAVE)
@@ -181,7 +228,8 @@ class Joint:
     def _release(self) -> None:
         """Let go of what came from the peer."""
         self.rest()
-        self._timer = None
+        self._timer = self._again = None
+        self._starved.clear()
         self._moving = None
         doorbells, self._doorbells = self._doorbells, []
         for doorbell in doorbells:
@@ -206,7 +254,13 @@ class Joint:
             if len(descriptors) != 1:
                 raise ValueError("a mapped region comes with one descriptor")
             self._forgetDeregistered()
-            mapping, region = mapRegion(told, descriptors[0])
+            try:
+                mapping, region = mapRegion(told, descriptors[0])
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTORS:
+                    raise
+                self.starved(told.rkey)
+                return
             self._mappings[told.rkey] = mapping
         elif told.reach is Reach.BY_MESSAGES:
             region = RemoteRegion(told.address, told.length, told.rights, None, _ALWAYS)

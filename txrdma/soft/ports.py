@@ -160,7 +160,11 @@ class SoftPort:
         try:
             self._interface = self._interfaces.interfaceOf(self.address)
         except (DeviceUnavailable, WireError) as error:
-            _log.debug("{port} stays as it was: {error}", port=self, error=error)
+            _log.debug(
+                "whether this host still has the address {address} can't be found out: {error}",
+                address=self.address,
+                error=error,
+            )
         self._compare(wasThere, wasActive)
 
     def setEnabled(self, isEnabled: bool) -> None:
@@ -175,6 +179,8 @@ class SoftPort:
 
     def _compare(self, wasThere: bool, wasActive: bool) -> None:
         isThere, isActive = self.isThere, self.isActive
+        if self.number and (wasActive, wasThere) != (isActive, isThere):
+            self._log(isThere, isActive)
         if wasActive and not isActive:
             self._tell(AsyncEventKind.PORT_ERROR)
         if wasThere != isThere:
@@ -183,8 +189,19 @@ class SoftPort:
             self._tell(AsyncEventKind.PORT_ACTIVE)
 
     def _tell(self, kind: AsyncEventKind) -> None:
-        _log.info("{port}: {kind}", port=self, kind=kind.value)
         self._notify(AsyncEvent(kind, port=self.number))
+
+    def _log(self, isThere: bool, isActive: bool) -> None:
+        """Say what has become of it; when it is opened that is no news."""
+        if isActive:
+            text = "software RDMA by {address} works: its interface is up"
+        elif not self.isEnabled:
+            text = "software RDMA by {address} stands still: its port was taken down"
+        elif isThere:
+            text = "software RDMA by {address} stands still: its interface is down"
+        else:
+            text = "software RDMA by {address} stands still: this host does not have the address any more"
+        _log.info(text, address=self.address)
 
     def close(self) -> None:
         """Close its sockets."""

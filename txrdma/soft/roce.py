@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
-from typing import Final
+from typing import cast, Final
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
@@ -273,6 +273,17 @@ class RoCEPort:
             self._turn(route, self._clock.seconds())
 
     def _turn(self, route: PortRoute, now: float) -> None:
+        try:
+            self._serve(route, now)
+        except Exception:
+            self._fail(route)
+
+    def _fail(self, route: PortRoute) -> None:
+        """Something has raised on its behalf, which costs nobody else anything."""
+        self.release(route)
+        route.fail()
+
+    def _serve(self, route: PortRoute, now: float) -> None:
         if not self._unsent:
             if route.transmit(now):
                 self._later(route)
@@ -322,8 +333,12 @@ class RoCEPort:
         now = self._clock.seconds()
         for route, deadline in list(self._deadlines.items()):
             if deadline <= now and route in self._deadlines:
-                route.expired(now)
-                route.port._turn(route, now)
+                try:
+                    route.expired(now)
+                except Exception:
+                    self._fail(route)
+                else:
+                    route.port._turn(route, now)
         if self._deadlines and self._timer is None:
             self._schedule(min(self._deadlines.values()), now)
 
@@ -529,7 +544,12 @@ class RoCEPort:
             return
         route = self._routes.get(QPN(head & 0xFFFFFF))
         run = Incoming(head >> 56, flags & 0x80 != 0, pad, data, stride, count, flags & 0x40 != 0)
-        if route is None or not route.received(run, peer, now):
+        try:
+            isOurs = route is not None and route.received(run, peer, now)
+        except Exception:
+            self._fail(cast(PortRoute, route))
+            return
+        if route is None or not isOurs:
             counters.strays += count
             return
         counters.packetsReceived += count

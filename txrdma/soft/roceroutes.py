@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol, TYPE_CHECKING
 
+from twisted.logger import Logger
+
 from txrdma.iba.headers import Opcode
 from txrdma.iba.types import MTU, QPN
 from txrdma.iba.verbs import (
@@ -30,6 +32,8 @@ from txrdma.soft._responder import Responder
 if TYPE_CHECKING:
     from txrdma.soft._route import Owner
     from txrdma.soft.roce import Peer, RoCEPort
+
+_log = Logger()
 
 _FIRST_ANSWER: Final = int(Opcode.RC_RDMA_READ_RESPONSE_FIRST)
 _LAST_ANSWER: Final = int(Opcode.RC_ATOMIC_ACKNOWLEDGE)
@@ -61,6 +65,9 @@ class PortRoute(Protocol):
     def expired(self, now: float) -> None:
         """That time has come."""
 
+    def fail(self) -> None:
+        """Something has raised, which is logged here: the queue pair is of no more use."""
+
 
 def _tell(owner: Owner, events: Sequence[Event]) -> None:
     """Hand the events of a core to its queue pair."""
@@ -73,6 +80,19 @@ def _tell(owner: Owner, events: Sequence[Event]) -> None:
             owner.receiveCompleted(event.completion, event.solicited)
         else:
             owner.failed(event.kind)
+
+
+def _fail(route: PortRoute, owner: Owner) -> None:
+    """Log what has just raised, and end the queue pair."""
+    _log.failure(
+        "A queue pair of the software RDMA device at {address} fails by an error ({route!r})",
+        address=route.port.address,
+        route=route,
+    )
+    try:
+        owner.failed(AsyncEventKind.QP_FATAL)
+    except Exception:
+        _log.failure("It could not even let go of what it had to do ({route!r})", route=route)
 
 
 def _said(value: int | None) -> int:
@@ -358,6 +378,10 @@ class RoCERoute:
             if requester.pathFailed:
                 self._pathFailed(requester, now)
 
+    def fail(self) -> None:
+        """Something has raised."""
+        _fail(self, self._owner)
+
     def _pathFailed(self, requester: Requester, now: float) -> None:
         """Nothing came back by this path: try the other one."""
         if not self._migrate(now):
@@ -457,3 +481,7 @@ class DatagramRoute:
 
     def expired(self, now: float) -> None:
         """Datagrams wait for nothing."""
+
+    def fail(self) -> None:
+        """Something has raised."""
+        _fail(self, self._owner)

@@ -20,6 +20,7 @@ from txrdma.error import DeviceUnavailable, ProtectionError, WireError
 from txrdma.iba.pcap import RoCECapture
 from txrdma.iba.types import GID, QPN
 from txrdma.iba.verbs import AsyncEventKind, QPKind
+from txrdma.logs import Seldom
 from txrdma.soft._box import REMOTE_READ, REMOTE_WRITE, RING_BYTES, Surroundings
 from txrdma.soft._lane import Lane
 from txrdma.soft._netdev import softMAC, udpPort
@@ -45,13 +46,14 @@ from txrdma.soft._rendezvous import (
 from txrdma.soft._route import Owner, Route
 from txrdma.soft.capture import RecordedLane, Recorder
 from txrdma.soft.joints import Joint, LocalOwner, SharingReactor
-from txrdma.soft.unixpackets import PacketSocket, packetSocket
+from txrdma.soft.unixpackets import NO_DESCRIPTORS, PacketSocket, packetSocket
 from txrdma.unixsockets import LocalListener, peerOf, Reactor
 
 if TYPE_CHECKING:
     from txrdma.soft.memory import KeyTable
 
 _log = Logger()
+_seldom = Seldom(_log)
 
 _MOST_WAITING: Final = 256
 _REMOTE: Final = REMOTE_WRITE | REMOTE_READ
@@ -96,14 +98,16 @@ class _Peer:
         self._invitations.clear()
         joints = list(self.joints.values())
         if joints:
-            _log.info(
-                "{peer} is gone with {count} queue pairs: {reason}",
-                peer=self.name,
+            _log.debug(
+                "a process of this host shares memory with us no more ({reason}); {count} queue pairs did so",
                 count=len(joints),
                 reason=reason,
             )
         for joint in joints:
-            joint.peerGone(AsyncEventKind.QP_FATAL)
+            try:
+                joint.peerGone(AsyncEventKind.QP_FATAL)
+            except Exception:
+                joint.fail()
 
     # What it says. Descriptors that are kept are taken out of the list.
 
@@ -117,10 +121,15 @@ class _Peer:
             raise ValueError("too many invitations")
         joint = self.joints.get(told.destination)
         if joint is not None and (joint.destination != told.source or joint.joined):
-            refusal = Note(kind=MessageKind.LEAVE, source=told.destination, destination=told.source)
-            self.send(refusal.encode())
+            self.refuse(told)
             return
-        box = mapBox(descriptors[0])
+        try:
+            box = mapBox(descriptors[0])
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTORS:
+                raise
+            self.refuse(told)
+            return
         doorbells = descriptors[1:]
         del descriptors[1:]
         if joint is None:
@@ -132,6 +141,11 @@ class _Peer:
         else:
             joint.join(box, doorbells, told.notes)
             joint.lane.poll()  # the peer may have written, and rung for it, before we could see its box
+
+    def refuse(self, told: Join) -> None:
+        """Its queue pair does not meet ours."""
+        refusal = Note(kind=MessageKind.LEAVE, source=told.destination, destination=told.source)
+        self.send(refusal.encode())
 
     def left(self, told: Note) -> None:
         invitation = self._invitations.pop((told.source, told.destination), None)
@@ -210,6 +224,7 @@ class _Link:
     def __init__(self, port: SharedMemoryPort, sock: socket.socket, peer: _Peer | None) -> None:
         self._port = port
         self.peer = peer
+        self._pid = peerOf(sock).pid
         self._greeted = False
         self.socket = PacketSocket(port.reactor, sock, LONGEST, self)
         hello = Hello(
@@ -226,12 +241,30 @@ class _Link:
         try:
             self._dispatch(message, descriptors)
         except (WireError, ValueError, OSError) as error:
-            _log.warn("{peer} breaks the rules of shared memory: {error}", peer=self._name, error=error)
+            _seldom.warn(
+                (self._port.address, self._port.port),
+                "process {pid}, with which memory was to be shared, is not to be understood: {error}",
+                pid=self._pid,
+                error=error,
+            )
             self.socket.close(str(error))
 
-    @property
-    def _name(self) -> object:
-        return "somebody" if self.peer is None else self.peer.name
+    def starved(self, message: bytes) -> None:
+        """Its descriptors are lost: a region is asked for again, an invitation comes to nothing."""
+        try:
+            told, _ = decode(message)
+        except WireError as error:
+            self.socket.close(str(error))
+            return
+        peer = self.peer
+        if peer is None or not self._greeted:
+            self.socket.close("it does not say who it is")
+        elif isinstance(told, Join):
+            peer.refuse(told)
+        elif isinstance(told, Region):
+            joint = peer.joint(told.source, told.destination)
+            if joint is not None:
+                joint.starved(told.rkey)
 
     def _dispatch(self, message: bytes, descriptors: list[int]) -> None:
         told, content = decode(message)
@@ -402,7 +435,11 @@ class SharedMemoryPort:
             sock.close()
             return None
         peer = self.peer(name)
-        peer.links.append(self._link(sock, peer))
+        link = self._link(sock, peer)
+        if link.socket.fileno() < 0:  # it has died this very moment
+            self.unlink(link)
+            return None
+        peer.links.append(link)
         return peer
 
     def _link(self, sock: socket.socket, peer: _Peer | None) -> _Link:

@@ -248,7 +248,12 @@ class UDPCarrier:
             self.segments = 1  # this interface can't
         elif number not in self._told:
             self._told.add(number)
-            _log.warn("{carrier} can't send: {error}", carrier=self, error=error)
+            _log.warn(
+                "packets of RoCE from {address} port {port} are lost: {error}",
+                address=self.address,
+                port=self.port,
+                error=error,
+            )
 
     def _goesAlone(self, datagram: memoryview, destination: RawAddress) -> bool:
         """Whether the system only refused so many at once, and not, for now, any of them."""
@@ -280,7 +285,12 @@ class UDPCarrier:
                 size, ancillary, flags, source = self._socket.recvmsg_into(buffers, ancillarySize)
             except OSError as error:
                 if not isinstance(error, BlockingIOError):
-                    _log.debug("{carrier} can't receive: {error}", carrier=self, error=error)
+                    _log.debug(
+                        "packets of RoCE to {address} port {port} are lost: {error}",
+                        address=self.address,
+                        port=self.port,
+                        error=error,
+                    )
                 break
             if 0 < size and not flags & _TRUNCATED:
                 segment = size

@@ -26,11 +26,18 @@ _AT_ONCE: Final = 32
 _LATER: Final = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
 
 
+NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
+"""What a system call fails with that wants a descriptor, where there is none."""
+
+
 class Hearer(Protocol):
     """Who gets what a L{PacketSocket} brings."""
 
     def heard(self, message: bytes, descriptors: list[int]) -> None:
         """One message. The descriptors that are left in the list are closed when this returns."""
+
+    def starved(self, message: bytes) -> None:
+        """One message that came with descriptors, which are lost: this process may have no more."""
 
     def ended(self, reason: str) -> None:
         """Nothing more will come; the socket is closed."""
@@ -139,7 +146,9 @@ class PacketSocket:
                 descriptors += numbers
         try:
             if not message:
-                self.close("it has ended")
+                self.close("it has ended, or closed its device")
+            elif flags & socket.MSG_CTRUNC and self._isStarving():
+                self._hearer.starved(message)
             elif flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
                 self.close("it sent more than any message has")
             else:
@@ -147,6 +156,14 @@ class PacketSocket:
         finally:
             _closeAll(descriptors)
         return True
+
+    def _isStarving(self) -> bool:
+        """Whether this process, or the system, has no descriptors left."""
+        try:
+            os.close(os.dup(self._socket.fileno()))
+        except OSError as error:
+            return error.errno in NO_DESCRIPTORS
+        return False
 
     def connectionLost(self, reason: Failure) -> None:
         """

@@ -32,7 +32,10 @@ from twisted.logger import Logger
 from twisted.python import usage
 from twisted.python.failure import Failure
 
+from txrdma.logs import Seldom
+
 _log = Logger()
+_seldom = Seldom(_log)
 
 
 class IStreamTransport(ITCPTransport, IConsumer, IPushProducer):
@@ -217,7 +220,8 @@ class ProxyFactory(Factory):
     def refused(self, pair: Pair, reason: Failure) -> None:
         """The target could not be reached."""
         self.statistics.failed += 1
-        _log.warn(
+        _seldom.warn(
+            (self._targetName, reason.type),
             "Connection from {peer} not passed on to {target}: {reason}",
             peer=pair.near.transport.getPeer(),
             target=self._targetName,

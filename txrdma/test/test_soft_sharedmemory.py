@@ -8,12 +8,13 @@ import array
 import fcntl
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hypothesis import given, settings
@@ -25,6 +26,7 @@ from txrdma.error import WireError
 from txrdma.iba.types import GID, QPN, RKey
 from txrdma.iba.verbs import Access as VerbsAccess
 from txrdma.iba.verbs import AsyncEventKind, Operation, QPState, Status
+from txrdma.soft import sharedmemory
 from txrdma.soft._rendezvous import (
     Access,
     Answer,
@@ -45,6 +47,7 @@ from txrdma.soft._rendezvous import (
 from txrdma.test.neighbour import RECEIVES
 from txrdma.test.neighbours import descriptors, mappings, NeighbourCase, RealCase
 from txrdma.test.pairs import ALL, End
+from txrdma.unixsockets import Credentials
 from txrdma.wire import Layout
 
 
@@ -119,6 +122,54 @@ class NeighbourTests(NeighbourCase):
         )
         self.assertEqual([c.status for c in self.take(end, 2)], [Status.SUCCESS] * 2)
         self.assertEqual(end.region.view[5000:5010], b"0123456789")
+
+
+class DescriptorTests(NeighbourCase):
+    """A process that has no descriptors left for what its peer passes to it."""
+
+    def scarce(self) -> Callable[[], None]:
+        """Take all descriptors away, until the result is called."""
+        next_ = os.dup(0)
+        os.close(next_)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (next_, hard))
+        return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    def test_region(self) -> None:
+        """What would go into the peer's memory waits until that can be mapped; nothing is lost meanwhile."""
+        end = End(self.open())
+        self.neighbour(end)
+        self.exchange(end)
+        told = json.loads(self.told)
+        end.region.view[:5] = b"hello"
+        where = {"remoteAddress": told["address"] + 8192, "rkey": RKey(told["rkey"])}
+        plenty = self.scarce()
+        try:
+            end.post(1, Operation.RDMA_WRITE, [end.segment(0, 5)], **where)
+            begun = time.monotonic()
+            self.until(lambda: time.monotonic() > begun + 0.3)
+            self.assertEqual(end.queue.poll(10), ())
+        finally:
+            plenty()
+        self.assertEqual([c.status for c in self.take(end, 1)], [Status.SUCCESS])
+        self.assertIs(end.qp.state, QPState.RTS)
+        self.exchange(end)
+
+    def test_dying(self) -> None:
+        """A process that dies while it is being reached is not there, and the next one of that name is."""
+        device, other = self.open(), self.open()
+        real = sharedmemory.peerOf
+        port = other.ports[0].routes[0]
+
+        def peerOf(sock: socket.socket) -> Credentials:
+            port._listener.close()
+            return real(sock)
+
+        self.patch(sharedmemory, "peerOf", peerOf)
+        here = device.ports[0].routes[0]
+        name = (other.ports[0].address, other.ports[0].udpPort)
+        self.assertIsNone(here._reach(name))
+        self.assertEqual((here._peers, here._links), ({}, {}))
 
 
 class RegionTests(RealCase):

@@ -60,6 +60,21 @@ class ListenerTests(SynchronousTestCase):
         self.assertEqual(self.accepted, [])
         self.assertEqual(client.recv(1), b"")
 
+    def test_failing(self) -> None:
+        """Where what accepts raises, that connection is closed, and the next one is accepted all the same."""
+
+        def fail(sock: socket.socket) -> None:
+            self.listener._accepted = self.accepted.append
+            raise ZeroDivisionError
+
+        self.listener._accepted = fail
+        client, other = self.connect(), self.connect()
+        self.listener.doRead()
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual((client.recv(1), len(self.accepted)), (b"", 1))
+        other.sendall(b"x")
+        self.assertEqual(self.accepted[0].recv(1), b"x")
+
     def test_noDescriptors(self) -> None:
         """Without descriptors the listener steps aside, and comes back: whoever waits is accepted then."""
         self.connect()

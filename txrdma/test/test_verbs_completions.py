@@ -145,6 +145,36 @@ class CompletionReaderTests(SynchronousTestCase):
         self.assertEqual(self.reactor.getReaders(), [])
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
+    def test_failingArm(self) -> None:
+        """A queue that can't be armed stops the reader, and its owner hears of it: nobody would wake it."""
+        failures: list[Failure] = []
+        reader = CompletionReader(
+            self.reactor, self.channel, [self.queue], self.handle, failed=failures.append
+        )
+
+        def arm(solicitedOnly: bool = False) -> None:
+            raise ZeroDivisionError
+
+        self.queue.arm = arm
+        reader.start()
+        self.reactor.advance(0)
+        if IReactorPolling.providedBy(self.reactor):
+            reader.arm()  # as the reactor does before it sleeps
+        self.assertEqual([failure.type for failure in failures], [ZeroDivisionError])
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.assertEqual((self.reactor.getReaders(), self.reactor.getDelayedCalls()), ([], []))
+
+    def test_closedWhileStopped(self) -> None:
+        """What raises in a queue that nobody reads any more, as it is closed, is no news."""
+        self.reader.start()
+        self.reader.stop()
+
+        def poll(limit: int) -> Sequence[Completion]:
+            raise ZeroDivisionError
+
+        self.reader._polls = (poll,)
+        self.assertFalse(self.reader.poll())
+
     def test_lost(self) -> None:
         """When the reactor gives it up it stops."""
         self.reader.start()
@@ -350,6 +380,25 @@ class LookedAtTests(CompletionReaderTests):
         self.assertEqual(self.batches, [[1]])
         self.assertEqual(self.log, ["poll", "poll"])
         self.reader.stop()
+        self.assertEqual(self.reactor.pollables, [])
+
+    def test_failingDisarm(self) -> None:
+        """A queue that can't be unarmed stops the reader, too."""
+        failures: list[Failure] = []
+
+        def disarm() -> None:
+            raise ZeroDivisionError
+
+        self.queue.disarm = disarm
+        reader = CompletionReader(
+            self.reactor, self.channel, [self.queue], self.handle, failed=failures.append
+        )
+        reader.start()
+        reader.arm()
+        self.queue.put(1)
+        reader.poll()
+        self.assertEqual([failure.type for failure in failures], [ZeroDivisionError])
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
         self.assertEqual(self.reactor.pollables, [])
 
     def test_woken(self) -> None:

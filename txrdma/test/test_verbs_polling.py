@@ -300,3 +300,21 @@ class PollingReactorTests(SynchronousTestCase):
         self.run_()
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
         self.assertEqual(self.looked.there, 4)
+        other.there = 0
+        self.reactor.addPollable(Looked())
+        self.reactor._look()
+        self.assertEqual(self.looked.there, 4)
+
+    def test_failingArm(self) -> None:
+        """So is what can't be armed; the reactor sleeps, and others are woken."""
+        other = Looked()
+        self.reactor.addPollable(other)
+
+        def fail() -> None:
+            raise ValueError("on purpose")
+
+        self.patch(self.looked, "arm", fail)
+        self.reactor.callLater(0.05, self.reactor.stop)
+        self.run_()
+        self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
+        self.assertIn("arm", other.log)

@@ -52,8 +52,11 @@ When one end has failed the other knows it in that time: TEST LINK after 30 s of
 acknowledges it.
 """
 
-PATIENT_BOUND: Final = 1250.0
-"""The same where programs acknowledge, which may be busy: their queue pairs wait for 18 minutes."""
+PATIENT_BOUND: Final = groupsModule.timingOn(True).silence + 1225.0
+"""
+The same where programs acknowledge, which may be busy: their queue pairs wait for 18 minutes, and who has
+nothing to say is asked when TCP's keepalive would ask.
+"""
 
 AT_ONCE: Final = 1.0
 """When the TCP connection ends, because the peer's process does, for example, this is known in that time."""

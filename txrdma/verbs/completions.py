@@ -41,7 +41,7 @@ class CompletionReader:
     """
     Hands the completions of a channel's queues to a handler, batch by batch.
 
-    After some batches the others on the reactor get their turn. What raises, the queue or the handler, stops
+    After some batches the others on the reactor get their turn. What raises, a queue or the handler, stops
     the reader: it is logged, and C{failed} is called.
 
     Where the reactor does not look at queues by itself, the reader looks on for some microseconds before it
@@ -139,7 +139,7 @@ class CompletionReader:
         self._again = None
         if self._drain() and self._lookOn() and self._running:
             self.arm()
-            if self._drain():
+            if not self._running or self._drain():
                 return
         if self._running:
             self._again = self._reactor.callLater(0, self._turn)
@@ -189,24 +189,33 @@ class CompletionReader:
                     self._handler(batch)
                     if not self._running:
                         return False
+            if found and self._armed:
+                self._armed = False
+                for disarm in self._disarms:
+                    disarm()
         except Exception:
             self._fail()
             return False
-        if found and self._armed:
-            self._armed = False
-            for disarm in self._disarms:
-                disarm()
         return found
 
     def _fail(self) -> None:
-        """The queue, or who takes completions, has raised: reading on would be guessing."""
+        """A queue, or who takes completions, has raised: reading on would be guessing."""
+        if not self._running:
+            return  # what is read no more is being closed
         failure = Failure()
-        _log.failure("while {handler!r} took completions", failure, handler=self._handler)
+        _log.failure(
+            "Completions of an RDMA device are read no more, for {handler!r}, because of an error",
+            failure,
+            handler=self._handler,
+        )
         self.stop()
         self._failed(failure)
 
     def arm(self) -> None:
         """Wake the descriptor from now on."""
         self._armed = True
-        for queue in self._queues:
-            queue.arm()
+        try:
+            for queue in self._queues:
+                queue.arm()
+        except Exception:
+            self._fail()

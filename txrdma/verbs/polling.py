@@ -68,7 +68,10 @@ class PollingReactor(EPollReactor):
             self._wait(0)
         elif not self._spin(timeout):
             for pollable in tuple(self._pollables):
-                pollable.arm()
+                try:
+                    pollable.arm()
+                except Exception:
+                    self._drop(pollable.poll)
             if self._look() or self._calledAway():
                 self._wait(0)
             else:
@@ -143,8 +146,9 @@ class PollingReactor(EPollReactor):
 
     def _drop(self, poll: Callable[[], bool]) -> None:
         """It has failed, and would do so at every look."""
-        _log.failure("{poll!r} failed and is not looked at any more", poll=poll)
-        self._polls = tuple(each for each in self._polls if each != poll)
+        _log.failure("The reactor does not look any more at what has failed: {poll!r}", poll=poll)
+        for pollable in [each for each in self._pollables if each.poll == poll]:
+            self.removePollable(pollable)
 
     def _calledAway(self) -> bool:
         """Whether the main loop has something to do."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from zope.interface.verify import verifyClass, verifyObject
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.error import (
     ConnectError,
@@ -19,10 +19,11 @@ from twisted.internet.error import (
     ConnectionRefusedError,
 )
 from twisted.internet.interfaces import IStreamClientEndpoint, IStreamServerEndpoint, ITCPTransport
-from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.protocol import connectionDone, Factory, Protocol
 from twisted.internet.task import deferLater
 from twisted.logger import globalLogPublisher, Logger
 from twisted.python import log
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma import unixsockets
@@ -510,13 +511,21 @@ class TroubleTests(EndsTestCase):
             port.startListening()
 
     async def test_logPrefix(self) -> None:
-        """What a protocol logs when it is connected stands behind its own name, as with TCP."""
-        said: list[tuple[str, str]] = []
+        """What a protocol logs, at any time, stands behind its own name, as with TCP."""
+        said: list[str] = []
 
         class Talkative(Recorder):
             def connectionMade(self) -> None:
                 log.msg("here I am")
                 super().connectionMade()
+
+            def dataReceived(self, data: bytes) -> None:
+                log.msg("here I am")
+                super().dataReceived(data)
+
+            def connectionLost(self, reason: Failure = connectionDone) -> None:
+                log.msg("here I am")
+                super().connectionLost(reason)
 
         def observe(event: Any) -> None:
             if event["message"] == ("here I am",):
@@ -524,14 +533,32 @@ class TroubleTests(EndsTestCase):
 
         log.addObserver(observe)
         self.addCleanup(log.removeObserver, observe)
-        for text in ("smc:127.0.0.1:0", "smc:127.0.0.1:0:" + NOT_THERE):
-            factory, port = await self.serve(text, Talkative)
+        for server, client in (
+            ("tcp:0:interface=127.0.0.1", "tcp:127.0.0.1:{}"),
+            ("smc:127.0.0.1:0", "smc:127.0.0.1:{}"),
+            ("smc:127.0.0.1:0:" + NOT_THERE, "smc:127.0.0.1:{}"),
+            ("smc:127.0.0.1:0", "tcp:127.0.0.1:{}"),
+            ("smc:127.0.0.1:0:peer=smc", "tcp:127.0.0.1:{}"),
+            ("tcp:0:interface=127.0.0.1", "smc:127.0.0.1:{}"),
+        ):
+            factory, port = await self.serve(server, Talkative)
             accepted = factory.next()
-            protocol = await self.connect(f"smc:127.0.0.1:{port}", Talkative)
-            await accepted
-            self.assertEqual(sorted(said), ["Talkative,0,127.0.0.1", "Talkative,client"], text)
-            said.clear()
+            protocol = await self.connect(client.format(port), Talkative)
+            if "peer=smc" in server:
+                protocol.transport.write(b"hello")  # which the server waits for
+            other = await accepted
+            protocol.transport.write(b"hello")
+            await other.hearing(5)
+            other.transport.write(b"hello")
+            await protocol.hearing(5)
             protocol.transport.loseConnection()
+            await gatherResults([protocol.lost, other.lost])
+            made, rest = said[:2], said[2:]
+            if server.startswith("smc") and client.startswith("smc"):  # TCP's have no name yet
+                self.assertEqual(sorted(made), ["Talkative,0,127.0.0.1", "Talkative,client"])
+            expected = ["Talkative,0,127.0.0.1", "Talkative,client"]
+            self.assertEqual(sorted(set(rest)), expected, (server, client))
+            said.clear()
 
     async def test_factoriesStartAndStop(self) -> None:
         """Factories are told when they are in use, as with TCP."""

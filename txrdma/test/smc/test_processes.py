@@ -47,6 +47,24 @@ reactor.run()
 """
 
 
+CLIENT = """
+import sys
+from twisted.internet import reactor
+from twisted.internet.endpoints import clientFromString
+from twisted.internet.protocol import Factory, Protocol
+from twisted.python import log
+
+log.startLogging(open(sys.argv[2], "w"), setStdout=False)
+
+class Client(Protocol):
+    def dataReceived(self, data):
+        print(1, flush=True)
+
+clientFromString(reactor, sys.argv[1]).connect(Factory.forProtocol(Client))
+reactor.run()
+"""
+
+
 class Process(ProcessProtocol):
     """A server in a process of its own."""
 
@@ -191,6 +209,26 @@ class TwoProcessesTests(EndsTestCase):
         self.assertEqual(len(lines), 2, text)
         self.assertIn("SMC-R by soft", lines[0])
         self.assertIn("plain TCP, because PEERNOSMC", lines[1])
+
+    async def test_orderlyEnd(self) -> None:
+        """Two processes that end one after the other, as programs do, have no error in their logs."""
+        for keys in ("", r":device=soft\:route\=rocev2"):
+            paths = [Path(self.mktemp()).absolute() for _ in range(2)]
+            server, port = await self.start("smc:127.0.0.1:0" + keys, "hello", str(paths[0]))
+            client = Process()
+            command = [sys.executable, "-c", CLIENT, f"smc:127.0.0.1:{port}{keys}:fallback=no", str(paths[1])]
+            where = str(Path(txrdma.__file__).parent.parent)
+            reactor.spawnProcess(client, sys.executable, command, env=None, path=where)
+            self.addCleanup(self._kill, client)
+            await client.listening
+            for process in (client, server):
+                process.transport.signalProcess("TERM")
+                await process.ended
+            for path in paths:
+                text = path.read_text()
+                self.assertIn("SMC-R by soft", text)
+                for sign in ("Traceback", "rror", "non-clean", "ost", "gone", "<Soft", "<Link", "GID table"):
+                    self.assertNotIn(sign, text)
 
     async def test_stopped(self) -> None:
         """A server that is stopped can be given up by abortConnection, without waiting for it."""

@@ -1,0 +1,118 @@
+"""
+Two hosts on a simulated network, and SMC connections between them, turn by turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from zope.interface import implementer
+
+from twisted.internet.interfaces import IHalfCloseableProtocol
+from twisted.internet.protocol import connectionDone, Protocol
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.smc.accepting import ServerNegotiation
+from txrdma.smc.groups import closeLinkGroups, LinkGroups, useDevice
+from txrdma.smc.options import Options
+from txrdma.smc.outcomes import Outcomes
+from txrdma.smc.presence import presenceOn
+from txrdma.smc.proposing import ClientNegotiation
+from txrdma.testing.conversations import DEVICE
+from txrdma.testing.hosts import connectedSockets, Host, MemorySocket, MemoryTCP, World
+
+
+@implementer(IHalfCloseableProtocol)
+class Listener(Protocol):
+    """Remembers what it hears."""
+
+    transport: Any
+
+    def __init__(self, made: Callable[[Listener], object] = lambda listener: None) -> None:
+        self._made = made
+        self.heard = b""
+        self.mode = ""
+        self.hasEnded = False
+        self.reason: type[BaseException | None] | None = None
+
+    def connectionMade(self) -> None:
+        self.mode = self.transport.smc.mode
+        self._made(self)
+
+    def dataReceived(self, data: bytes) -> None:
+        self.heard += data
+
+    def readConnectionLost(self) -> None:
+        self.hasEnded = True
+
+    def writeConnectionLost(self) -> None:
+        pass
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self.reason = reason.value.__class__
+
+
+class RaceTestCase(SynchronousTestCase):
+    """A client and a server, each on a host of its own."""
+
+    def setUp(self) -> None:
+        self.world = World(1)
+        self.addCleanup(self.world.close)
+        self.client, self.server = (self.host(number) for number in (1, 2))
+        self.ports = 50_000
+
+    def host(self, number: int) -> Host:
+        address = f"198.51.100.{number}"
+        host = Host(self.world, address, lambda: self.world.network.device(address))
+        presenceOn(host).hold()  # as a port does that listens: link groups stay when connections end
+        self.groups(host)
+        self.addCleanup(closeLinkGroups, host)
+        return host
+
+    def groups(self, host: Host) -> LinkGroups:
+        groups = useDevice(host, DEVICE, host.openDevice())
+        groups.ringSize = lambda: 16384  # type: ignore[method-assign]  # they are larger else
+        return groups
+
+    def connect(
+        self,
+        here: Listener | None = None,
+        there: Listener | None = None,
+        latency: float = 1e-3,
+        client: Host | None = None,
+    ) -> tuple[Listener, Listener, tuple[MemorySocket, MemorySocket]]:
+        """Begin to connect."""
+        here, there = here or Listener(), there or Listener()
+        client = client or self.client
+        self.ports += 1
+        sockets = connectedSockets(self.world, Random(1), client, self.server, self.ports, latency)
+        options = Options(device=DEVICE, agreed=True)
+        accepting = self.accepting(options, there)
+        asking = ClientNegotiation(client, options, Outcomes("client"), lambda: here)
+        asking.finished().addErrback(lambda failure: None)
+        self.negotiations = asking, accepting
+        MemoryTCP(sockets[1], accepting).begin()
+        MemoryTCP(sockets[0], asking).begin()
+        return here, there, sockets
+
+    def accepting(self, options: Options, there: Listener) -> ServerNegotiation:
+        """The server's end."""
+        return ServerNegotiation(self.server, options, Outcomes("server"), lambda: there, None)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        clock = self.world.clock
+        end = clock.seconds() + seconds
+        clock.callLater(seconds, lambda: None)
+        while clock.seconds() < end and self.world.turn():
+            pass
+        self.world.turn()
+
+    def until(self, condition: Callable[[], object], seconds: float = 5.0) -> None:
+        """Let time pass until something is true."""
+        end = self.world.clock.seconds() + seconds
+        while not condition():
+            self.assertTrue(self.world.turn() and self.world.clock.seconds() < end, "it never happens")

@@ -1,0 +1,157 @@
+"""
+A process whose peer goes away with two hundred connections, in the middle of anything: what is left of it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from twisted.trial.unittest import SynchronousTestCase
+
+import txrdma
+
+CONNECTIONS = 200
+
+SERVER = """
+import os, signal, sys
+from twisted.internet import reactor
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.protocol import Factory, Protocol
+
+ENDS = {
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "exit": lambda: os._exit(0),
+    "stop": reactor.stop,
+}
+
+class Echo(Protocol):
+    def dataReceived(self, data):
+        if b"!" in data and reactor.running:
+            ENDS[sys.argv[2]]()
+        self.transport.write(data)
+
+def listening(port):
+    print(port.getHost().port, flush=True)
+
+serverFromString(reactor, sys.argv[1]).listen(Factory.forProtocol(Echo)).addCallback(listening)
+reactor.run()
+"""
+
+SURVIVOR = """
+import json, sys
+text, moment, kind, log = sys.argv[1:]
+if kind == "txrdma":
+    from txrdma.verbs.polling import install
+    install()
+from twisted.internet import reactor, task
+from twisted.internet.defer import DeferredList
+from twisted.internet.endpoints import clientFromString
+from twisted.internet.protocol import Factory, Protocol
+from twisted.python import log as logging
+from txrdma.smc import link
+
+logging.startLogging(open(log, "w"), setStdout=False)
+links, made, lost = [], [], []
+
+def make(self, *arguments, real=link.Link.__init__):
+    links.append(self)
+    real(self, *arguments)
+
+link.Link.__init__ = make
+
+class Client(Protocol):
+    def connectionMade(self):
+        made.append(self)
+        self.transport.write(b"x" * 1000)
+        if moment == "connecting" and len(made) == COUNT // 2:
+            self.transport.write(b"!")
+
+    def dataReceived(self, data):
+        if moment != "quiet":
+            self.transport.write(data)
+
+    def connectionLost(self, reason):
+        lost.append(self)
+
+async def main(reactor):
+    endpoint = clientFromString(reactor, text)
+    connecting = [endpoint.connect(Factory.forProtocol(Client)) for _ in range(COUNT)]
+    results = await DeferredList(connecting, consumeErrors=True)
+    if moment == "flood":
+        for each in made:
+            each.transport.write(b"y" * 500_000)
+    if moment != "connecting":
+        made[0].transport.write(b"!")
+    until = reactor.seconds() + 20
+    while len(lost) < len(made) and reactor.seconds() < until:
+        await task.deferLater(reactor, 0.02)
+    await task.deferLater(reactor, 0.6)
+    internal = reactor._internalReaders
+    left = [each for each in (*reactor.getReaders(), *reactor.getDelayedCalls()) if each not in internal]
+    print(json.dumps({
+        "made": len(made),
+        "failed": sum(not well for well, _ in results),
+        "lost": len(lost),
+        "alive": [repr(each) for each in links if not each.isOver or each.turn.isBusy],
+        "left": [repr(each) for each in left],
+    }))
+
+task.react(main)
+""".replace("COUNT", str(CONNECTIONS))
+
+
+class SurvivorTests(SynchronousTestCase):
+    """Both processes are real ones; the survivor runs on epoll, or on the reactor that polls."""
+
+    timeout = 120
+
+    def check(self, end: str, moment: str, kind: str = "default", keys: str = "") -> None:
+        """All connections hear of it; nothing of these is left; the log has no error."""
+        command = [sys.executable, "-c", SERVER, f"smc:127.0.0.1:0:backlog=500{keys}", end]
+        where = str(Path(txrdma.__file__).parent.parent)
+        log = Path(self.mktemp()).absolute()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=where) as server:
+            try:
+                assert server.stdout is not None
+                port = int(server.stdout.readline())
+                text = f"smc:127.0.0.1:{port}{keys}"
+                survivor = subprocess.run(
+                    [sys.executable, "-c", SURVIVOR, text, moment, kind, str(log)],
+                    capture_output=True,
+                    text=True,
+                    timeout=100,
+                    cwd=where,
+                )
+            finally:
+                server.kill()
+        self.assertEqual(survivor.stderr, "")
+        told: dict[str, Any] = json.loads(survivor.stdout)
+        self.assertEqual(told["made"] + told["failed"], CONNECTIONS)
+        self.assertEqual((told["lost"], told["alive"], told["left"]), (told["made"], [], []))
+        for sign in ("Traceback", "Error"):
+            self.assertNotIn(sign, log.read_text())
+
+    def test_killedInAFlood(self) -> None:
+        """The peer is killed while all connections have more to say than it takes."""
+        self.check("kill", "flood")
+
+    def test_exitWhileConnecting(self) -> None:
+        """The peer exits while half of the connections are being made."""
+        self.check("exit", "connecting")
+
+    def test_stopsInQuiet(self) -> None:
+        """The peer stops as a program does that ends well, and nobody says anything."""
+        self.check("stop", "quiet")
+
+    def test_pollingReactor(self) -> None:
+        """So it is on the reactor that polls."""
+        for end, moment in (("kill", "flood"), ("exit", "connecting")):
+            self.check(end, moment, "txrdma")
+
+    def test_rocev2(self) -> None:
+        """So it is by UDP."""
+        self.check("kill", "flood", keys=r":device=soft\:route\=rocev2")
