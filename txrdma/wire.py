@@ -49,6 +49,10 @@ class Code(enum.IntEnum):
         member._value_ = value
         return member
 
+    def __reduce_ex__(self, protocol: object) -> tuple[type[Self], tuple[int]]:
+        """By its number: Debian 12's Python 3.11.2 goes by the name, and the class has no UNKNOWN_..."""
+        return type(self), (self._value_,)
+
     @property
     def known(self) -> bool:
         """Whether the number is in the enumeration."""
