@@ -1,6 +1,7 @@
 # Each target makes its own .venv when needed, and is quick when it is there.
 #   make demo       a folder of files over smc: and over tcp:, side by side
 #   make test       everything under trial
+#   make test-bare  the same where no program is found but a shell, as if nothing optional were installed
 #   make check      ruff, mypy --strict, documentation without warnings
 #   make bench      the benchmarks; results go to docs/benchmarks.md
 #   make test-compiled, make bench-compiled   the same with the cores compiled by mypyc, in .venv-compiled
@@ -39,7 +40,7 @@ COMPILED_TESTS ?= txrdma.test.smc txrdma.test.test_smc_reactors txrdma.test.test
 BIN := $(VENV)/bin
 PIP = -m pip --disable-pip-version-check install
 
-.PHONY: demo test test-compiled test-kernel test-ibsim conversations check lint format types docs bench bench-compiled simulate fuzz clean
+.PHONY: demo test test-bare test-compiled test-kernel test-ibsim conversations check lint format types docs bench bench-compiled simulate fuzz clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.has-demo
