@@ -1,6 +1,7 @@
 # Each target makes its own .venv when needed, and is quick when it is there.
 #   make demo       a folder of files over smc: and over tcp:, side by side
 #   make test       everything under trial
+#   make test-bare  the same where no program is found but a shell, as if nothing optional were installed
 #   make check      ruff, mypy --strict, documentation without warnings
 #   make bench      the benchmarks; results go to docs/benchmarks.md
 #   make test-compiled, make bench-compiled   the same with the cores compiled by mypyc, in .venv-compiled
@@ -37,9 +38,9 @@ COMPILED_TESTS ?= txrdma.test.smc txrdma.test.test_smc_reactors txrdma.test.test
 	txrdma.test.test_soft_lane txrdma.test.test_soft_lane_atomics txrdma.test.test_soft_lane_ports \
 	txrdma.test.test_soft_sharedmemory txrdma.test.test_soft_sharedports txrdma.test.test_soft_capture
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+PIP = -m pip --disable-pip-version-check install
 
-.PHONY: demo test test-compiled test-kernel test-ibsim conversations check lint format types docs bench bench-compiled simulate fuzz clean
+.PHONY: demo test test-bare test-compiled test-kernel test-ibsim conversations check lint format types docs bench bench-compiled simulate fuzz clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.has-demo
@@ -47,6 +48,9 @@ demo: $(VENV)/.has-demo
 
 test: $(VENV)/.has-test
 	@$(BIN)/python tools/trial.py -j$(JOBS) $(UNIT_TESTS)
+
+test-bare: $(VENV)/.has-test
+	@tools/bare $(abspath $(BIN))/python tools/trial.py --label bare -j$(JOBS) $(UNIT_TESTS)
 
 check: lint types docs
 
@@ -106,7 +110,7 @@ $(VENV)/.made:
 # One stamp for each extra; a change of pyproject.toml installs again.
 $(VENV)/.has-%: pyproject.toml setup.py | $(VENV)/.made
 	@echo "Installing txrdma[$*] into $(VENV)"
-	@$(PIP) install -e '.[$*]'
+	@tools/quietly $(BIN)/python $(PIP) -e '.[$*]'
 	@touch $@
 
 $(COMPILED)/.made:
@@ -115,7 +119,6 @@ $(COMPILED)/.made:
 
 $(COMPILED)/.installed: pyproject.toml setup.py $(shell find txrdma -name '*.py') | $(COMPILED)/.made
 	@echo "Installing txrdma with compiled cores into $(COMPILED)"
-	@$(COMPILED)/bin/python -m pip --quiet --disable-pip-version-check install '.[test,bench]' 'mypy>=1.18' 'mypy-zope>=1.0.14'
-	@TXRDMA_COMPILE=1 $(COMPILED)/bin/python -m pip --quiet --disable-pip-version-check install \
-		--no-build-isolation --no-deps --force-reinstall .
+	@tools/quietly $(COMPILED)/bin/python $(PIP) '.[test,bench]' 'mypy>=1.18' 'mypy-zope>=1.0.14'
+	@TXRDMA_COMPILE=1 tools/quietly $(COMPILED)/bin/python $(PIP) --no-build-isolation --no-deps --force-reinstall .
 	@touch $@

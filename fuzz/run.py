@@ -24,16 +24,10 @@ _EXECUTED = re.compile(r"stat::number_of_executed_units:\s*(\d+)")
 def atherisIsThere(install: bool) -> bool:
     """Whether it can be imported, after installing it where that is wanted."""
     if importlib.util.find_spec("atheris") is None and install:
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "--quiet",
-            "--disable-pip-version-check",
-            "install",
-            "atheris",
-        ]
-        subprocess.run([*command, "--only-binary", ":all:"], check=False)
+        print("Installing atheris", flush=True)
+        quietly = HERE.parent / "tools" / "quietly"
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install"]
+        subprocess.run([quietly, *pip, "atheris", "--only-binary", ":all:"], check=False)
         importlib.invalidate_caches()
     return importlib.util.find_spec("atheris") is not None
 

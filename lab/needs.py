@@ -13,7 +13,10 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-SEARCHED = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
+_QUIETLY = Path(__file__).resolve().parent.parent / "tools" / "quietly"
+
+SEARCHED = os.environ.get("LAB_PATH") or os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
+"""Where programs are looked for: an ordinary user's C{PATH} is often without those of C{sbin}."""
 
 PROGRAMS = {
     "qemu-system-x86_64": "qemu-system-x86",
@@ -77,8 +80,7 @@ def install(packages: list[str]) -> None:
     """Install packages as root, by apt; what can't be had is missing afterwards, too."""
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for words in (["update"], ["install", "-y", "--no-install-recommends", *packages]):
-        command = ["apt-get", "-qq", *words]
-        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment)
+        subprocess.run([_QUIETLY, "apt-get", "-qq", *words], stdin=subprocess.DEVNULL, env=environment)
 
 
 def ensure() -> None:

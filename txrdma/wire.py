@@ -49,6 +49,10 @@ class Code(enum.IntEnum):
         member._value_ = value
         return member
 
+    def __reduce_ex__(self, protocol: object) -> tuple[type[Self], tuple[int]]:
+        """By its number: Debian 12's Python 3.11.2 goes by the name, and the class has no UNKNOWN_..."""
+        return type(self), (self._value_,)
+
     @property
     def known(self) -> bool:
         """Whether the number is in the enumeration."""
@@ -537,18 +541,15 @@ def _encoder(cls: type[Layout], groups: list[_Group], little: bool) -> list[str]
             tooWide.append(f"len({item}) != {length}")
         else:
             shifts = [(leaf, _shift(leaf, group, little)) for leaf in group.leaves]
-            item = " | ".join(
-                f"{leaf.reading} << {shift}" if shift else leaf.reading for leaf, shift in shifts
-            )
+            terms = [f"{leaf.reading} << {shift}" if shift else leaf.reading for leaf, shift in shifts]
+            item = " | ".join(terms)
             if group.format.endswith("s") or len(group.leaves) > 1:
                 tooWide += [f"{leaf.reading} >> {leaf.field.width}" for leaf in group.leaves]
             if group.format.endswith("s"):
                 order = "little" if little or first.field.little else "big"
                 item = f"({item}).to_bytes({length}, {order!r})"
             items.append(item)
-    for field in cls.fields:
-        if field.count is not None:
-            tooWide.insert(0, f"len(self.{field.name}) != {field.count}")
+    tooWide[:0] = [f"len(self.{each.name}) != {each.count}" for each in cls.fields if each.count is not None]
     guard = [f"        if {' or '.join(tooWide)}:", "            raise ValueError"] if tooWide else []
     rescue = "    except (_error, ValueError, OverflowError, IndexError):"
     whole = f"        return _pack({', '.join(items)})"

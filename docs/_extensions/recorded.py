@@ -18,12 +18,13 @@ from twisted.internet.protocol import Protocol
 
 from txrdma.iba.roce import RoCEPacket
 from txrdma.smc import clc, llc
+from txrdma.smc.accepting import ServerNegotiation
 from txrdma.smc.cdc import CDC, CDC_TYPE, StateFlags
 from txrdma.smc.groups import closeLinkGroups, useDevice
-from txrdma.smc.negotiation import ClientNegotiation, ServerNegotiation
 from txrdma.smc.options import Options
 from txrdma.smc.outcomes import Outcomes
 from txrdma.smc.presence import presenceOn
+from txrdma.smc.proposing import ClientNegotiation
 from txrdma.testing.hosts import connectedSockets, Host, MemoryTCP, World
 
 _LATENCY = 1e-3

@@ -127,6 +127,11 @@ def columns(*rows: Sequence[str]) -> Iterator[str]:
 
 
 class TellingOptions(CommandOptions):
-    """Of a command that tells something."""
+    """Of a command that tells something, in tables that need C{rich}."""
 
     optFlags = [["json", None, "JSON instead of a table."]]
+
+    @property
+    def showsTables(self) -> bool:
+        """Whether it comes to tables with these options."""
+        return not self["json"]

@@ -159,6 +159,12 @@ class CommandOptions(TellingOptions):
         """Whether others say what is measured."""
         return not self["host"] and not self["local"]
 
+    @property
+    def showsTables(self) -> bool:
+        """Whether tables are shown here: a server has none, unless it plays with others' programs."""
+        hears = self.isServer and not self["compatible"]
+        return not hears and not self["json"] and self["csv"] != "-"
+
     def series(self) -> Series:
         """What is to be measured."""
         return Series(
@@ -435,7 +441,7 @@ def _clearProgress() -> None:
 def _tellAll(measurements: Sequence[Measurement], options: CommandOptions) -> None:
     if options["json"]:
         print(json.dumps([asDict(measurement) for measurement in measurements], indent=2))
-    elif measurements and options["csv"] != "-":
+    elif measurements and options.showsTables:
         from txrdma.commands.pingpongtables import showAll
 
         showAll(measurements, bool(options["histogram"]))

@@ -16,7 +16,7 @@ from typing import Any, cast, Final, Protocol
 
 from twisted.internet.defer import Deferred
 
-from txrdma.commands.options import CommandOptions
+from txrdma.commands.options import CommandOptions, TellingOptions
 
 HERE: Final = "On this host"
 MEASURING: Final = "Measuring"
@@ -58,7 +58,15 @@ class Command:
         return cast(CommandModule, import_module(self.moduleName))
 
     def prepare(self, options: CommandOptions) -> None:
-        """What there is to do before there is a reactor: C{prepare} of the module, if it has one."""
+        """
+        What there is to do before there is a reactor: C{prepare} of the module, if it has one.
+
+        Who would miss C{rich} in the end, after all was measured, hears of it here.
+        """
+        if isinstance(options, TellingOptions) and options.showsTables:
+            from txrdma.commands.tables import needTables
+
+            needTables()
         prepare = getattr(self.load(), "prepare", None)
         if prepare is not None:
             prepare(options)

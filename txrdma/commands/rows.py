@@ -1,5 +1,5 @@
 """
-Long lists, as rows: a table on a terminal; aligned columns in a pipe, and where there are many of them.
+Long lists, as rows: a table on a terminal that C{rich} draws; aligned columns in a pipe, and for many rows.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from txrdma.commands.tables import makeTable, show
+from txrdma.commands.tables import haveTables, makeTable, show
 from txrdma.iba.types import GUID
 
 _SHORT = 300
@@ -16,7 +16,7 @@ _SHORT = 300
 
 def showRows(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Print rows below the names of their columns."""
-    if sys.stdout.isatty() and len(rows) <= _SHORT:
+    if sys.stdout.isatty() and len(rows) <= _SHORT and haveTables():
         from rich.text import Text
 
         table = makeTable(*columns)

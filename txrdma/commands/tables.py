@@ -11,12 +11,25 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def makeTable(*columns: str, title: str | None = None) -> Table:
-    """An empty table; where C{rich} is missing the program ends, and says what to do."""
+def needTables() -> None:
+    """Where C{rich} is missing the program ends, and says what to do."""
+    if not haveTables():
+        raise SystemExit("Tables need rich: pip install 'txrdma[cli]'. Or use --json.")
+
+
+def haveTables() -> bool:
+    """Whether there is C{rich}."""
     try:
-        from rich.table import Table
+        import rich  # noqa: F401
     except ImportError:
-        raise SystemExit("Tables need rich: pip install 'txrdma[cli]'. Or use --json.") from None
+        return False
+    return True
+
+
+def makeTable(*columns: str, title: str | None = None) -> Table:
+    """An empty table."""
+    from rich.table import Table
+
     table = Table(*columns, header_style="bold", expand=False, title=title, title_justify="left")
     for column in table.columns:
         column.overflow = "fold"

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -112,6 +113,36 @@ class SumTests(SynchronousTestCase):
         (self.folder / "check").write_text("make: *** [Makefile:1: docs] Error 1\n")
         (self.folder / "test").write_text("5 passed, 2 failed, 0 skipped\n")
         self.assertEqual(self.counted("check", "test"), (1, "5 passed, 3 failed, 0 skipped"))
+
+
+class RunnerTests(SynchronousTestCase):
+    """Programs that run others."""
+
+    def run_(self, tool: str, *words: str) -> tuple[int, str, str]:
+        """Status, output and complaints of a tool of the checkout."""
+        path = CHECKOUT / "tools" / tool
+        if not path.exists():
+            raise SkipTest("not a checkout")
+        done = subprocess.run([path, *words], cwd=CHECKOUT, capture_output=True, text=True, timeout=60)
+        return done.returncode, done.stdout, done.stderr
+
+    def test_quietly(self) -> None:
+        """What succeeds says nothing, what fails all of it, with its own status."""
+        said = "echo WARNING: much; echo more >&2; exit "
+        self.assertEqual(self.run_("quietly", "sh", "-c", said + "0"), (0, "", ""))
+        self.assertEqual(self.run_("quietly", "sh", "-c", said + "3"), (3, "", "WARNING: much\nmore\n"))
+
+    def test_bare(self) -> None:
+        """No program is found but a shell: not by PATH, and not where the lab looks besides."""
+        if shutil.which("mktemp") is None:
+            raise SkipTest("there is no mktemp to begin with")
+        look = "import os, shutil, sys; from lab import needs; print(os.listdir(os.environ['PATH']));"
+        look += "print([name for name in sys.argv[1:] if shutil.which(name, path=needs.SEARCHED)])"
+        names = ("ls", "cc", "ip", "python3", "tshark", "dot", "depmod", "busybox", "opensm", "sh")
+        status, said, complaints = self.run_("bare", sys.executable, "-c", look, *names)
+        self.assertEqual((status, complaints), (0, ""))
+        self.assertEqual(said.splitlines()[1:], ["['sh']"] * 2)
+        self.assertEqual(self.run_("bare", "sh", "-c", "exit 3")[0], 3)
 
 
 class ExampleTests(SynchronousTestCase):

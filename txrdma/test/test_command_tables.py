@@ -1,0 +1,110 @@
+"""
+Commands that show tables, where C{rich} is and where it is not.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma import commands
+from txrdma.commands.options import TellingOptions
+from txrdma.commands.registry import COMMANDS
+
+RUN: Final = """
+import sys
+from txrdma.command import main
+sys.stdout.isatty = lambda: True
+main(sys.argv[1:])
+"""
+
+WITHOUT_RICH: Final = f"""
+import sys
+sys.modules["rich"] = None  # as documented, this makes its import fail
+{RUN}
+"""
+
+_SIMULATED: Final = ("--device", "sim:fattree:2")
+_SHORT: Final = ("--local", "--test", "send", "--size", "8", "--iterations", "20")
+
+TABLES: Final = {
+    "connections": ((),),
+    "devices": ((), ("--verbose",), ("soft",)),
+    "pingpong": (_SHORT, ("127.0.0.1",), ("--compatible", "127.0.0.1")),
+}
+"""Commands that need C{rich} for what they show, and ways to call them."""
+
+ROWS: Final = {
+    "links": ("Width  Speed", ()),
+    "nodes": ("GUID", ()),
+    "routes": ("Least LIDs", ("--balance",)),
+    "saquery": ("nodeGUID", ("--table", "NodeRecord")),
+    "perfquery": ("Sent MB/s", ("--watch", "0.05", "1")),
+}
+"""Commands whose rows do without it, a piece of the first line, and ways to call them."""
+
+
+def run(program: str, *arguments: str) -> tuple[int, str, str]:
+    """A command's exit status, what it shows, and what it complains of."""
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+class WithoutRichTests(SynchronousTestCase):
+    """Without C{rich} every command works, or says at once what to install."""
+
+    def test_all(self) -> None:
+        """These tests know every command that shows tables or rows."""
+        tables = {each.name for each in COMMANDS if isinstance(each.makeOptions(), TellingOptions)}
+        self.assertEqual(set(TABLES), tables)
+        folder = Path(commands.__file__).parent
+        rows = {path.stem for path in folder.glob("*.py") if "showRows(" in path.read_text()}
+        self.assertEqual(set(ROWS), rows - {"rows"})
+
+    def test_tables(self) -> None:
+        """What to install is said before anything is measured or asked, without a traceback."""
+        for name, ways in TABLES.items():
+            for arguments in ways:
+                self.assertEqual(
+                    run(WITHOUT_RICH, name, *arguments),
+                    (1, "", "Tables need rich: pip install 'txrdma[cli]'. Or use --json.\n"),
+                )
+
+    def test_json(self) -> None:
+        """JSON does without it, and so do pingpong's CSV and help."""
+        for words in (("connections",), ("devices",), ("devices", "soft"), ("pingpong", *_SHORT)):
+            status, out, complaints = run(WITHOUT_RICH, *words, "--json")
+            self.assertEqual((status, complaints), (0, ""))
+            self.assertIsInstance(json.loads(out), list)
+        status, out, complaints = run(WITHOUT_RICH, "pingpong", *_SHORT, "--csv", "-")
+        self.assertEqual((status, complaints, out.count("\n")), (0, "", 3))
+        self.assertEqual(run(WITHOUT_RICH, "devices", "--help")[0], 0)
+
+    def test_rows(self) -> None:
+        """Rows are aligned columns then, on a terminal, too."""
+        for name, (heading, arguments) in ROWS.items():
+            command = [sys.executable, "-u", "-c", WITHOUT_RICH, name, *_SIMULATED, *arguments]
+            with subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            ) as process:
+                assert process.stdout is not None and process.stderr is not None
+                head, row = process.stdout.readline(), process.stdout.readline()
+                if "--watch" in arguments:
+                    process.terminate()  # it would go on for ever
+                self.assertEqual(process.stderr.read(), "")
+            self.assertIn(heading, head)
+            self.assertNotEqual(row.strip(), "")
+
+    def test_withRich(self) -> None:
+        """Where it is, terminals see tables."""
+        for name in ("links", "devices"):
+            status, out, complaints = run(RUN, name, *(_SIMULATED if name == "links" else ()))
+            self.assertEqual((status, complaints), (0, ""))
+            self.assertIn("\N{BOX DRAWINGS LIGHT VERTICAL}", out)
