@@ -6,15 +6,21 @@ arguments are C{--label WORD}, that word and a colon stand before the counts.
 
 Simulations play seeds that nobody has chosen: their first is drawn here and printed, since trial's workers
 print into files of theirs. C{TXRDMA_FIRST=N} in the environment repeats a run.
+
+Some tests hold both ends of hundreds of connections in one process, in which others' reactors wait to be
+collected: more descriptors than the 1024 that an ordinary user has before asking for more.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import resource
 import subprocess
 import sys
 import time
+
+_DESCRIPTORS = 4096
 
 _SUMMARY = re.compile(r"^(PASSED|FAILED)(?: \((?P<counts>[a-zA-Z]+=\d+(?:, [a-zA-Z]+=\d+)*)\))?$")
 
@@ -39,8 +45,17 @@ def counted(summary: str) -> tuple[int, int, int]:
     )
 
 
+def haveDescriptors() -> None:
+    """Let our processes have enough of them, as far as that is ours to say."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def main(arguments: list[str]) -> int:
     """Run trial; return the exit status."""
+    haveDescriptors()
     label = ""
     if arguments[:1] == ["--label"]:
         label, arguments = f"{arguments[1]}: ", arguments[2:]

@@ -5,6 +5,7 @@ The small tools of the checkout: the count of tests, and the examples.
 from __future__ import annotations
 
 import os
+import resource
 import runpy
 import shutil
 import subprocess
@@ -62,6 +63,22 @@ class CountTests(SynchronousTestCase):
             self.run_(head + "def test_a(self): os._exit(0)"), (1, "0 passed, 1 failed, 0 skipped")
         )
         self.assertEqual(self.run_("import nonsense_that_is_not_there")[0], 1)
+
+    def test_descriptors(self) -> None:
+        """Tests may open more than an ordinary user does at first, where that is allowed."""
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        if 0 <= most < 4096:
+            raise SkipTest(f"no more than {most} descriptors are allowed here")
+        source = (
+            "import resource, unittest\nclass T(unittest.TestCase):\n"
+            "  def test_a(self): self.assertGreaterEqual(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 4096)"
+        )
+        folder = Path(self.mktemp())
+        folder.mkdir()
+        (folder / "test_given.py").write_text(source)
+        command = ["sh", "-c", 'ulimit -Sn 256 && exec "$@"', "sh", sys.executable, str(self.tool.resolve())]
+        done = subprocess.run([*command, "test_given"], cwd=folder, capture_output=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stdout)
 
     def test_seeds(self) -> None:
         """The first seed of simulations is told, other ones in each run, and is what all tests are given."""
