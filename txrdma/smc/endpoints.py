@@ -24,6 +24,7 @@ from twisted.internet.interfaces import (
     IStreamServerEndpoint,
 )
 from twisted.internet.protocol import Factory
+from twisted.internet.tcp import Port
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -170,9 +171,18 @@ class _ServerFactory(_SteppingFactory):
 
 @implementer(IListeningPort)
 class SMCPort:
-    """A TCP port, and the UNIX socket that tells who it is."""
+    """
+    A TCP port, and the UNIX socket that tells who it is.
 
-    def __init__(self, tcp: IListeningPort, announcements: Announcements, presence: Presence) -> None:
+    Besides L{IListeningPort} it has what programs use of a port of TCP.
+
+    @ivar factory: the user's.
+    """
+
+    def __init__(
+        self, tcp: Port, factory: IProtocolFactory, announcements: Announcements, presence: Presence
+    ) -> None:
+        self.factory = factory
         self._tcp = tcp
         self._announcements = announcements
         self._presence = presence
@@ -198,9 +208,27 @@ class SMCPort:
         self._use.release()
         return maybeDeferred(cast("Callable[[], Deferred[None]]", self._tcp.stopListening))
 
+    loseConnection = stopListening
+
+    def connectionLost(self, reason: Failure) -> None:
+        """Close the port at once, as the reactor does with a port of TCP when it ends."""
+        self._announcements.stop()
+        self._use.release()
+        self._tcp.connectionLost(reason)
+
+    @property
+    def connected(self) -> bool:
+        """The port listens."""
+        return bool(self._tcp.connected)
+
+    @property
+    def disconnected(self) -> bool:
+        """The port has been stopped."""
+        return bool(self._tcp.disconnected)
+
     def getHost(self) -> IAddress:
         """The TCP address."""
-        return self._tcp.getHost()
+        return cast(IAddress, self._tcp.getHost())
 
     def __repr__(self) -> str:
         return f"<SMCPort {self._tcp!r}>"
@@ -230,4 +258,4 @@ class SMCServerEndpoint:
         tcp = self._reactor.listenTCP(self._port, factory, self._backlog, self._interface)
         factory.outcomes = Outcomes(f"connection at {placeOf(tcp.getHost())}")
         introspection.appear(self._reactor, status.statuses)
-        return SMCPort(tcp, announcements, presenceOn(self._reactor))
+        return SMCPort(tcp, protocolFactory, announcements, presenceOn(self._reactor))
