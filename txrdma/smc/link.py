@@ -400,10 +400,10 @@ class Link:
         times = [self.core.deadline(), *self._lingering.values()]
         deadline = min((each for each in times if each is not None), default=None)
         timer = self._timer
-        if timer is not None and (deadline is None or deadline < timer.getTime()):
-            timer.cancel()
-            self._timer = timer = None
-        if deadline is not None and timer is None and not self._isResting:
+        isActive = timer is not None and timer.active()  # somebody else may have cancelled it
+        if timer is not None and not (isActive and deadline is not None and timer.getTime() <= deadline):
+            self._cancelTimer()
+        if deadline is not None and self._timer is None and not self._isResting:
             delay = max(deadline - self._reactor.seconds(), 0.0)
             self._timer = self._reactor.callLater(delay, self._expired)
 
@@ -446,9 +446,7 @@ class Link:
         self._isResting = False
         self._reader.start()
         self.turn.wake()
-        if self._timer is None or not self._timer.active():
-            self._timer = None
-            self._reschedule()
+        self._reschedule()
 
     def _cancelTimer(self) -> None:
         timer, self._timer = self._timer, None

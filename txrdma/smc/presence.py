@@ -25,11 +25,15 @@ from txrdma.logs import Seldom
 
 _seldom = Seldom(Logger())
 
+_FEW: Final = 8
+"""
+So many uses a test may leave: up to then each new one makes sure that everything is on the reactor.
+
+A suite has few connections, and may remove everything between two of them.
+"""
+
 _LOOK_SECONDS: Final = 1e-3
-"""
-How often, for each use, everything is made sure to be on the reactor: a suite has few connections and may
-remove everything between two of them, a service has many and does not.
-"""
+"""With more uses that is done so often, for each of them: a service has many, and removes nothing."""
 
 
 class Sleeper(Protocol):
@@ -136,7 +140,8 @@ class Presence:
         """
         use = Use(self, swept)
         now = monotonic()
-        if self.isIdle or now - self._lookedAt > len(self._uses) * _LOOK_SECONDS:
+        count = len(self._uses)
+        if count < _FEW or now - self._lookedAt > count * _LOOK_SECONDS:
             self._lookedAt = now
             self._sweep()
             self.isIdle = self.isDue = False
