@@ -168,7 +168,10 @@ class Companion(Protocol):
 
     def finish(self, inOrder: bool) -> None:
         """
-        Close TCP: the stream is over.
+        Close TCP: the stream is over, for its application at least.
+
+        In order that is done at once, not in the reactor's next turn: an application that has heard of the
+        end may look what is left in the reactor, as trial does.
 
         @param inOrder: by FIN; otherwise by a reset, so that a peer that does not know yet hears of it.
         """
@@ -176,7 +179,11 @@ class Companion(Protocol):
         grace, self._grace = self._grace, None
         if grace is not None and grace.active():
             grace.cancel()
-        if inOrder:
-            self.tcp.loseConnection()
-        else:
-            self.tcp.abortConnection()
+        tcp = self.tcp
+        if not inOrder:
+            tcp.abortConnection()
+        elif tcp.connected:
+            tcp.loseConnection()
+            why = tcp.doWrite()
+            if why is not None:
+                tcp.connectionLost(Failure(why))

@@ -161,6 +161,11 @@ class LinkGroups:
     def __repr__(self) -> str:
         return f"<LinkGroups of {self.device!r}>"
 
+    @property
+    def canRest(self) -> bool:
+        """When SMC is not in use links rest; where they can't they are closed."""
+        return self._resting is not None
+
     def links(self) -> list[Link]:
         """All of them."""
         return [link for links in self._links.values() for link in links]

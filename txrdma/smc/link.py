@@ -448,6 +448,10 @@ class Link:
         self.turn.wake()
         self._reschedule()
 
+    def rouse(self) -> None:
+        """There is something to do in the link's rest."""
+        self._presence.rouse()
+
     def _cancelTimer(self) -> None:
         timer, self._timer = self._timer, None
         if timer is not None and timer.active():

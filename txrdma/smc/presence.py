@@ -159,6 +159,13 @@ class Presence:
                 self._dismiss()
             self.settle()
 
+    def rouse(self) -> None:
+        """A sleeper has something to do though nobody uses SMC: all are awake until it is done."""
+        if self.isIdle and not self.isEnding:
+            self.isDue = True
+            for sleeper in list(self._sleepers):
+                sleeper.wake()
+
     def _sweep(self) -> None:
         """
         See whether somebody has removed everything from the reactor: nothing of that is in use now.

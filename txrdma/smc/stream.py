@@ -12,16 +12,12 @@ delivered first. How it then ends is what TCP would tell: see L{txrdma.smc.compa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast, Final, TYPE_CHECKING
 
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.error import ConnectionLost
-from twisted.internet.interfaces import (
-    IProtocol,
-    IPullProducer,
-    IPushProducer,
-    ITCPTransport,
-)
+from twisted.internet.interfaces import IProtocol, IPullProducer, IPushProducer, ITCPTransport
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.log import ILogContext
@@ -278,6 +274,8 @@ class Stream:
         while self._closing.readEnding and not self._unread and not self._isHasty:
             self._closing.drained()
             self._happened()
+        if self._peerState & ENDS and (self._isPaused or not self._closing.readEnding):
+            self._leave()
 
     @property
     def _unread(self) -> int:
@@ -520,17 +518,16 @@ class Stream:
         """What was written is posted: see who waited for that."""
         raise NotImplementedError
 
-    def logPrefix(self) -> str:
-        """What stands before log entries about the connection: as on a TCP transport."""
-        context = self._context.get(ILogContext, {})
-        return str(context.get("system", "-"))
-
     def _readEnded(self) -> None:
         """The peer writes no more, and all that it wrote is read."""
         raise NotImplementedError
 
     def _ended(self, how: Ending) -> None:
         """The application's part is over."""
+        raise NotImplementedError
+
+    def _leave(self) -> None:
+        """The peer has gone, and nothing is to be delivered."""
         raise NotImplementedError
 
     # The end
@@ -551,13 +548,18 @@ class Stream:
 
     def _released(self, quiet: bool) -> None:
         """The peer's part is over, too."""
-        companion, self._companion = self._companion, None
-        if companion is not None:
-            companion.finish(inOrder=bool(self._flags & _CLOSED) and not self._flags & _ABORT)
+        self._closeTCP()
         element, self._element = self._element, None
         if element is not None:
             self._view = memoryview(b"")
             self.link.forget(self, element, quiet)
+
+    def _closeTCP(self, isGone: bool = False) -> None:
+        """Have no TCP connection any more, when all is posted that is to be said; the peer may have none."""
+        companion, self._companion = self._companion, None
+        if companion is not None:
+            inOrder = isGone or (bool(self._flags & _CLOSED) and not self._flags & _ABORT)
+            self._turn.atEnd(partial(companion.finish, inOrder))
 
     def _drop(self) -> None:
         """What is not posted won't be."""

@@ -21,6 +21,7 @@ from twisted.internet.interfaces import (
 )
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from twisted.python.log import ILogContext
 
 from txrdma.interfaces import ISMCTransport
 from txrdma.smc import status
@@ -29,6 +30,8 @@ from txrdma.smc._linkgroup import Role
 from txrdma.smc.stream import ENDS, Stream
 
 if TYPE_CHECKING:
+    from socket import socket
+
     from twisted.internet.address import IPv4Address, IPv6Address
 
     Address = IPv4Address | IPv6Address
@@ -199,6 +202,15 @@ class SMCTransport(Stream):
         if companion is not None:
             companion.tcp.setTcpKeepAlive(enabled)
 
+    def getHandle(self) -> socket | None:
+        """
+        The socket of the TCP connection, for its options; the stream does not go by it.
+
+        @return: the socket, or None when the connection has ended.
+        """
+        companion = self._companion
+        return None if companion is None else companion.tcp.getHandle()
+
     # ITLSTransport
 
     def startTLS(self, contextFactory: object, normal: bool = True) -> None:
@@ -280,6 +292,8 @@ class SMCTransport(Stream):
             self.__dict__.pop(name, None)
         status.forget(cast(Any, self))
         self.link.linger(self)
+        if how is not Ending.LOST:  # else there may be something to say yet
+            self._closeTCP()
         producer, self.producer = self.producer, None
         protocol, self.protocol = self.protocol, None
         contexts = self.link.contexts
@@ -300,7 +314,26 @@ class SMCTransport(Stream):
         if use is not None:
             use.release()
 
+    def _leave(self) -> None:
+        """
+        Leave the reactor as TCP would: the peer has gone, and there is nothing to deliver or to post.
+
+        So it is with who has paused, or may still write. What such an application does next rouses the link
+        (L{txrdma.smc.turn.Turn.schedule}).
+        """
+        use = self._use
+        isIdle = not (self.disconnecting or self.backlog or self.producer is not None)
+        if use is not None and isIdle and self.link.groups.canRest:
+            self._use = None
+            self._closeTCP(isGone=True)
+            use.release()
+
     # ISMCTransport, ILoggingContext
+
+    def logPrefix(self) -> str:
+        """What stands before log entries about the connection: as on a TCP transport."""
+        context = self._context.get(ILogContext, {})
+        return str(context.get("system", "-"))
 
     @property
     def smc(self) -> status.SMCStatus:

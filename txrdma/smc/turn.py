@@ -83,6 +83,9 @@ class Owner(Protocol):
     def turned(self) -> None:
         """A turn has ended."""
 
+    def rouse(self) -> None:
+        """The link rests, and there is something to do: it calls L{Turn.wake}."""
+
 
 class Turn:
     """
@@ -128,8 +131,10 @@ class Turn:
             self.schedule()
 
     def schedule(self) -> None:
-        """Have a turn when what is being done is done; while the link rests, when it wakes."""
-        if self._call is None and not self._isResting:
+        """Have a turn when what is being done is done; if the link rests, it wakes for that."""
+        if self._isResting:
+            self._owner.rouse()
+        elif self._call is None:
             self._call = self._reactor.callLater(0, self._called)
 
     def _called(self) -> None:
@@ -218,7 +223,7 @@ class Turn:
         self._isFull = self._isResting = False
         self._undelivered.clear()
         self.poster.close()
-        if self._soon or self.dirty:
+        if self._soon or self._last or self.dirty:
             self.schedule()
 
     # What is posted

@@ -124,12 +124,19 @@ class EndsTestCase(TestCase):
                 break
             await deferLater(reactor, 0.01)
 
-    async def serve(self, text: str = "smc:127.0.0.1:0", kind: type[Recorder] = Recorder) -> tuple[Any, int]:
-        """A listening factory, and its port."""
+    async def listening(
+        self, kind: type[Recorder] = Recorder, text: str = "smc:127.0.0.1:0"
+    ) -> tuple[Any, int, Any]:
+        """A listening factory, the number of its port, and the port."""
         factory = Recorders(kind)
         port = await serverFromString(reactor, text).listen(factory)
         self.addCleanup(port.stopListening)
-        return factory, port.getHost().port
+        return factory, port.getHost().port, port
+
+    async def serve(self, text: str = "smc:127.0.0.1:0", kind: type[Recorder] = Recorder) -> tuple[Any, int]:
+        """A listening factory, and the number of its port."""
+        factory, number, _ = await self.listening(kind, text)
+        return factory, number
 
     async def connect(self, text: str, kind: type[Recorder] = Recorder) -> Any:
         """A connected protocol."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import socket
 from typing import Any
 
 from zope.interface import implementer
@@ -396,11 +397,17 @@ class EndTests(EndsTestCase):
         transport.setTcpKeepAlive(True)
         self.assertTrue(transport.getTcpNoDelay())
         self.assertTrue(transport.getTcpKeepAlive())
+        handle = transport.getHandle()
+        self.assertEqual(handle.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE), 1)
         self.assertRaises(TypeError, transport.write, "text")
         self.assertRaises(TypeError, transport.writeSequence, ["text"])
         transport.abortConnection()
         await one.lost
         transport.write(b"into the void")
+        self.assertIsNone(transport.getHandle())
+        for _ in range(2):
+            await deferLater(reactor, 0)
+        self.assertEqual(handle.fileno(), -1)
         transport.setTcpNoDelay(True)
         self.assertEqual(transport.getPeer(), other.transport.getHost())
 
