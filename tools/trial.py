@@ -9,6 +9,9 @@ print into files of theirs. C{TXRDMA_FIRST=N} in the environment repeats a run.
 
 Some tests hold both ends of hundreds of connections in one process, in which others' reactors wait to be
 collected: more descriptors than the 1024 that an ordinary user has before asking for more.
+
+What tests count beside themselves they write to the file that C{TXRDMA_NOTES} names, in lines C{WHAT: N}; it
+is added up, and told before the counts.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ import re
 import resource
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterable
 
 _DESCRIPTORS = 4096
 
@@ -45,6 +50,15 @@ def counted(summary: str) -> tuple[int, int, int]:
     )
 
 
+def addedUp(notes: Iterable[str]) -> dict[str, int]:
+    """What tests have counted, in lines C{WHAT: N}."""
+    sums: dict[str, int] = {}
+    for line in notes:
+        what, _, count = line.rpartition(": ")
+        sums[what] = sums.get(what, 0) + int(count)
+    return sums
+
+
 def haveDescriptors() -> None:
     """Let our processes have enough of them, as far as that is ours to say."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -62,17 +76,23 @@ def main(arguments: list[str]) -> int:
     command = [sys.executable, "-m", "twisted.trial", *arguments]
     first = os.environ.get("TXRDMA_FIRST") or str(time.time_ns() // 1_000_000)
     print(f"{label}simulations play seeds from {first} on", flush=True)
-    environment = {**os.environ, "TXRDMA_FIRST": first}
+    notes = tempfile.NamedTemporaryFile("r")
+    environment = {**os.environ, "TXRDMA_FIRST": first, "TXRDMA_NOTES": notes.name}
     summary = None
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, errors="replace", env=environment
-    ) as process:
+    with (
+        notes,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, errors="replace", env=environment
+        ) as process,
+    ):
         assert process.stdout is not None
         for line in process.stdout:
             sys.stdout.write(line)
             sys.stdout.flush()
             if _SUMMARY.match(line.rstrip("\n")):
                 summary = line.rstrip("\n")
+        for what, count in addedUp(notes).items():
+            print(f"{label}{what}: {count}")
     status = process.returncode
     if summary is None:
         print("trial ended without a summary")

@@ -41,14 +41,32 @@ class CountTests(SynchronousTestCase):
             self.assertEqual(self.counted(line), counts)
         self.assertRaises(ValueError, self.counted, "PASSED (successes)")
 
+    def test_notes(self) -> None:
+        """What tests count beside themselves is added up before the last line."""
+        source = (
+            "import os\n"
+            "from twisted.trial.unittest import TestCase\n"
+            "class Tests(TestCase):\n"
+            "    def test_one(self):\n"
+            "        open(os.environ['TXRDMA_NOTES'], 'a').write('a: thing: 2\\n')\n"
+            "    test_two = test_one\n"
+        )
+        status, lines = self.linesOf(source)
+        self.assertEqual((status, lines[-2:]), (0, ["a: thing: 4", "2 passed, 0 failed, 0 skipped"]))
+
     def run_(self, source: str) -> tuple[int, str]:
         """Status and last line for a module of tests."""
+        status, lines = self.linesOf(source)
+        return status, lines[-1]
+
+    def linesOf(self, source: str) -> tuple[int, list[str]]:
+        """Status and output for a module of tests."""
         folder = Path(self.mktemp())
         folder.mkdir()
         (folder / "test_given.py").write_text(source)
         command = [sys.executable, str(self.tool.resolve()), "test_given"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
-        return done.returncode, done.stdout.splitlines()[-1]
+        return done.returncode, done.stdout.splitlines()
 
     def test_status(self) -> None:
         """The status is trial's, and a run that does not come to its end has failed."""
@@ -193,6 +211,15 @@ class ExampleTests(SynchronousTestCase):
                 return done.stdout
             finally:
                 server.terminate()
+
+    def test_suite(self) -> None:
+        """A suite is clean over either transport."""
+        folder = Path(self.example("test_echo.py")[1]).parent
+        for scheme in ("tcp", "smc"):
+            environment = {**os.environ, "SCHEME": scheme, "PYTHONPATH": f"{folder}:{CHECKOUT}"}
+            command = [sys.executable, "-m", "twisted.trial", "--temp-directory", self.mktemp(), "test_echo"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+            self.assertIn("PASSED (successes=1)", done.stdout)
 
     def test_length(self) -> None:
         """They are what was promised: thirty lines."""

@@ -1,0 +1,3 @@
+"""
+Test suites that others have written for TCP, over C{smc:} at both ends.
+"""

@@ -1,0 +1,85 @@
+"""
+A suite as a user writes it: servers and clients by strings, and no cleanup but that of TCP.
+
+C{SCHEME} in the environment is C{tcp} or C{smc}.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Final
+
+from twisted.internet import reactor as theReactor
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.endpoints import clientFromString, connectProtocol, serverFromString
+from twisted.internet.protocol import connectionDone, Factory, Protocol
+from twisted.python.failure import Failure
+from twisted.trial.unittest import TestCase
+
+SCHEME: Final = os.environ.get("SCHEME", "smc")
+
+reactor: Any = theReactor
+
+
+class Talker(Protocol):
+    """Waits for so many bytes, and for the end."""
+
+    transport: Any
+
+    def __init__(self, expected: int) -> None:
+        self.made: Deferred[Talker] = Deferred()
+        self.lost: Deferred[None] = Deferred()
+        self.heard: Deferred[None] = Deferred()
+        self._missing = expected
+
+    def connectionMade(self) -> None:
+        self.made.callback(self)
+
+    def dataReceived(self, data: bytes) -> None:
+        self._missing -= len(data)
+        if not self._missing:
+            self.heard.callback(None)
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self.lost.callback(None)
+
+
+class TalkTests(TestCase):
+    """Listen, connect, talk, close; whoever closes, and however."""
+
+    timeout = 20
+
+    async def talk(self, size: int, closer: str, close: str) -> None:
+        """One conversation."""
+        server, client = Talker(size), Talker(size)
+        factory = Factory.forProtocol(lambda: server)
+        port = await serverFromString(reactor, f"{SCHEME}:0:interface=127.0.0.1").listen(factory)
+        self.addCleanup(port.stopListening)
+        endpoint = clientFromString(reactor, f"{SCHEME}:127.0.0.1:{port.getHost().port}")
+        await connectProtocol(endpoint, client)
+        await server.made
+        for each in (server, client):
+            each.transport.write(b"x" * size)
+        await gatherResults([server.heard, client.heard])
+        getattr((server if closer == "server" else client).transport, close)()
+        await gatherResults([server.lost, client.lost])
+
+
+class RemovingTests(TalkTests):
+    """The same, where each test takes everything from the reactor when it ends."""
+
+    def setUp(self) -> None:
+        self.addCleanup(reactor.removeAll)
+
+
+def _add(size: int, closer: str, close: str) -> None:
+    async def test(self: TalkTests) -> None:
+        await self.talk(size, closer, close)
+
+    setattr(TalkTests, f"test_{closer}_{close}_{size}", test)
+
+
+for _size in (1, 1000, 100_000, 1_000_000, 10_000_000):
+    for _closer in ("server", "client"):
+        for _close in ("loseConnection", "abortConnection"):
+            _add(_size, _closer, _close)
