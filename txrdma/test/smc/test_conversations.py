@@ -257,21 +257,6 @@ class RaceTests(RaceTestCase):
         self.assertEqual((here.reason, there.reason), (ConnectionLost, ConnectionLost))
         self.assertEqual((there.heard, there.hasEnded), (b"", False))
 
-    def test_stopsWithoutAcknowledging(self) -> None:
-        """Who closes towards a process that has closed, and is gone, hears soon that nobody has it."""
-        here, there, sockets = self.connect()
-        self.until(lambda: here.mode and there.mode)
-        self.world.network.silent.add(self.client.address)  # what it sends is lost
-        here.transport.write(b"last words")
-        here.transport.loseConnection()
-        there.transport.loseConnection()
-        self.until(lambda: here.transport._peerState)
-        self.assertIsNone(here.reason)
-        self.server.stop()
-        self.server.die(silently=False)
-        self.until(lambda: here.reason, 1.0)
-        self.assertEqual(here.reason, ConnectionLost)
-
     def test_fallenBackAlone(self) -> None:
         """A server that falls back when the client is done already never hears of an orderly end."""
         first, _, _ = self.connect()
