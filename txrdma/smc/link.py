@@ -507,7 +507,7 @@ class Link:
         self.isActive = False
         arrived = self.turn.arrived()
         streams = self.streams()
-        alive = sum(not stream.disconnected for stream in streams)
+        alive = sum(not stream.disconnected and not stream.hasHeardEnd for stream in streams)
         if alive:
             _seldom.info(
                 self.key.witness,
