@@ -94,7 +94,8 @@ class ServerNegotiation(Negotiation):
                 link.discard()
             raise
         self._stream = stream = SMCTransport(link, element, self.transport, self.role)
-        stream.sessionno = cast(Server, self.transport).sessionno
+        if isinstance(self.transport, Server):
+            stream.sessionno = self.transport.sessionno
         message = Accept(
             **link.terms(element),
             token=stream.token,
