@@ -69,7 +69,7 @@ class Link:
 
     @ivar isNew: it was made for the connection that is being made: the first contact.
     @ivar turn: what connections have to post, and when.
-    @ivar route: how bytes go, or went: C{'shared-memory'}, C{'rocev2'}, C{'verbs'}; C{''} before first contact.
+    @ivar route: how bytes go, or went, as the queue pair names it; C{''} before the first contact.
     @ivar isActive: connections may use the link.
     @ivar isOver: the link is gone; connections that still have something to read stay.
     @ivar contexts: the stack of logging contexts of the reactor's thread.
