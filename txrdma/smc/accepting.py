@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from twisted.internet.interfaces import IProtocol
+from twisted.internet.tcp import Server
 
 from txrdma.error import Refused
 from txrdma.smc import _handshake as clcEvents
@@ -93,6 +94,8 @@ class ServerNegotiation(Negotiation):
                 link.discard()
             raise
         self._stream = stream = SMCTransport(link, element, self.transport, self.role)
+        if isinstance(self.transport, Server):
+            stream.sessionno = self.transport.sessionno
         message = Accept(
             **link.terms(element),
             token=stream.token,

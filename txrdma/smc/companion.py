@@ -33,6 +33,7 @@ class Watched(Shape):
     @ivar hasHeardEnd: the peer has said that it closes or aborts, or the application is gone: whatever
         becomes of TCP is no news.
     @ivar mayBeSilent: the peer has said that it writes no more, and owes us nothing.
+    @ivar awaitsDelivery: the application has closed, and hears so when the peer has what was posted.
     @ivar isDoubtful: TCP has ended: see of all that is posted whether it arrives (L{Companion.doubt}).
     @ivar hasArrived: the peer has all that was posted.
     @ivar isStopping: this process ends.
@@ -42,6 +43,8 @@ class Watched(Shape):
     def hasHeardEnd(self) -> bool: ...
     @property
     def mayBeSilent(self) -> bool: ...
+    @property
+    def awaitsDelivery(self) -> bool: ...
     @property
     def isStopping(self) -> bool: ...
     @property
@@ -134,9 +137,12 @@ class Companion(Protocol):
     def _judge(self, stream: Watched) -> None:
         """Do what both together mean; wait for the second a while."""
         stream.look()
-        if self._stream is None or stream.hasHeardEnd:
+        if self._stream is None:
             return
-        if self._hasEnded and self._isLinkGone:
+        if stream.hasHeardEnd:
+            if self._hasEnded and stream.awaitsDelivery and not stream.hasArrived:
+                self._wait()  # the peer's process may be gone, and nobody acknowledges any more
+        elif self._hasEnded and self._isLinkGone:
             stream.vanished()
         elif self._isLinkGone or not stream.mayBeSilent:
             self._wait()
@@ -154,15 +160,22 @@ class Companion(Protocol):
     def _waited(self) -> None:
         self._grace = None
         stream = self._stream
-        if stream is None or stream.hasHeardEnd:
+        if stream is None:
             return
-        if self._isLinkGone or not stream.mayBeSilent or not stream.hasArrived:
+        if stream.hasHeardEnd:
+            if stream.awaitsDelivery and not stream.hasArrived:
+                stream.reset()
+        elif self._isLinkGone or not stream.mayBeSilent or not stream.hasArrived:
             self._giveUp(stream)
 
     def _giveUp(self, stream: Watched) -> None:
         if self._isLinkGone:
-            self.tcp.abortConnection()  # the peer may be alive, and hears of it by no other way
+            self.cut()
         stream.reset()
+
+    def cut(self) -> None:
+        """Reset TCP: the peer may be alive, and hears by no other way that there is no link any more."""
+        self.tcp.abortConnection()
 
     # The end
 

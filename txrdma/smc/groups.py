@@ -301,10 +301,10 @@ class LinkGroups:
 
     def checkStopped(self) -> None:
         """Fewer peers may be without what was written for them."""
-        stopped = self._stopped
-        if stopped is not None:
+        if self._stopped is not None:
             self._forgetStopped()
-            if not self._targets:
+            stopped = self._stopped  # looking at one peer may have come here again, for another
+            if stopped is not None and not self._targets:
                 self._stopped = None
                 stopped.callback(None)
 
@@ -312,7 +312,7 @@ class LinkGroups:
         """Peers that have all do not matter any more."""
         for stream, target in list(self._targets.items()):
             if stream.hasHeardEnd or stream.link.isOver or stream.hasDelivered(target):
-                del self._targets[stream]
+                self._targets.pop(stream, None)
 
     def _stoppingTooLong(self) -> None:
         if self._targets:

@@ -69,6 +69,7 @@ class Link:
 
     @ivar isNew: it was made for the connection that is being made: the first contact.
     @ivar turn: what connections have to post, and when.
+    @ivar route: how bytes go, or went, as the queue pair names it; C{''} before the first contact.
     @ivar isActive: connections may use the link.
     @ivar isOver: the link is gone; connections that still have something to read stay.
     @ivar contexts: the stack of logging contexts of the reactor's thread.
@@ -89,6 +90,7 @@ class Link:
         self._lingering: dict[Stream, float] = {}
         self._timer: IDelayedCall | None = None
         self._peerQPN = QPN(0)
+        self.route = ""
         self._isBreaking = False
         self.isActive = False
         self._wasHeard = self._isResting = False
@@ -134,6 +136,7 @@ class Link:
         self._peerQPN = answer.qpn
         self.core.learn(answer.rkey, answer.address)
         self._attachment.connect(answer, self.mtu, self.psn, self.groups.gidIndex)
+        self.route = self._queuePair.route
         self.turn.placing = placing = IPlacing(self._queuePair, None)
         self.core.isWatched = placing is not None
         self.core.confirm(self._reactor.seconds(), LinkEnd(answer.mac, answer.gid, answer.qpn))
@@ -212,11 +215,6 @@ class Link:
         @raise Refused: the peer never told of that buffer.
         """
         return self.core.target(answer.rkey, answer.address, answer.size, answer.index)
-
-    @property
-    def route(self) -> str:
-        """How the bytes go."""
-        return self._queuePair.route
 
     @property
     def isStopping(self) -> bool:
@@ -509,7 +507,7 @@ class Link:
         self.isActive = False
         arrived = self.turn.arrived()
         streams = self.streams()
-        alive = sum(not stream.disconnected for stream in streams)
+        alive = sum(not stream.disconnected and not stream.hasHeardEnd for stream in streams)
         if alive:
             _seldom.info(
                 self.key.witness,

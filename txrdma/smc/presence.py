@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from math import inf
 from time import monotonic
 from typing import Final, Protocol
 from weakref import ref, WeakKeyDictionary
 
 from zope.interface import implementer
 
-from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor
+from twisted.internet.interfaces import IReactorFDSet, IReactorTime, IReadDescriptor
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -129,7 +130,7 @@ class Presence:
         self._reactor = ref(reactor)
         self._uses: dict[Use, None] = {}
         self._sleepers: dict[Sleeper, None] = {}
-        self._lookedAt = 0.0
+        self._lookedAt = -inf
         self._sentinel: Sentinel | None = None
 
     def hold(self, swept: Callable[[], None] = lambda: None) -> Use:
@@ -139,7 +140,7 @@ class Presence:
         @param swept: called when somebody has removed everything from the reactor, and told nobody.
         """
         use = Use(self, swept)
-        now = monotonic()
+        now = self._seconds()
         count = len(self._uses)
         if count < _FEW or now - self._lookedAt > count * _LOOK_SECONDS:
             self._lookedAt = now
@@ -149,6 +150,11 @@ class Presence:
                 sleeper.wake()
         self._uses[use] = None
         return use
+
+    def _seconds(self) -> float:
+        """The reactor's time, so that what is simulated repeats itself."""
+        reactor = self._reactor()
+        return IReactorTime(reactor).seconds() if IReactorTime.providedBy(reactor) else monotonic()
 
     def release(self, use: Use) -> None:
         """End a use. Twice is fine."""

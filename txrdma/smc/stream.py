@@ -163,9 +163,9 @@ class Stream:
             protocol.makeConnection(cast(Any, self))
         except BaseException:
             self._blame("makeConnection")
-        early, self._early = self._early, None
+        early, self._early = self._early or (), None
         self.link.begin(self)
-        for message in early or ():
+        for message in early:
             self.received(message)
         if self.wasLost:
             companion.linkLost(mayVanish=True)
@@ -307,11 +307,15 @@ class Stream:
         self._happened()
 
     # What TCP and the link tell together: see txrdma.smc.companion
-
     @property
     def hasHeardEnd(self) -> bool:
         """The peer has said that it closes or aborts, or the application is gone."""
         return bool(self._peerState & ENDS) or self._closing.over
+
+    @property
+    def awaitsDelivery(self) -> bool:
+        """The application has closed, and hears so when the peer has what was posted."""
+        return bool(self.disconnecting) and not self._closing.over
 
     @property
     def mayBeSilent(self) -> bool:
@@ -357,7 +361,8 @@ class Stream:
         self._isWhole = not self.backlog and self._written <= arrived
         companion = self._companion
         if self.disconnecting and not mayVanish:
-            pass  # the application has closed, and whether the peer has all of it nobody will say
+            if companion is not None:
+                companion.cut()  # the application has closed, and whether the peer has all nobody will say
         elif companion is not None:
             companion.linkLost(mayVanish)
         elif mayVanish and self._early is not None:
@@ -593,5 +598,5 @@ class Stream:
 
     @property
     def state(self) -> str:
-        """The close state machine's, by Linux's name."""
+        """The state of the connection's end, by Linux's name."""
         return self._closing.state.name

@@ -57,9 +57,14 @@ class SMCTransport(Stream):
 
     What is written waits until the link flushes. (C{__dict__} is for TLS, which needs to replace methods; it
     takes no room otherwise.)
+
+    @ivar sessionno: number of the connection among those that its port has accepted, for servers only. No
+        interface has it, but Twisted's TCP transports do, and programs read it there.
     """
 
-    __slots__ = ("__dict__",)
+    __slots__ = ("__dict__", "sessionno")
+
+    sessionno: int
 
     # ITransport
 

@@ -569,10 +569,10 @@ class MemoryTCP(Connection):
 
     def __init__(self, one: MemorySocket, protocol: IProtocol) -> None:
         super().__init__(cast(Any, one), protocol, cast(Any, one.host))
-        self._own = one.address
-        self._peer = one.peer.address
+        self._own, self._peer = one.address, one.peer.address
         self.connected = 1
-        self.logstr = f"{type(protocol).__name__},0,{self._peer[0]}"
+        self.sessionno = 0
+        self.logstr = f"{type(protocol).__name__},{self.sessionno},{self._peer[0]}"
 
     def getHost(self) -> IPv4Address:
         """Our address."""

@@ -15,8 +15,10 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from random import Random
+from types import SimpleNamespace
 from unittest import mock
 
+from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -242,6 +244,52 @@ class RaceTests(RaceTestCase):
         self.client.removeReader(companion.tcp)  # as where TCP has ended, too
         self.client.stop()
         self.assertEqual(here.reason, ConnectionLost)
+
+    def test_stopsWithSeveral(self) -> None:
+        """When a process ends, looking whether one peer has all may show that another one has."""
+        groups = linkGroups(self.client, DEVICE)
+
+        class Delivering:
+            hasHeardEnd = False
+            link = SimpleNamespace(isOver=False)
+            isAsking = False
+
+            def hasDelivered(self, total: int) -> bool:
+                if not Delivering.isAsking:
+                    Delivering.isAsking = True
+                    groups.checkStopped()
+                return True
+
+        stopped: Deferred[None] = Deferred()
+        groups._stopped = stopped
+        groups._targets = {Delivering(): 1, Delivering(): 1}  # type: ignore[dict-item]  # they are no streams
+        groups.checkStopped()
+        self.successResultOf(stopped)
+        self.assertEqual(groups._targets, {})
+
+    def test_routeOfTheGone(self) -> None:
+        """How a connection's bytes went is known when its link is over, too."""
+        here, there, _ = self.connect()
+        self.until(lambda: here.mode and there.mode)
+        status = here.transport.smc
+        (link,) = linkGroups(self.client, DEVICE).links()
+        link.broken("for the test")
+        self.until(lambda: here.reason)
+        self.assertEqual(status.route, "rocev2")
+
+    def test_linkFailsAfterClosing(self) -> None:
+        """Who has closed when the link fails resets TCP, so that no peer takes that for an end in order."""
+        here, there, sockets = self.connect()
+        self.until(lambda: here.mode and there.mode)
+        self.world.network.partition(self.client.address, self.server.address)
+        here.transport.write(b"last words")
+        here.transport.loseConnection()
+        self.wait(0.01)
+        (link,) = linkGroups(self.client, DEVICE).links()
+        link.broken("for the test")
+        self.until(lambda: here.reason and there.reason)
+        self.assertEqual((here.reason, there.reason), (ConnectionLost, ConnectionLost))
+        self.assertEqual((there.heard, there.hasEnded), (b"", False))
 
     def test_fallenBackAlone(self) -> None:
         """A server that falls back when the client is done already never hears of an orderly end."""

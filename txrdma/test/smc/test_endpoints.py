@@ -123,6 +123,18 @@ class ModeTests(EndsTestCase):
         """A client that asks is welcome at a server that was told."""
         await self.check("smc:127.0.0.1:0:peer=smc", "smc:127.0.0.1:{port}", "SMC-R", (None, None))
 
+    async def test_sessionNumber(self) -> None:
+        """A server's transports have numbers as Twisted's have, which some programs read (Cowrie)."""
+        for kind in "tcp", "smc":
+            factory, port = await self.serve(f"{kind}:0:interface=127.0.0.1")
+            for _ in range(2):
+                coming = factory.next()
+                client = await self.connect(f"{kind}:127.0.0.1:{port}")
+                await coming
+                self.assertFalse(hasattr(client.transport, "sessionno"))
+            self.assertEqual([one.transport.sessionno for one in factory.protocols], [0, 1])
+        self.assertEqual(factory.protocols[1].transport.smc.mode, "SMC-R")
+
     async def test_explicitDevice(self) -> None:
         """A device by name serves as well."""
         await self.check(

@@ -38,7 +38,7 @@ class PresenceTests(SynchronousTestCase):
         self.reactor = MemoryReactorClock()
         self.presence = Presence(self.reactor)
         self.swept: list[str] = []
-        self.patch(presenceModule, "_LOOK_SECONDS", 0.0)  # or the first use would only be looked at later
+        self.patch(presenceModule, "_LOOK_SECONDS", -1.0)  # each use looks, though no time passes
 
     def test_leaves(self) -> None:
         """One reader of ours is there as long as anybody uses SMC, and no longer."""

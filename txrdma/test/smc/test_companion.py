@@ -1,0 +1,128 @@
+"""
+Tests for L{txrdma.smc.companion}: what the end of a TCP connection means beside what its link has brought.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from twisted.internet.error import ConnectionLost
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.smc.companion import Companion, GRACE
+
+
+class Stream:
+    """A stream in a state that the test says."""
+
+    isDoubtful = isStopping = False
+    hasHeardEnd = mayBeSilent = awaitsDelivery = False
+    hasArrived = True
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def look(self) -> None:
+        """There is nothing to take in."""
+
+    def violated(self, what: str) -> None:
+        self.told.append("violated")
+
+    def vanished(self) -> None:
+        self.told.append("vanished")
+
+    def reset(self) -> None:
+        self.told.append("reset")
+
+    def stopped(self) -> None:
+        self.told.append("stopped")
+
+
+class TCP:
+    """Remembers how it was ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[str] = []
+
+    def loseConnection(self) -> None:
+        self.ended.append("closed")
+
+    def abortConnection(self) -> None:
+        self.ended.append("reset")
+
+
+class CompanionTests(SynchronousTestCase):
+    """A connection whose TCP ends."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.stream = Stream()
+        self.tcp = TCP()
+        self.companion = Companion(self.stream, cast(Any, self.tcp), self.clock)
+
+    def test_silence(self) -> None:
+        """A FIN and no word from the link within the grace: the peer is lost."""
+        self.companion.readConnectionLost()
+        self.assertEqual((self.stream.told, self.stream.isDoubtful), ([], True))
+        self.clock.advance(GRACE)
+        self.assertEqual(self.stream.told, ["reset"])
+
+    def test_word(self) -> None:
+        """The peer's word comes within the grace: what becomes of TCP is no news."""
+        self.companion.readConnectionLost()
+        self.stream.hasHeardEnd = True
+        self.clock.advance(GRACE)
+        self.assertEqual(self.stream.told, [])
+
+    def test_nobodyAcknowledges(self) -> None:
+        """Who has closed, and has the peer's word, does not wait for a process that has gone with its TCP."""
+        self.stream.hasHeardEnd = self.stream.awaitsDelivery = True
+        self.stream.hasArrived = False
+        self.companion.readConnectionLost()
+        self.assertEqual(self.stream.told, [])
+        self.clock.advance(GRACE)
+        self.assertEqual(self.stream.told, ["reset"])
+
+    def test_acknowledgedAfterAll(self) -> None:
+        """The last acknowledgement comes within the grace."""
+        self.stream.hasHeardEnd = self.stream.awaitsDelivery = True
+        self.stream.hasArrived = False
+        self.companion.readConnectionLost()
+        self.stream.hasArrived = True
+        self.clock.advance(GRACE)
+        self.assertEqual(self.stream.told, [])
+
+    def test_dead(self) -> None:
+        """TCP in order and no link: the peer's process has died."""
+        self.companion.linkLost(mayVanish=True)
+        self.assertEqual(self.stream.told, [])
+        self.companion.readConnectionLost()
+        self.assertEqual(self.stream.told, ["vanished"])
+
+    def test_noLink(self) -> None:
+        """A link that fails takes the connection with it, and TCP tells the peer by a reset."""
+        self.companion.linkLost(mayVanish=False)
+        self.assertEqual((self.stream.told, self.tcp.ended), (["reset"], ["reset"]))
+
+    def test_reset(self) -> None:
+        """A reset of TCP loses the connection, unless the peer has said its end before."""
+        for isHeard, told in ((False, ["reset"]), (True, [])):
+            self.setUp()
+            self.stream.hasHeardEnd = isHeard
+            self.companion.connectionLost(Failure(ConnectionLost()))
+            self.assertEqual(self.stream.told, told)
+
+    def test_finish(self) -> None:
+        """TCP closes with the stream, in order or not, and leaves no call behind."""
+        for inOrder, ended in ((True, ["closed"]), (False, ["reset"])):
+            self.setUp()
+            self.companion.readConnectionLost()
+            self.companion.finish(inOrder)
+            self.assertEqual((self.tcp.ended, self.clock.getDelayedCalls()), (ended, []))
+
+    def test_bytes(self) -> None:
+        """Bytes on a TCP connection beside SMC-R break the rules."""
+        self.companion.dataReceived(b"?")
+        self.assertEqual((self.stream.told, self.tcp.ended), (["violated"], ["reset"]))
