@@ -250,10 +250,7 @@ class Stream:
                         self._update()
                     break
                 offset = consumed & (size - 1)
-                if length > DELIVERY:
-                    length = DELIVERY
-                if length > size - offset:
-                    length = size - offset
+                length = min(length, DELIVERY, size - offset)
                 data = bytes(view[offset : offset + length])
                 if ring.consume(length):
                     self._update()
