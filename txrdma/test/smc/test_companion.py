@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from twisted.internet.error import ConnectionLost
+from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
@@ -43,10 +43,19 @@ class Stream:
 class TCP:
     """Remembers how it was ended."""
 
+    connected = 1
+
     def __init__(self) -> None:
         self.ended: list[str] = []
 
     def loseConnection(self) -> None:
+        self.ended.append("closing")
+
+    def doWrite(self) -> Exception:
+        return ConnectionDone()
+
+    def connectionLost(self, reason: Failure) -> None:
+        reason.trap(ConnectionDone)
         self.ended.append("closed")
 
     def abortConnection(self) -> None:
@@ -115,8 +124,8 @@ class CompanionTests(SynchronousTestCase):
             self.assertEqual(self.stream.told, told)
 
     def test_finish(self) -> None:
-        """TCP closes with the stream, in order or not, and leaves no call behind."""
-        for inOrder, ended in ((True, ["closed"]), (False, ["reset"])):
+        """TCP closes with the stream, in order at once, and leaves no call behind."""
+        for inOrder, ended in ((True, ["closing", "closed"]), (False, ["reset"])):
             self.setUp()
             self.companion.readConnectionLost()
             self.companion.finish(inOrder)
