@@ -88,9 +88,11 @@ class ClientNegotiation(Negotiation):
             announcement.close()
 
     def readConnectionLost(self) -> None:
-        """Somebody else's listener may close before ours knows of us."""
+        """Somebody else's listener may close before ours knows of us; ours, when it has said all by SMC-R."""
         if self._announcement is not None:
             self.transport.connectionLost(Failure(ConnectionDone()))
+        elif self._stream is not None:
+            self._hasEnded = True  # the Confirm is sent
         else:
             super().readConnectionLost()
 
