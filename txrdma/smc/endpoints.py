@@ -103,8 +103,17 @@ class SMCClientEndpoint:
         """
         introspection.appear(self._reactor, status.statuses)
         factory = _ClientFactory(protocolFactory, self._reactor, self._options, self._outcomes)
+        # Not only from the TCP connection on: the last other one may end meanwhile, and link groups with it.
+        use = presenceOn(self._reactor).hold()
         connecting = cast("Deferred[ClientNegotiation]", self._tcp().connect(factory))
-        return self._cancellable(connecting.addCallback(lambda negotiation: negotiation.finished()))
+        finished: Deferred[IProtocol] = connecting.addCallback(lambda negotiation: negotiation.finished())
+
+        def release(result: IProtocol | Failure) -> IProtocol | Failure:
+            use.release()
+            return result
+
+        finished.addBoth(release)
+        return self._cancellable(finished)
 
     def _tcp(self) -> IStreamClientEndpoint:
         """Connects by TCP; an address in numbers is not looked up by threads, as a name is."""

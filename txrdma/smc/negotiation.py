@@ -126,9 +126,9 @@ class Negotiation(Protocol):
             self._handle(event)
         if self._over:
             return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        timer, self._timer = self._timer, None
+        if timer is not None and timer.active():
+            timer.cancel()
         self._pause(core.isFull)
         if core.done:
             if self._fellBack is not None:

@@ -111,7 +111,8 @@ class Announced:
         """Tell the client that its connection has come."""
         self.isClaimed = True
         self._protocol.sendLine(b"accepted")  # type: ignore[no-untyped-call]  # Twisted has no annotations here
-        self._protocol.setTimeout(_CLOSING)  # type: ignore[no-untyped-call]
+        for seconds in (None, _CLOSING):  # None first, as somebody may have cancelled all delayed calls
+            self._protocol.setTimeout(seconds)  # type: ignore[no-untyped-call]
 
     def withdraw(self) -> None:
         """The client goes on without SMC."""

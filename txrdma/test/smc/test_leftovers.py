@@ -220,3 +220,21 @@ class LeftoversTests(EndsTestCase):
             self.assertLess(reactor.seconds() - begun, 1.0)  # no answer was waited for in vain
             await self.assertNothingLeft()
         self.assertEqual({one.transport.smc.mode for one in left}, {"SMC-R"})
+
+    async def test_handshakesCut(self) -> None:
+        """Who cancels all delayed calls while connections are being made has no errors in the log."""
+        await self.begin()
+        factory, number, _ = await self.listening(Echo)
+        for turns in range(8):
+            connecting = clientFromString(reactor, f"smc:127.0.0.1:{number}").connect(Recorders())
+            for _ in range(turns):
+                await deferLater(reactor, 0)
+            self.cancelCalls()
+            client = await self.connect(f"smc:127.0.0.1:{number}:fallback=no")
+            client.transport.write(b"x")
+            self.assertEqual(await client.hearing(1), b"x")
+            client.transport.loseConnection()
+            await client.lost
+            connecting.addCallbacks(lambda left: left.transport.abortConnection(), lambda _: None)
+            connecting.cancel()
+        self.assertEqual(self.flushLoggedErrors(), [])
