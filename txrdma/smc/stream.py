@@ -421,6 +421,8 @@ class Stream:
 
     def expired(self) -> None:
         """The peer did not do its part of the end."""
+        if self._companion is not None:
+            self._companion.cut()  # it may never have heard of SMC-R
         self._closing.expired()
         self._happened()
 
@@ -550,17 +552,16 @@ class Stream:
 
     def _released(self, quiet: bool) -> None:
         """The peer's part is over, too."""
-        self._closeTCP()
+        self._closeTCP(inOrder=bool(self._flags & _CLOSED) and not self._flags & _ABORT)
         element, self._element = self._element, None
         if element is not None:
             self._view = memoryview(b"")
             self.link.forget(self, element, quiet)
 
-    def _closeTCP(self, isGone: bool = False) -> None:
-        """Have no TCP connection any more, when all is posted that is to be said; the peer may have none."""
+    def _closeTCP(self, inOrder: bool) -> None:
+        """Have no TCP connection any more, when all is posted that is to be said."""
         companion, self._companion = self._companion, None
         if companion is not None:
-            inOrder = isGone or (bool(self._flags & _CLOSED) and not self._flags & _ABORT)
             self._turn.atEnd(partial(companion.finish, inOrder))
 
     def _drop(self) -> None:

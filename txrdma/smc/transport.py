@@ -297,8 +297,7 @@ class SMCTransport(Stream):
             self.__dict__.pop(name, None)
         status.forget(cast(Any, self))
         self.link.linger(self)
-        if how is not Ending.LOST:  # else there may be something to say yet
-            self._closeTCP()
+        self._mayLeaveTCP(how)
         producer, self.producer = self.producer, None
         protocol, self.protocol = self.protocol, None
         contexts = self.link.contexts
@@ -319,6 +318,18 @@ class SMCTransport(Stream):
         if use is not None:
             use.release()
 
+    def _mayLeaveTCP(self, how: Ending) -> None:
+        """
+        Close TCP with the application's part, unless the peer may take that for an answer.
+
+        A peer that has not said anything may still be in the handshake, and fall back. On this host it reads
+        our Confirm before an end in order, and then what the link has brought; a reset would overtake them.
+        """
+        if self.messagesReceived and how is not Ending.LOST:
+            self._closeTCP(how is Ending.DONE)
+        elif self.link.groups.canRest and how in (Ending.DONE, Ending.ABORTED):
+            self._closeTCP(True)
+
     def _leave(self) -> None:
         """
         Leave the reactor as TCP would: the peer has gone, and there is nothing to deliver or to post.
@@ -330,7 +341,7 @@ class SMCTransport(Stream):
         isIdle = not (self.disconnecting or self.backlog or self.producer is not None)
         if use is not None and isIdle and self.link.groups.canRest:
             self._use = None
-            self._closeTCP(isGone=True)
+            self._closeTCP(inOrder=True)
             use.release()
 
     # ISMCTransport, ILoggingContext

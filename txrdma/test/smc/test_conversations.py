@@ -19,11 +19,12 @@ from types import SimpleNamespace
 from unittest import mock
 
 from twisted.internet.defer import Deferred
-from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.sim.outcome import Violation
 from txrdma.sim.simulate import drawSeed
+from txrdma.smc._closing import LINGER_TIMEOUT
 from txrdma.smc.clc import Accept, Decline, decode, Diagnosis, Proposal
 from txrdma.smc.groups import linkGroups
 from txrdma.smc.memory import Element
@@ -276,6 +277,29 @@ class RaceTests(RaceTestCase):
         link.broken("for the test")
         self.until(lambda: here.reason)
         self.assertEqual(status.route, "rocev2")
+
+    def test_abortsAtOnce(self) -> None:
+        """A client that aborts in connectionMade has a server that was connected, and hears of it."""
+        first, _, _ = self.connect()
+        self.until(lambda: first.mode)  # on a link that there is, nobody waits for anybody
+        here, there, _ = self.connect(Listener(lambda self: self.transport.abortConnection()))
+        self.until(lambda: here.reason and there.reason)
+        self.assertEqual((here.reason, there.reason), (ConnectionAborted, ConnectionLost))
+        self.assertEqual((here.mode, there.mode), ("SMC-R", "SMC-R"))
+
+    def test_endsWithoutTheServer(self) -> None:
+        """A client that closes while its Confirm is held up does not end the server's TCP in order."""
+        self.connect()
+        self.wait(1)  # the next connection is on the same link, where the client may write at once
+        here, there, sockets = self.connect()
+        self.until(lambda: here.mode)
+        sockets[0].wire.freeze()
+        here.transport.write(b"last words")
+        here.transport.loseConnection()
+        self.wait(LINGER_TIMEOUT + 5)
+        sockets[0].wire.thaw()
+        self.until(lambda: there.reason)
+        self.assertEqual((here.reason, there.mode, there.reason), (ConnectionDone, "TCP", ConnectionLost))
 
     def test_linkFailsAfterClosing(self) -> None:
         """Who has closed when the link fails resets TCP, so that no peer takes that for an end in order."""
