@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Final, TYPE_CHECKING
 
-from benchmarks.results import Results, Row, Section, shortly
+from benchmarks.results import factor, Results, Row, Section, shortly
 
 if TYPE_CHECKING:
     from benchmarks.drawing import Drawing
@@ -43,30 +43,6 @@ class Chart:
     section: str
     alt: str
     draw: Callable[[Drawing], None]
-
-
-def factor(row: Row) -> float | None:
-    """How many times better ours is than what it was compared with; None where that can't be said."""
-    if row["failure"] or not row["ours"] or not row["theirs"]:
-        return None
-    ours, theirs = median(row["ours"]), median(row["theirs"])
-    if not ours or not theirs:
-        return None
-    return float(ours / theirs if row["isMoreBetter"] else theirs / ours)
-
-
-def goal(row: Row) -> float | None:
-    """The reach of L{factor}; None where there is none."""
-    reaches = row["reaches"]
-    if "atLeast" in reaches:
-        return float(reaches["atLeast"])
-    if "atMost" in reaches:
-        return float(1 / reaches["atMost"])
-    if not row["theirs"]:
-        return None
-    if "mostOfOurs" in reaches:
-        return float(median(row["theirs"]) / reaches["mostOfOurs"])
-    return float(reaches["leastOfOurs"] / median(row["theirs"])) if "leastOfOurs" in reaches else None
 
 
 def charts(results: Results) -> list[Chart]:

@@ -21,8 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from benchmarks.charts import factor, goal
-from benchmarks.results import Row, shortly
+from benchmarks.results import factor, goal, Row, shortly
 
 _WIDTH: Final = 5.6
 """Inches: narrow, so that it can be read on a phone, where it is shrunk least."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.measuring import Outcome
@@ -66,3 +67,27 @@ def load(file: Path) -> Results:
     """Read them."""
     told: Results = json.loads(file.read_text())
     return told
+
+
+def factor(row: Row) -> float | None:
+    """How many times better ours is than what it was compared with; None where that can't be said."""
+    if row["failure"] or not row["ours"] or not row["theirs"]:
+        return None
+    ours, theirs = median(row["ours"]), median(row["theirs"])
+    if not ours or not theirs:
+        return None
+    return float(ours / theirs if row["isMoreBetter"] else theirs / ours)
+
+
+def goal(row: Row) -> float | None:
+    """The reach of L{factor}; None where there is none."""
+    reaches = row["reaches"]
+    if "atLeast" in reaches:
+        return float(reaches["atLeast"])
+    if "atMost" in reaches:
+        return float(1 / reaches["atMost"])
+    if not row["theirs"]:
+        return None
+    if "mostOfOurs" in reaches:
+        return float(median(row["theirs"]) / reaches["mostOfOurs"])
+    return float(reaches["leastOfOurs"] / median(row["theirs"])) if "leastOfOurs" in reaches else None

@@ -155,7 +155,7 @@ class Measured(SphinxRole):
     """By how much SMC-R is better than TCP in a row of C{benchmarks.json}: see L{benchmarks.charts}."""
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
-        from benchmarks.charts import factor
+        from benchmarks.results import factor
 
         self.env.note_reread()
         found = json.loads((Path(self.env.srcdir) / "benchmarks.json").read_text())

@@ -23,7 +23,7 @@ try:
     from benchmarks import charts
     from benchmarks.measuring import Case, Outcome
     from benchmarks.report import pictures
-    from benchmarks.results import beside, load, results, save, section
+    from benchmarks.results import beside, factor, goal, load, results, save, section
 except ImportError:
     MISSING = "the benchmarks are in a checkout only"
 else:
@@ -198,12 +198,12 @@ class ChartTests(SynchronousTestCase):
     def test_factors(self) -> None:
         """By how much ours is better, whether more or less is better; reaches in the same terms."""
         more, less, failed, memory = self.results["sections"][0]["rows"]
-        self.assertEqual((charts.factor(more), charts.goal(more)), (3.0, 2.0))
-        self.assertEqual((charts.factor(less), charts.goal(less)), (5.0, 20.0))
-        self.assertEqual((charts.factor(failed), charts.goal(failed)), (None, None))
-        self.assertEqual((charts.factor(memory), charts.goal(memory)), (0.5, 0.25))
+        self.assertEqual((factor(more), goal(more)), (3.0, 2.0))
+        self.assertEqual((factor(less), goal(less)), (5.0, 20.0))
+        self.assertEqual((factor(failed), goal(failed)), (None, None))
+        self.assertEqual((factor(memory), goal(memory)), (0.5, 0.25))
         alone = self.results["sections"][1]["rows"][0]
-        self.assertEqual((charts.factor(alone), charts.goal(alone)), (None, None))
+        self.assertEqual((factor(alone), goal(alone)), (None, None))
 
     def test_drawn(self) -> None:
         """Each chart is there for both themes, with its values; what failed and what was missed is named."""
