@@ -30,14 +30,14 @@ _AT_ONCE: Final = 32
 """Connections that are accepted before others on the reactor get their turn."""
 
 _GONE: Final = (errno.ECONNABORTED, errno.EPERM, errno.EINTR)
-"""What accepting fails with when that one connection can't be had, and the next one perhaps can."""
+"""Errors of accept that concern one connection; the next one may be had."""
 
 ASIDE: Final = 1.0
 """Seconds for which a listener does not look, after the system had no descriptor for what it would accept."""
 
 
 class Reactor(IReactorFDSet, IReactorTime):
-    """What a listener asks of a reactor."""
+    """The reactor, as listeners use it."""
 
 
 class Credentials(NamedTuple):

@@ -123,7 +123,7 @@ class SimulatedNetwork:
             carrier.sleep()
 
     def wake(self, address: str) -> None:
-        """They go on."""
+        """Processes of that host go on, and read what has come meanwhile."""
         for carrier in self._at(address):
             carrier.wake()
 

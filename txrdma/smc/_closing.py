@@ -166,7 +166,7 @@ class _Core:
         self.behind.append(Ending.LOST)
 
     def lastWord(self) -> None:
-        """What ended the connection from outside, unless that is told already."""
+        """Tell the reason that came from outside (peer, link), unless that is told already."""
         for how in self.behind:
             if how is not None:
                 self._tell(how)

@@ -382,7 +382,7 @@ class _Handshake:
 
     @property
     def isFull(self) -> bool:
-        """So much waits for a decision that TCP should bring nothing more for now."""
+        """Whether so many bytes wait for a decision that TCP should bring nothing more for now."""
         core = self._core
         return not core.listening and not core.done and len(core.buffer) >= MAX_LENGTH
 

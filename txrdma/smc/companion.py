@@ -65,7 +65,7 @@ class Watched(Shape):
         """The peer is lost, without a word; what has arrived is read first."""
 
     def stopped(self) -> None:
-        """This process ends, and takes leave of the peer."""
+        """The process ends: take leave of the peer."""
 
 
 @implementer(IHalfCloseableProtocol)

@@ -129,7 +129,7 @@ class SMCClientEndpoint:
         return cast(IStreamClientEndpoint, kind(dialer, self._host, self._port, timeout, cast(Any, binding)))
 
     def _cancellable(self, connecting: Deferred[IProtocol]) -> Deferred[IProtocol]:
-        """Who cancels hears that it was cancelled, as with TCP, wherever the connection was on its way."""
+        """Fail a cancelled connection with ConnectingCancelledError, as TCP does, at every stage."""
         isCancelled = False
 
         def cancel(_: Deferred[IProtocol]) -> None:

@@ -57,7 +57,7 @@ def controlName(pid: int) -> str:
 
 
 def _owner() -> tuple[int, int]:
-    """This process, and its user at present."""
+    """The identity of the process: its PID and present user."""
     return os.getpid(), os.geteuid()
 
 

@@ -58,7 +58,7 @@ _LOOKS: Final = 64
 """Batches of completions that are taken in at once, where what has arrived must be known."""
 
 PREPARING_SECONDS: Final = 2.0
-"""What it may take to find out how a peer's buffer is reached; without that the first write waits for it."""
+"""Seconds to find out how a peer's buffer is reached; after that the first write waits for it."""
 
 _Handler = Callable[[tuple[int, ...]], None]
 
@@ -218,7 +218,7 @@ class Link:
 
     @property
     def isStopping(self) -> bool:
-        """This process ends."""
+        """Whether the reactor is about to end the process."""
         return self.groups.isStopping
 
     # Connections
@@ -259,7 +259,7 @@ class Link:
             self._turnCore()
 
     def hasten(self, stream: Stream) -> None:
-        """This process ends: find out soon whether the peer has all that was sent on this connection."""
+        """Find out soon whether the peer has all that was sent on a connection, as the process ends."""
         self.turn.hasten()
         if not self.turn.hasArrived(stream.lastMessage):
             stream.askForUpdate()

@@ -28,4 +28,4 @@ class Options:
 
 
 USUAL: Final = Options()
-"""What holds where nothing is said."""
+"""The options of an endpoint string without any keys."""

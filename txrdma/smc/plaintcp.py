@@ -104,7 +104,7 @@ class _Sifter:
 
 
 def prefixFor(transport: Connection, protocol: IProtocol) -> str:
-    """What stands before a protocol's log entries on a TCP transport that was made for another one."""
+    """The log prefix of a protocol on a TCP transport that was made for another one."""
     _name, comma, rest = transport.logstr.partition(",")
     name = protocol.logPrefix() if ILoggingContext.providedBy(protocol) else type(protocol).__name__
     return name + comma + rest

@@ -91,7 +91,7 @@ class Sentinel:
         return self._descriptor
 
     def logPrefix(self) -> str:
-        """What stands before log entries about the sentinel."""
+        """The log prefix of the sentinel."""
         return "smc"
 
     def doRead(self) -> None:

@@ -60,7 +60,7 @@ _PLAIN: Final = b"plain"
 
 
 class AnnouncingReactor(IReactorFDSet, IReactorSocket, IReactorTime):
-    """What is asked of a reactor here."""
+    """The reactor, as announcements use it."""
 
 
 def listenerName(place: Place) -> str:

@@ -321,7 +321,7 @@ class Stream:
 
     @property
     def isStopping(self) -> bool:
-        """This process ends."""
+        """Whether the reactor is about to end the process."""
         return self.link.isStopping
 
     @property
@@ -386,7 +386,7 @@ class Stream:
         self._conclude()
 
     def stopped(self) -> None:
-        """This process ends: post what was written, and take leave of the peer as TCP would."""
+        """Post what was written, and take leave of the peer as TCP would, since the process ends."""
         if not self.isDirty:
             self._makeDirty()
         self._turn.finish()
@@ -519,7 +519,7 @@ class Stream:
     # What the protocol sees of it: see txrdma.smc.transport
 
     def wasFlushed(self) -> None:
-        """What was written is posted: see who waited for that."""
+        """Tell producers and half-closers that all that was written is posted."""
         raise NotImplementedError
 
     def _readEnded(self) -> None:

@@ -61,7 +61,7 @@ def _choice(key: str, value: str, choices: tuple[str, ...]) -> str:
 def _options(
     device: str, backend: str, peer: str, timeout: str | None, fallback: str, bindAddress: str | None = None
 ) -> Options:
-    """What is the same for both sides, and the address that a client's connection comes from."""
+    """Options from the keys of either side, and the address that a client connects from."""
     from txrdma.smc.options import Options
 
     if backend == "kernel":

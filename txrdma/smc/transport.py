@@ -238,7 +238,7 @@ class SMCTransport(Stream):
     # What the stream tells
 
     def wasFlushed(self) -> None:
-        """What was written is posted: see who waited for that."""
+        """Tell producers and half-closers that all that was written is posted."""
         producer = self.producer
         if producer is not None and self.connected and not self.backlog and not self._isAborting:
             try:
@@ -347,7 +347,7 @@ class SMCTransport(Stream):
     # ISMCTransport, ILoggingContext
 
     def logPrefix(self) -> str:
-        """What stands before log entries about the connection: as on a TCP transport."""
+        """The log prefix of the connection: as on a TCP transport."""
         context = self._context.get(ILogContext, {})
         return str(context.get("system", "-"))
 

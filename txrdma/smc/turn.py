@@ -38,7 +38,7 @@ _MEANINGS: Final = {
 
 
 def said(status: Status) -> str:
-    """What a failed completion means for who reads the log."""
+    """A failed completion in the words of who reads the log."""
     return f"{_MEANINGS.get(status, 'the device reports an error')} ({status.name})"
 
 
@@ -58,7 +58,7 @@ class Flushable(Protocol):
         """Append what has to be posted now."""
 
     def wasFlushed(self) -> None:
-        """What was written is posted."""
+        """Hear that all that was written is posted."""
 
     def delivered(self) -> None:
         """The peer has all that was posted."""

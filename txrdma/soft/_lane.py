@@ -60,7 +60,7 @@ class Lane(Receiving):
 
     @property
     def placing(self) -> Lane | None:
-        """What it sends stands in memory that the peer has mapped."""
+        """The lane itself places: what it sends stands in memory that the peer has mapped."""
         return self
 
     @property

@@ -517,7 +517,7 @@ class Requester:
             self._implied()
 
     def _exhausted(self) -> None:
-        """This path has had all its tries."""
+        """Give the path up: all its tries are used."""
         if self.alternate:
             self.alternate = False
             self.pathFailed = True

@@ -162,7 +162,7 @@ class Joint:
         self._move()
 
     def starved(self, rkey: RKey) -> None:
-        """This process has no descriptor for that region at present: ask again in a while."""
+        """Ask for a region again in a while: the process has no descriptor for it at present."""
         _seldom.warn(
             "descriptors",
             "no descriptor is left for memory of another process: what goes there waits for one",

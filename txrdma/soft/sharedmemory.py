@@ -390,7 +390,7 @@ class SharedMemoryPort:
 
     @property
     def resting(self) -> SharedMemoryPort:
-        """What peers do stands in shared memory, and what they say waits in sockets."""
+        """The port itself rests: what peers write stays in shared memory, what they say in sockets."""
         return self
 
     def rest(self) -> None:

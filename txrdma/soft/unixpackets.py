@@ -27,7 +27,7 @@ _LATER: Final = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
 
 
 NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
-"""What a system call fails with that wants a descriptor, where there is none."""
+"""Errors of system calls that find no descriptor left."""
 
 
 class Hearer(Protocol):

@@ -147,7 +147,7 @@ class World:
         self._selector.unregister(reader.fileno())
 
     def close(self) -> None:
-        """It is over."""
+        """Close the selector: the simulation is over."""
         self._selector.close()
 
 

@@ -44,7 +44,7 @@ class Complaint:
 
 
 def complaintsAboutTCP(tcp: Sequence[Performance]) -> list[Complaint]:
-    """What is wrong with the judge: a conversation that TCP does not bring to its end compares nothing."""
+    """Complaints about the judge: a conversation that TCP does not bring to its end compares nothing."""
     return [
         complaint
         for each in tcp

@@ -18,7 +18,7 @@ ROCE: Final = ("rocev2", "verbs")
 
 
 class Way(Enum):
-    """What stands between the two ends."""
+    """The layers or programs between the two ends."""
 
     DIRECT = "direct"
     TLS = "TLS"
@@ -101,5 +101,5 @@ class Conversation:
         return parse(self.client if end == "client" else self.server).enough
 
     def unlikeOn(self, route: str, end: str) -> tuple[Unlike, ...]:
-        """What may be otherwise for an end on a route."""
+        """Declared differences for an end on a route."""
         return tuple(each for each in self.unlike if route in each.routes and each.end == end)

@@ -21,7 +21,7 @@ CHUNK: Final = 65_536
 
 
 class _Producing:
-    """What a producer with so much to write has in common with others."""
+    """The common part of producers that write so many bytes."""
 
     def __init__(self, performer: Performer, length: int) -> None:
         self._performer = performer

@@ -52,4 +52,4 @@ ROCEV2: Final = Provider(
 """C{smc:} by software RoCE over UDP."""
 
 PROVIDERS: Final = (SHARED_MEMORY, ROCEV2)
-"""Those that are held to TCP on every machine."""
+"""The streams that are held to TCP on every machine."""

@@ -30,7 +30,7 @@ _LOG_LINES: Final = 40
 
 
 def command(verdict: Verdict) -> str:
-    """What repeats a verdict."""
+    """The command that repeats a verdict."""
     return (
         f"make conversations CONVERSATIONS={verdict.conversation.name} "
         f"ROUTE={verdict.provider.name} REACTOR={verdict.reactor}"
@@ -38,7 +38,7 @@ def command(verdict: Verdict) -> str:
 
 
 def failure(verdict: Verdict, logs: bool = False) -> str:
-    """What both ends saw of a conversation that was not as over TCP, and on request what they logged."""
+    """A failed conversation as both ends saw it, and on request with what they logged."""
     conversation, ours = verdict.conversation, verdict.ours
     lines = [
         f"=== {conversation.name}, {verdict.provider.name}, {verdict.reactor}",
@@ -101,7 +101,7 @@ def _connection(entry: Entry) -> int:
 
 
 def _kind(entry: Entry) -> tuple[int, str, str]:
-    """What entries have in common that stand beside each other."""
+    """The common part of entries that stand beside each other."""
     return entry.connection, entry.kind, entry.about if entry.kind == transcript.DOES else ""
 
 

@@ -138,7 +138,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What one end does, on all occasions."""
+    """The rules of one end, for all occasions."""
 
     rules: tuple[Rule, ...]
 

@@ -62,7 +62,7 @@ class Performance:
 
     @property
     def views(self) -> dict[str, View]:
-        """What each process saw, without what depends on chance."""
+        """The views of all processes, without what depends on chance."""
         return {who: viewOf(entries) for who, entries in self.entries.items()}
 
     @property
@@ -177,7 +177,7 @@ class _Process:
 
     @property
     def isOver(self) -> bool:
-        """It has ended, and all that it has said was heard."""
+        """Whether the process has ended, and all that it reported was heard."""
         return self.hasEnded and self.connection is None
 
 

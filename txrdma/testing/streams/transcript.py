@@ -29,7 +29,7 @@ PRODUCER_STOPPED, PRODUCER_PAUSED, PRODUCER_RESUMED = "stop-producing", "pause-p
 """Calls of a producer that a script has registered."""
 
 DOES, CUE, FREEZES, WROTE = "does", "cue", "freezes", "wrote"
-"""What an end does by itself: a step, and how many bytes it has written in all."""
+"""Kinds of entries about an end's own acts: a step, and the bytes written in all."""
 
 LOGGED = "logged"
 """An error went to the log; its text."""
@@ -145,7 +145,7 @@ _WITH_REASON: Final = (LOST,)
 
 
 def viewOf(entries: Sequence[Entry]) -> View:
-    """What the process with these entries saw."""
+    """The view of the process that reported these entries."""
     numbers = sorted({entry.connection for entry in entries if entry.connection != PROCESS})
     return View(
         tuple(_seen([entry for entry in entries if entry.connection == number]) for number in numbers),

@@ -16,7 +16,7 @@ _SYSTEM = (
 
 
 def vanished(end: str, calls: tuple[str, ...] = _LOST) -> tuple[Unlike, ...]:
-    """What a survivor may see over RoCE when its peer ends without a word."""
+    """Declare what a survivor may see over RoCE when its peer ends without a word."""
     return (Unlike(ROCE, end, _SYSTEM, calls=calls, fewer=True),)
 
 

@@ -17,7 +17,7 @@ _ORDERS = (
 
 
 def _waits(*calls: str) -> tuple[Unlike, ...]:
-    """What a client sees whose transport waits for its producer."""
+    """Declare what a client sees whose transport waits for its producer."""
     why = (
         "`loseConnection` waits until the producer is unregistered, as Twisted's documentation promises; "
         "TCP closes under a push producer that it has not just paused, whatever that still wants to write"
