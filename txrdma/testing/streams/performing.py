@@ -93,7 +93,7 @@ class Performer(Protocol):
         self._on("write-lost")
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """It is over."""
+        """Note the end and its reason, and take the steps for it."""
         assert reason.type is not None
         self._player.lost += 1
         self.say(transcript.LOST, reason.type.__name__)
