@@ -440,7 +440,9 @@ class StreamScenario:
 
     def _judge(self) -> None:
         for end, at in self.warned:
-            isTold = end.lostAt is not None and end.lostAt < max(at, end.host.awakeSince) + AT_ONCE
+            # Of a peer that closed before it ended, an end of file is all that TCP tells.
+            due = max(at, end.host.awakeSince) + AT_ONCE
+            isTold = any(when is not None and when < due for when in (end.sawEndAt, end.lostAt))
             check(isTold or end.host.isDead, f"the end of TCP was not heard at once: {end!r}")
         for pair in self.pairs:
             client, server = pair.ends

@@ -86,7 +86,7 @@ class Talker(Protocol):
     @ivar hasSaid: it told the transport that it will write no more.
     @ivar hasHalfClosed: by C{loseWriteConnection}.
     @ivar hasClosed: by C{loseConnection}; C{wasFirst}: it did so before the transport closed by itself.
-    @ivar sawEnd: it heard that the peer writes no more.
+    @ivar sawEndAt: when it heard that the peer writes no more, None before.
     @ivar lostAt: when it heard that it is over, None before.
     """
 
@@ -102,10 +102,9 @@ class Talker(Protocol):
         self.written = self.heard = 0
         self.hasQuit = self.hasSaid = self.hasHalfClosed = self.hasClosed = self.hasAborted = False
         self.wasFirst = False
-        self.isMade = self.isFinished = self.sawEnd = self.isProducing = self.wasStopped = self.isPausing = (
-            False
-        )
+        self.isMade = self.isFinished = self.isProducing = self.wasStopped = self.isPausing = False
         self.mode = ""
+        self.sawEndAt: float | None = None
         self.lostAt: float | None = None
         self.reason: type[BaseException | None] | None = None
 
@@ -208,13 +207,18 @@ class Talker(Protocol):
             self._end()
 
     @property
+    def sawEnd(self) -> bool:
+        """It heard that the peer writes no more."""
+        return self.sawEndAt is not None
+
+    @property
     def isDone(self) -> bool:
         """It ended well."""
         return self.reason is ConnectionDone
 
     def _end(self) -> None:
         """The transport says that the peer ended in order: then all must have come that it wrote."""
-        self.sawEnd = True
+        self.sawEndAt = self.host.seconds()
         peer = self.peer
         if peer.host.isStopped:
             return  # a process that ends says so

@@ -45,6 +45,7 @@ FOUND = (
     *(77002847, 2000003748, 2000004331, 2000006471, 2000007908),  # bytes on their way to a killed process
     *(1000004149, 2000005972),  # both close on TCP, with more to say than fits, and read no more
     1000000647,  # a partition that is to end after everything else has
+    1795210716693,  # a process that ends in order, and whose last word is an end of file
 )
 """Seeds that failed once."""
 
