@@ -34,9 +34,9 @@ KERNEL_TESTS = $(if $(filter file,$(origin TESTS)),txrdma.test.kernel,$(TESTS))
 
 VENV := .venv
 COMPILED := .venv-compiled
-COMPILED_TESTS ?= txrdma.test.smc txrdma.test.test_smc_reactors txrdma.test.test_device_contract \
-	txrdma.test.test_soft_lane txrdma.test.test_soft_lane_atomics txrdma.test.test_soft_lane_ports \
-	txrdma.test.test_soft_sharedmemory txrdma.test.test_soft_sharedports txrdma.test.test_soft_capture
+COMPILED_TESTS ?= txrdma.test.smc txrdma.test.verbs.test_contract \
+	txrdma.test.soft.test_lane txrdma.test.soft.test_lane_atomics txrdma.test.soft.test_lane_ports \
+	txrdma.test.soft.test_sharedmemory txrdma.test.soft.test_sharedports txrdma.test.soft.test_capture
 BIN := $(VENV)/bin
 PIP = -m pip --disable-pip-version-check install
 
@@ -95,7 +95,7 @@ bench-compiled: $(COMPILED)/.installed
 
 simulate: $(VENV)/.has-test
 	@$(BIN)/python -m txrdma.sim.simulate --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
-	@$(BIN)/python -m txrdma.testing.simulate --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
+	@$(BIN)/python -m txrdma.testing.smc.simulate --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
 
 fuzz: $(VENV)/.has-test
 	@$(BIN)/python fuzz/run.py --install --seconds $(SECONDS)

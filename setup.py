@@ -11,15 +11,15 @@ import os
 from setuptools import setup
 
 COMPILED = [
-    "txrdma/smc/_ring.py",
-    "txrdma/smc/link.py",
-    "txrdma/smc/posting.py",
-    "txrdma/smc/turn.py",
-    "txrdma/soft/_lane.py",
-    "txrdma/soft/_receiving.py",
-    "txrdma/soft/_sending.py",
-    "txrdma/soft/_writer.py",
-    "txrdma/soft/capture.py",
+    "txrdma/smc/stream/_ring.py",
+    "txrdma/smc/group/link.py",
+    "txrdma/smc/group/posting.py",
+    "txrdma/smc/group/turn.py",
+    "txrdma/soft/shared/_lane.py",
+    "txrdma/soft/shared/_receiving.py",
+    "txrdma/soft/shared/_sending.py",
+    "txrdma/soft/shared/_writer.py",
+    "txrdma/soft/shared/capture.py",
 ]
 
 extensions = []

@@ -17,7 +17,7 @@ from benchmarks.charts import charts, picture
 from benchmarks.measuring import Outcome
 from benchmarks.peers import Peer
 from benchmarks.results import beside, Results, shortly
-from txrdma.soft import _lane
+from txrdma.soft.shared import _lane
 
 if TYPE_CHECKING:
     from benchmarks.mads import Part

@@ -10,9 +10,9 @@ from harness import Target
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID, QPN
-from txrdma.soft._box import HEADER_BYTES
-from txrdma.soft._rendezvous import decode, Hello, Join, MAGIC, MessageKind, Note, Region, VERSION
-from txrdma.test.lanes import pair, send
+from txrdma.soft.shared._layout import HEADER_BYTES
+from txrdma.soft.shared._rendezvous import decode, Hello, Join, MAGIC, MessageKind, Note, Region, VERSION
+from txrdma.test.soft.lanes import pair, send
 
 _RING = 4096
 _PLACE = 1024

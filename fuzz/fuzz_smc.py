@@ -10,11 +10,11 @@ from harness import decoder, Target
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID, MACAddress, QPN
-from txrdma.smc import clc, llc
-from txrdma.smc._handshake import ApplicationData, FellBack, ServerHandshake
-from txrdma.smc._linkgroup import LinkEnd, LinkGroup, Role
-from txrdma.smc._ring import Ring
-from txrdma.smc.cdc import CDC, CDC_LENGTH, unpackFrom
+from txrdma.smc.group._linkgroup import LinkEnd, LinkGroup, Role
+from txrdma.smc.handshake._machine import ApplicationData, FellBack, ServerHandshake
+from txrdma.smc.stream._ring import Ring
+from txrdma.smc.wire import clc, llc
+from txrdma.smc.wire.cdc import CDC, CDC_LENGTH, unpackFrom
 from txrdma.testing.captures import messages, names, SMC_GO, streams
 
 

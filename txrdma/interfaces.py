@@ -418,7 +418,7 @@ class ISMCStatus(Interface):
     """What became of one connection of an C{smc:} endpoint; every attribute is live."""
 
     mode: str = Attribute("'SMC-R' or 'TCP'.")
-    fallbackReason: Enum | None = Attribute("Why we fell back: a txrdma.smc.clc.Diagnosis, or None.")
+    fallbackReason: Enum | None = Attribute("Why we fell back: a txrdma.smc.wire.clc.Diagnosis, or None.")
     peerDiagnosis: Enum | int | None = Attribute("Why the peer declined, an int when unknown to us.")
     device: str = Attribute("The RDMA device's name, '' on TCP.")
     route: str = Attribute("'shared-memory', 'rocev2' or 'verbs', '' on TCP.")

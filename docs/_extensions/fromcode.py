@@ -69,7 +69,7 @@ class ClosingMachine(SphinxDirective):
 
 def closingGraph(isAbnormal: bool) -> str:
     """What is to be drawn of the close state machine, in the DOT language."""
-    from txrdma.smc._closing import diagram
+    from txrdma.smc.stream._closing import diagram
 
     places: dict[str, str] = {}
     edges = []
@@ -114,7 +114,7 @@ class Diagnoses(FromCode):
     """Every reason to decline SMC."""
 
     def lines(self) -> list[str]:
-        from txrdma.smc.clc import Diagnosis
+        from txrdma.smc.wire.clc import Diagnosis
 
         meanings = memberDocs(Diagnosis)
         cells = [

@@ -1,7 +1,7 @@
 """
 What one SMC-R connection really sends, from first contact to its end: for the pictures of L{sequences}.
 
-Two hosts of L{txrdma.testing.hosts} on a simulated network; all above the sockets is as it is elsewhere.
+Two hosts of L{txrdma.testing.smc.hosts} on a simulated network; all above the sockets is as it is elsewhere.
 The client says hello, the server answers, and the client says goodbye and closes when it has its answer.
 """
 
@@ -17,15 +17,15 @@ from sequences import Step
 from twisted.internet.protocol import Protocol
 
 from txrdma.iba.roce import RoCEPacket
-from txrdma.smc import clc, llc
-from txrdma.smc.accepting import ServerNegotiation
-from txrdma.smc.cdc import CDC, CDC_TYPE, StateFlags
-from txrdma.smc.groups import closeLinkGroups, useDevice
+from txrdma.smc.group.groups import closeLinkGroups, useDevice
+from txrdma.smc.handshake.accepting import ServerNegotiation
+from txrdma.smc.handshake.proposing import ClientNegotiation
+from txrdma.smc.insight.outcomes import Outcomes
 from txrdma.smc.options import Options
-from txrdma.smc.outcomes import Outcomes
 from txrdma.smc.presence import presenceOn
-from txrdma.smc.proposing import ClientNegotiation
-from txrdma.testing.hosts import connectedSockets, Host, MemoryTCP, World
+from txrdma.smc.wire import clc, llc
+from txrdma.smc.wire.cdc import CDC, CDC_TYPE, StateFlags
+from txrdma.testing.smc.hosts import connectedSockets, Host, MemoryTCP, World
 
 _LATENCY = 1e-3
 _ADDRESSES = {"198.51.100.1": "client", "198.51.100.2": "server"}

@@ -13,7 +13,7 @@ from twisted.python import usage
 
 from txrdma.commands.options import TellingOptions
 from txrdma.commands.tables import lines, makeTable, show, size
-from txrdma.smc.introspection import Answer, askAll, IReactor
+from txrdma.smc.insight.control import Answer, askAll, IReactor
 
 if TYPE_CHECKING:
     from rich.table import Table

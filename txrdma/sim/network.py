@@ -22,8 +22,8 @@ from txrdma.iba.roce import ROCE_PORT, RoCEPacket
 from txrdma.iba.types import MTU
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
-from txrdma.soft.roce import RoCEPort
-from txrdma.soft.udp import ANSWERED, RawAddress, Receiver
+from txrdma.soft.rc.roce import RoCEPort
+from txrdma.soft.rc.udp import ANSWERED, RawAddress, Receiver
 
 _SEGMENTS: Final = 16
 
@@ -212,7 +212,7 @@ class SimulatedNetwork:
 
 
 class SimulatedCarrier:
-    """A UDP socket of a L{SimulatedNetwork}: see L{txrdma.soft.udp.Carrier}."""
+    """A UDP socket of a L{SimulatedNetwork}: see L{txrdma.soft.rc.udp.Carrier}."""
 
     merges = False
 

@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 from txrdma.iba.verbs import MigrationState, QPAttributes, QPState
 from txrdma.sim.network import SimulatedNetwork
 from txrdma.sim.outcome import check
-from txrdma.sim.sides import Side
+from txrdma.sim.peers import Side
 
 _STEP: Final = 0.001
 _MOST_STEPS: Final = 300

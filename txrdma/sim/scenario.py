@@ -10,13 +10,13 @@ from typing import Final
 
 from txrdma.iba.types import MTU
 from txrdma.iba.verbs import Operation, Status
+from txrdma.sim.clients import Crowd
 from txrdma.sim.clock import SimulatedClock
-from txrdma.sim.crowd import Crowd
+from txrdma.sim.faultprofile import weather
 from txrdma.sim.network import SimulatedNetwork
 from txrdma.sim.outcome import check, Outcome
 from txrdma.sim.pathchanges import PathChanges
-from txrdma.sim.sides import MESSAGES, SENDS, Side
-from txrdma.sim.weather import weather
+from txrdma.sim.peers import MESSAGES, SENDS, Side
 
 _LONGEST_NAP: Final = 0.05
 """Less than connections of these simulations take for a failure."""

@@ -28,17 +28,18 @@ from twisted.internet.tcp import Port
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.smc import introspection, status
-from txrdma.smc.accepting import ServerNegotiation
-from txrdma.smc.clc import Diagnosis
-from txrdma.smc.dialing import canAnnounce, Dialer
+from txrdma.smc.carriers.dialing import canAnnounce, Dialer
+from txrdma.smc.carriers.local import Announcements
+from txrdma.smc.carriers.owners import placeOf
+from txrdma.smc.handshake.accepting import ServerNegotiation
+from txrdma.smc.handshake.plaintcp import PlainStart
+from txrdma.smc.handshake.proposing import ClientNegotiation
+from txrdma.smc.insight import control as introspection
+from txrdma.smc.insight import status
+from txrdma.smc.insight.outcomes import Outcomes
 from txrdma.smc.options import Options, USUAL
-from txrdma.smc.outcomes import Outcomes
-from txrdma.smc.owners import placeOf
-from txrdma.smc.plaintcp import PlainStart
 from txrdma.smc.presence import Presence, presenceOn
-from txrdma.smc.proposing import ClientNegotiation
-from txrdma.smc.signalling import Announcements
+from txrdma.smc.wire.clc import Diagnosis
 
 _log = Logger()
 
@@ -99,7 +100,7 @@ class SMCClientEndpoint:
         """
         Connect; the protocol is there when the handshake is over.
 
-        Fails as TCP does, and with L{txrdma.smc.outcomes.NotSMC} where plain TCP would not do.
+        Fails as TCP does, and with L{txrdma.smc.insight.outcomes.NotSMC} where plain TCP would not do.
         """
         introspection.appear(self._reactor, status.statuses)
         factory = _ClientFactory(protocolFactory, self._reactor, self._options, self._outcomes)

@@ -50,8 +50,8 @@ from txrdma.soft.memory import KeyTable
 from txrdma.soft.opening import openPort
 from txrdma.soft.ports import PKEYS, SoftPort
 from txrdma.soft.queuepair import SoftQueuePair
-from txrdma.soft.roce import RoCEPort
-from txrdma.soft.sharedmemory import SharedMemoryPort
+from txrdma.soft.rc.roce import RoCEPort
+from txrdma.soft.shared.routes import SharedMemoryPort
 from txrdma.soft.sharedreceives import SoftSharedReceiveQueue
 
 _log = Logger()

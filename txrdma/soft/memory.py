@@ -226,7 +226,7 @@ class KeyTable:
         """
         One more reason, or one less, for peers to look whether they may reach our memory at present.
 
-        They look while there is any reason: see L{txrdma.soft._box.RemoteRegion}.
+        They look while there is any reason: see L{txrdma.soft.shared._layout.RemoteRegion}.
         """
         self._guards += 1 if isGuarded else -1
         for region in self._regions.values():

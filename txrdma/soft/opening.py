@@ -17,11 +17,11 @@ from txrdma.iba.verbs import QPKind
 from txrdma.soft._netdev import activeMTU
 from txrdma.soft._route import Owner, Route, RoutePort
 from txrdma.soft.hostinterfaces import Interfaces
-from txrdma.soft.joints import SharingReactor
 from txrdma.soft.ports import SoftPort
-from txrdma.soft.roce import RoCEPort
-from txrdma.soft.sharedmemory import SharedMemoryPort
-from txrdma.soft.udp import UDPCarrier
+from txrdma.soft.rc.roce import RoCEPort
+from txrdma.soft.rc.udp import UDPCarrier
+from txrdma.soft.shared.attachment import SharingReactor
+from txrdma.soft.shared.routes import SharedMemoryPort
 
 _log = Logger()
 

@@ -24,7 +24,7 @@ from txrdma.commands.connections import connectionsTable, flat
 from txrdma.commands.options import IReactor
 from txrdma.commands.registry import COMMANDS, GROUPS
 from txrdma.error import DeviceUnavailable
-from txrdma.smc.introspection import Answer
+from txrdma.smc.insight.control import Answer
 
 WITHOUT_TLS = """
 import sys

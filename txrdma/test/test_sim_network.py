@@ -18,13 +18,13 @@ from txrdma.iba.headers import Opcode
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.verbs import Operation, SendRequest
 from txrdma.sim import simulate as command
+from txrdma.sim.clients import Atomic, History
 from txrdma.sim.clock import SimulatedClock
-from txrdma.sim.crowd import Atomic, History
 from txrdma.sim.network import Faults, RECEIVE_BUFFER, SimulatedNetwork
 from txrdma.sim.outcome import Outcome, Violation
 from txrdma.sim.scenario import simulate
 from txrdma.sim.simulate import drawSeed
-from txrdma.soft.udp import RawAddress
+from txrdma.soft.rc.udp import RawAddress
 
 SEEDS = int(os.environ.get("TXRDMA_SEEDS", "3000"))
 PARTS = 4

@@ -37,7 +37,7 @@ from twisted.python.failure import Failure
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from txrdma.smc.groups import closeLinkGroups
+from txrdma.smc.group.groups import closeLinkGroups
 from txrdma.tap.proxy import IStreamTransport, makeService, Options, ProxyFactory, ProxyService
 
 

@@ -25,8 +25,8 @@ from twisted.web.resource import Resource
 from twisted.web.server import Site
 
 from txrdma.logs import Seldom
-from txrdma.smc import outcomes
-from txrdma.smc.groups import closeLinkGroups
+from txrdma.smc.group.groups import closeLinkGroups
+from txrdma.smc.insight import outcomes
 from txrdma.web import SMCAgentEndpointFactory
 
 BODY = bytes(range(256)) * 4096

@@ -28,7 +28,7 @@ class PyverbsDeviceStringParser:
 
     def parseDevice(self, reactor: object, *args: str, **kwargs: str) -> IVerbsDevice:
         """Open it."""
-        from txrdma.verbs._pyverbs_device import openPyverbsDevice
+        from txrdma.verbs.pyverbs.device import openPyverbsDevice
 
         for key, value in kwargs.items():
             if key != "name":

@@ -94,7 +94,7 @@ class PlayerOptions(Options):
 
 def _count(connected: Callable[[Any], None]) -> None:
     """Have each connection of C{smc:} endpoints told, whatever it has become."""
-    from txrdma.smc import status
+    from txrdma.smc.insight import status
 
     register = status.register
 

@@ -1,7 +1,7 @@
 """
 Suites that were not written here, over C{smc:} at both ends: what passes over TCP passes over SMC-R.
 
-They are Twisted's own, as far as they connect by real ports and are not in L{txrdma.test.test_smc_reactors},
+They are Twisted's own, as far as they connect by real ports and are not in L{txrdma.test.smc.test_reactors},
 and treq's. Left out are C{twisted.conch.test.test_conch}, whose clients are OpenSSH's and so on TCP anyway,
 and C{test_sslverify.OpenSSLOptionsTests}, which makes keys for half a minute and connects in six tests.
 

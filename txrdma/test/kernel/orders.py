@@ -27,7 +27,7 @@ from txrdma.iba.verbs import (
     ReceiveRequest,
     SendRequest,
 )
-from txrdma.testing.ends import End
+from txrdma.testing.verbs.ends import End
 from txrdma.verbs.devices import openDevice
 
 STEPS = 40

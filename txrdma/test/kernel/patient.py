@@ -6,7 +6,8 @@ Processes that play conversations import this first.
 
 from __future__ import annotations
 
-from txrdma.smc import _handshake, signalling
+from txrdma.smc.carriers import local as signalling
+from txrdma.smc.handshake import _machine as _handshake
 
 SECONDS = 60.0
 

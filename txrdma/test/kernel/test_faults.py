@@ -30,10 +30,10 @@ from txrdma.test.kernel import Box, OUTSIDE, Witness
 from txrdma.test.kernel.mate import Mate
 from txrdma.test.kernel.party import FIRST_PSN
 from txrdma.test.kernel.world import InTheBox, NAMESPACE, RXE, THERE
-from txrdma.testing.ends import End, PATIENT, TwoEnds
-from txrdma.testing.events import eventsOf, PortContract
-from txrdma.testing.habits import OURS
-from txrdma.testing.habits import RXE as RXE_HABITS
+from txrdma.testing.verbs.ends import End, PATIENT, TwoEnds
+from txrdma.testing.verbs.events import eventsOf, PortContract
+from txrdma.testing.verbs.quirks import OURS
+from txrdma.testing.verbs.quirks import RXE as RXE_HABITS
 
 BOXES = (Box(rxe=False, timeout=300),)
 
@@ -46,7 +46,7 @@ _FLUSHED = Status.WR_FLUSH_ERR
 class Torn(InTheBox, TwoEnds):
     """The software device is the first, rxe the second."""
 
-    habits = (OURS, RXE_HABITS)
+    quirks = (OURS, RXE_HABITS)
     which = (0, 1)
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
@@ -161,7 +161,7 @@ class LinkOfRXETests(LinkTests):
 
     skip = OUTSIDE
     witness = Witness("software device", "rxe", "interfaces down and up, at each end; the kernel asks")
-    habits = (RXE_HABITS, OURS)
+    quirks = (RXE_HABITS, OURS)
     which = (1, 0)
 
 

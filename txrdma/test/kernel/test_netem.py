@@ -27,14 +27,14 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.verbs import Operation
 from txrdma.interfaces import IVerbsDevice
-from txrdma.soft import udp
 from txrdma.soft.device import SoftDevice
-from txrdma.soft.roce import RoCECounters, RoCEPort
+from txrdma.soft.rc import udp
+from txrdma.soft.rc.roce import RoCECounters, RoCEPort
 from txrdma.test.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.kernel.world import InTheBox, MTU_4096
-from txrdma.testing.ends import End
-from txrdma.testing.habits import OURS, RXE
-from txrdma.testing.hauling import ENDURING, HaulContract, READ, SEND, WRITE
+from txrdma.testing.verbs.bulk import ENDURING, HaulContract, READ, SEND, WRITE
+from txrdma.testing.verbs.ends import End
+from txrdma.testing.verbs.quirks import OURS, RXE
 
 BOXES = (Box(rxe=False, timeout=600),)
 
@@ -46,7 +46,7 @@ class Hauls(InTheBox, HaulContract):
     """Hauls between the software device and rxe."""
 
     mtu = MTU_4096
-    habits = (OURS, RXE)
+    quirks = (OURS, RXE)
     soft: SoftDevice
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:

@@ -18,8 +18,8 @@ from txrdma.iba.verbs import MigrationState, QPAttributes, QPState
 from txrdma.interfaces import IVerbsDevice
 from txrdma.test.kernel import Box, OUTSIDE, Witness
 from txrdma.testing.contracts import VerbsDeviceContract
-from txrdma.testing.ends import PATIENT, TwoEnds
-from txrdma.testing.habits import RXE
+from txrdma.testing.verbs.ends import PATIENT, TwoEnds
+from txrdma.testing.verbs.quirks import RXE
 from txrdma.verbs.devices import openDevice
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class PyverbsContractTests(InTheKernel, VerbsDeviceContract, ReactorBuilder):
 
     skip = OUTSIDE
     witness = Witness("pyverbs", "rxe", "the whole contract of verbs devices")
-    habits = (RXE, RXE)
+    quirks = (RXE, RXE)
 
 
 class AlternatePathTests(InTheKernel, TwoEnds, SynchronousTestCase):
@@ -76,7 +76,7 @@ class AlternatePathTests(InTheKernel, TwoEnds, SynchronousTestCase):
 
     skip = OUTSIDE
     witness = Witness("pyverbs", "rxe", "alternate paths are refused on RoCE")
-    habits = (RXE, RXE)
+    quirks = (RXE, RXE)
     buildReactor = EPollReactor
 
     def test_refused(self) -> None:

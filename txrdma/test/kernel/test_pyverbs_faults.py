@@ -35,8 +35,8 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import IVerbsDevice
 from txrdma.test.kernel import Box, OUTSIDE, record, Witness
-from txrdma.testing.ends import End, EVERYTHING, PATIENT, TwoEnds
-from txrdma.testing.habits import RXE
+from txrdma.testing.verbs.ends import End, EVERYTHING, PATIENT, TwoEnds
+from txrdma.testing.verbs.quirks import RXE
 from txrdma.verbs.completions import CompletionReader, ReaderReactor
 from txrdma.verbs.devices import openDevice
 
@@ -58,7 +58,7 @@ def run(*words: str) -> None:
 class Kernel(TwoEnds):
     """C{rxe0} and C{rxe1} on a reactor of the test's own."""
 
-    habits = (RXE, RXE)
+    quirks = (RXE, RXE)
     makeReactor: Callable[[], Any] = EPollReactor
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
@@ -232,7 +232,7 @@ class PortTests(Kernel, SynchronousTestCase):
 _PEER = """
 import sys
 from twisted.internet.epollreactor import EPollReactor
-from txrdma.testing.ends import End
+from txrdma.testing.verbs.ends import End
 from txrdma.verbs.devices import openDevice
 import txrdma.test.kernel.test_pyverbs_faults as faults
 end = End(openDevice(EPollReactor(), "pyverbs:rxe1"))
@@ -385,7 +385,7 @@ class OrderTests(SynchronousTestCase):
         program = (
             "import os, sys, time",
             "from twisted.internet.epollreactor import EPollReactor",
-            "from txrdma.testing.ends import End",
+            "from txrdma.testing.verbs.ends import End",
             "from txrdma.verbs.devices import openDevice",
             "reactor = EPollReactor()",
             "ends = [End(openDevice(reactor, f'pyverbs:rxe{index % 2}')) for index in range(3)]",

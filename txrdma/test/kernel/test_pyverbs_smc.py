@@ -11,7 +11,8 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from txrdma.smc import _handshake, signalling
+from txrdma.smc.carriers import local as signalling
+from txrdma.smc.handshake import _machine as _handshake
 from txrdma.test.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.smc.ends import Echo, EndsTestCase, Recorder
 

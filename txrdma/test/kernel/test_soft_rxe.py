@@ -12,10 +12,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.interfaces import IVerbsDevice
 from txrdma.test.kernel import Box, OUTSIDE, Witness
 from txrdma.test.kernel.world import InTheBox, MTU_1024, MTU_4096
-from txrdma.testing.atomics import AtomicContract
 from txrdma.testing.contracts import VerbsDeviceContract
-from txrdma.testing.habits import OURS, RXE
-from txrdma.testing.transfers import DatagramContract, RDMAContract, SendContract
+from txrdma.testing.verbs.atomics import AtomicContract
+from txrdma.testing.verbs.quirks import OURS, RXE
+from txrdma.testing.verbs.transfers import DatagramContract, RDMAContract, SendContract
 
 BOXES = (Box(rxe=False, timeout=420),)
 
@@ -23,7 +23,7 @@ BOXES = (Box(rxe=False, timeout=420),)
 class SoftFirst(InTheBox):
     """The software device begins."""
 
-    habits = (OURS, RXE)
+    quirks = (OURS, RXE)
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
         """The software device, and rxe."""
@@ -37,7 +37,7 @@ class SoftFirst(InTheBox):
 class RXEFirst(SoftFirst):
     """The kernel begins."""
 
-    habits = (RXE, OURS)
+    quirks = (RXE, OURS)
 
     def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
         """The same, the other way round."""

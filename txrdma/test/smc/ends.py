@@ -14,7 +14,7 @@ from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
-from txrdma.smc.groups import closeLinkGroups
+from txrdma.smc.group.groups import closeLinkGroups
 
 reactor: Any = theReactor
 

@@ -15,14 +15,14 @@ from twisted.internet.protocol import connectionDone, Protocol
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.accepting import ServerNegotiation
-from txrdma.smc.groups import closeLinkGroups, LinkGroups, useDevice
+from txrdma.smc.group.groups import closeLinkGroups, LinkGroups, useDevice
+from txrdma.smc.handshake.accepting import ServerNegotiation
+from txrdma.smc.handshake.proposing import ClientNegotiation
+from txrdma.smc.insight.outcomes import Outcomes
 from txrdma.smc.options import Options
-from txrdma.smc.outcomes import Outcomes
 from txrdma.smc.presence import presenceOn
-from txrdma.smc.proposing import ClientNegotiation
-from txrdma.testing.conversations import DEVICE
-from txrdma.testing.hosts import connectedSockets, Host, MemorySocket, MemoryTCP, World
+from txrdma.testing.smc.hosts import connectedSockets, Host, MemorySocket, MemoryTCP, World
+from txrdma.testing.smc.scenario import DEVICE
 
 
 @implementer(IHalfCloseableProtocol)

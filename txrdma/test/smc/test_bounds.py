@@ -11,13 +11,13 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from txrdma.error import Refused
-from txrdma.smc.clc import Decline, Diagnosis, Proposal
-from txrdma.smc.groups import linkGroups
-from txrdma.smc.link import Link
+from txrdma.smc.group.groups import linkGroups
+from txrdma.smc.group.link import Link
 from txrdma.smc.options import Options
+from txrdma.smc.wire.clc import Decline, Diagnosis, Proposal
 from txrdma.test.smc.races import Listener, RaceTestCase
-from txrdma.testing.conversations import DEVICE
-from txrdma.testing.hosts import connectedSockets, MemoryTCP
+from txrdma.testing.smc.hosts import connectedSockets, MemoryTCP
+from txrdma.testing.smc.scenario import DEVICE
 
 FLOOD = bytes(range(256)) * 8192
 MOST = 256 * 1024

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from twisted.internet.error import ConnectionLost
 
-from txrdma.smc.groups import linkGroups, timingOn
-from txrdma.smc.llc import Body, TestLink
+from txrdma.smc.group.groups import linkGroups, timingOn
+from txrdma.smc.wire.llc import Body, TestLink
 from txrdma.test.smc.races import Listener, RaceTestCase
-from txrdma.testing.conversations import DEVICE
+from txrdma.testing.smc.scenario import DEVICE
 
 BYTES = bytes(range(256)) * 400
 """More than a ring has room for."""

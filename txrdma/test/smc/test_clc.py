@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.clc}: recorded messages, lies about lengths, every code.
+Tests for L{txrdma.smc.wire.clc}: recorded messages, lies about lengths, every code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID, MACAddress, QPN, RKey
-from txrdma.smc.clc import (
+from txrdma.smc.wire.clc import (
     Accept,
     AnswerV2,
     Confirm,

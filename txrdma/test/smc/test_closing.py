@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc._closing}: every row of the table, every event in every state, two ends together.
+Tests for L{txrdma.smc.stream._closing}: every row of the table, all events in all states, two ends.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc._closing import (
+from txrdma.smc.stream._closing import (
     Closing,
     diagram,
     Ended,
@@ -25,7 +25,7 @@ from txrdma.smc._closing import (
     Send,
     State,
 )
-from txrdma.smc.cdc import StateFlags
+from txrdma.smc.wire.cdc import StateFlags
 
 DONE = int(StateFlags.DONE_WRITING)
 CLOSED = int(StateFlags.CLOSED)

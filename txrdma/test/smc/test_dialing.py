@@ -21,10 +21,10 @@ from twisted.internet.error import ConnectionRefusedError
 from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
-from txrdma.smc import dialing
-from txrdma.smc.clc import Diagnosis
-from txrdma.smc.dialing import bindSomewhere
-from txrdma.smc.signalling import Announcements
+from txrdma.smc.carriers import dialing
+from txrdma.smc.carriers.dialing import bindSomewhere
+from txrdma.smc.carriers.local import Announcements
+from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.smc.ends import Echo, EndsTestCase, reactor, Recorders
 
 

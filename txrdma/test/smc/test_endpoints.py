@@ -30,13 +30,14 @@ from txrdma import unixsockets
 from txrdma.error import Refused
 from txrdma.interfaces import ISMCStatus, ISMCTransport
 from txrdma.logs import Seldom
-from txrdma.smc import outcomes, signalling, status
-from txrdma.smc.clc import Diagnosis
+from txrdma.smc.carriers import local as signalling
+from txrdma.smc.carriers.local import listenerName
+from txrdma.smc.carriers.owners import Place
 from txrdma.smc.endpoints import SMCClientEndpoint, SMCServerEndpoint
-from txrdma.smc.outcomes import NotSMC
-from txrdma.smc.owners import Place
-from txrdma.smc.signalling import listenerName
-from txrdma.smc.transport import SMCTransport
+from txrdma.smc.insight import outcomes, status
+from txrdma.smc.insight.outcomes import NotSMC
+from txrdma.smc.stream.transport import SMCTransport
+from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.smc.ends import Echo, EndsTestCase, Greeter, reactor, Recorder, Recorders
 from txrdma.unixsockets import Credentials
 

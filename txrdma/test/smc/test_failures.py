@@ -12,25 +12,25 @@ from twisted.internet.error import ConnectionLost
 from twisted.logger import formatEvent, globalLogPublisher, ILogObserver
 
 from txrdma.iba.verbs import AsyncEventKind
-from txrdma.smc import link as linkModule
-from txrdma.smc import stream as streamModule
-from txrdma.smc._linkgroup import Role
-from txrdma.smc.attachment import WINDOW
-from txrdma.smc.groups import linkGroups
-from txrdma.smc.link import Link
-from txrdma.smc.llc import DeleteReason
-from txrdma.smc.stream import Stream
-from txrdma.soft._lane import Lane
-from txrdma.soft._requester import Requester
-from txrdma.soft._responder import Responder
-from txrdma.soft.capture import RecordedLane
+from txrdma.smc.group import link as linkModule
+from txrdma.smc.group._linkgroup import Role
+from txrdma.smc.group.attachment import WINDOW
+from txrdma.smc.group.groups import linkGroups
+from txrdma.smc.group.link import Link
+from txrdma.smc.stream import stream as streamModule
+from txrdma.smc.stream.stream import Stream
+from txrdma.smc.wire.llc import DeleteReason
 from txrdma.soft.completion import SoftCompletionQueue
-from txrdma.soft.joints import Joint
 from txrdma.soft.queuepair import SoftQueuePair
-from txrdma.soft.roceroutes import RoCERoute
+from txrdma.soft.rc._requester import Requester
+from txrdma.soft.rc._responder import Responder
+from txrdma.soft.rc.routes import RoCERoute
+from txrdma.soft.shared._lane import Lane
+from txrdma.soft.shared.attachment import Attachment
+from txrdma.soft.shared.capture import RecordedLane
 from txrdma.test.smc.ends import Echo, EndsTestCase, reactor
 from txrdma.test.smc.races import Listener, RaceTestCase
-from txrdma.testing.conversations import DEVICE
+from txrdma.testing.smc.scenario import DEVICE
 
 
 class Broken(Exception):
@@ -325,14 +325,14 @@ class SharedMemoryTests(EndsTestCase):
         other = await accepted
         route = one.transport.link._queuePair._route
         peer = route._surroundings._peer
-        real = Joint.peerGone
+        real = Attachment.peerGone
 
-        def peerGone(joint: Joint, event: Any) -> None:
-            real(joint, event)
+        def peerGone(attachment: Attachment, event: Any) -> None:
+            real(attachment, event)
             raise Broken("peerGone")
 
-        self.patch(Joint, "peerGone", peerGone)
-        self.assertEqual(len(peer.joints), 2)
+        self.patch(Attachment, "peerGone", peerGone)
+        self.assertEqual(len(peer.attachments), 2)
         peer.lost("for the test")
         await gatherResults([one.lost, other.lost])
         self.assertEqual(len(self.flushLoggedErrors(Broken)), 2)

@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc._handshake}: agreement, Declines at every point, strangers, lies and silence.
+Tests for L{txrdma.smc.handshake._machine}: agreement, Declines at every point, strangers, lies and silence.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID, MACAddress, QPN, RKey
-from txrdma.smc._handshake import (
+from txrdma.smc.handshake._machine import (
     Accepted,
     ApplicationData,
     CLC_TIMEOUT,
@@ -28,8 +28,8 @@ from txrdma.smc._handshake import (
     Proposed,
     ServerHandshake,
 )
-from txrdma.smc._terms import Subnets
-from txrdma.smc.clc import (
+from txrdma.smc.handshake._terms import Subnets
+from txrdma.smc.wire.clc import (
     Accept,
     Confirm,
     Crossed,

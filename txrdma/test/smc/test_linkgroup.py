@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc._linkgroup}: both ends together, one end against recorded bytes, lies and silence.
+Tests for L{txrdma.smc.group._linkgroup}: both ends together, one against recorded bytes, lies and silence.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import Refused, ResourceExhausted
 from txrdma.iba.types import GID, MACAddress, QPN, RKey
-from txrdma.smc._linkgroup import (
+from txrdma.smc.group._linkgroup import (
     Event,
     GroupEnded,
     GroupKey,
@@ -32,9 +32,9 @@ from txrdma.smc._linkgroup import (
     Role,
     Timing,
 )
-from txrdma.smc.clc import Accept, Diagnosis, Proposal
-from txrdma.smc.clc import decode as decodeCLC
-from txrdma.smc.llc import (
+from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
+from txrdma.smc.wire.clc import decode as decodeCLC
+from txrdma.smc.wire.llc import (
     AddLink,
     AddLinkContinuation,
     Body,

@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.llc} and L{txrdma.smc.cdc}: recorded messages, both byte orders, damage.
+Tests for L{txrdma.smc.wire.llc} and L{txrdma.smc.wire.cdc}: recorded messages, both byte orders, damage.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID, QPN, RKey
-from txrdma.smc import llc
-from txrdma.smc.cdc import CDC, CDC_HEAD, CDC_TYPE, packInto, ProducerFlags, StateFlags, unpackFrom
-from txrdma.smc.llc import (
+from txrdma.smc.wire import llc
+from txrdma.smc.wire.cdc import CDC, CDC_HEAD, CDC_TYPE, packInto, ProducerFlags, StateFlags, unpackFrom
+from txrdma.smc.wire.llc import (
     AddLink,
     AddLinkExtension,
     Body,

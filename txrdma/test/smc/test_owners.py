@@ -13,8 +13,16 @@ from twisted.internet.address import HostnameAddress, IPv4Address, IPv6Address
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
-from txrdma.smc import owners
-from txrdma.smc.owners import acceptingUsers, isOwned, peerUserByTCP, Place, placeOf, socketUser, sourceFor
+from txrdma.smc.carriers import owners
+from txrdma.smc.carriers.owners import (
+    acceptingUsers,
+    isOwned,
+    peerUserByTCP,
+    Place,
+    placeOf,
+    socketUser,
+    sourceFor,
+)
 
 TCP = """\
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode

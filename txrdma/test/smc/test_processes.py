@@ -17,9 +17,10 @@ from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
 import txrdma
-from txrdma.smc import _silence, signalling
-from txrdma.smc.clc import Diagnosis
-from txrdma.smc.introspection import askAll
+from txrdma.smc.carriers import local as signalling
+from txrdma.smc.handshake import _silence
+from txrdma.smc.insight.control import askAll
+from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.smc.ends import EndsTestCase, reactor
 
 SERVER = """

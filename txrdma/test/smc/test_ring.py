@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc._ring}: every byte once and in order, no stall, no chatter, no trust.
+Tests for L{txrdma.smc.stream._ring}: every byte once and in order, no stall, no chatter, no trust.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
-from txrdma.smc._ring import cursor, DATA, Ring, SPACE, spans, UPDATE
-from txrdma.smc.cdc import CDC, CDC_TYPE, ProducerFlags, unpackFrom
+from txrdma.smc.stream._ring import cursor, DATA, Ring, SPACE, spans, UPDATE
+from txrdma.smc.wire.cdc import CDC, CDC_TYPE, ProducerFlags, unpackFrom
 from txrdma.testing.captures import messages
 
 SIZE = 16384

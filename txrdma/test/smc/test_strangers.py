@@ -13,9 +13,9 @@ from twisted.internet.endpoints import serverFromString
 from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
 
-from txrdma.smc.clc import Diagnosis
-from txrdma.smc.owners import Place
-from txrdma.smc.signalling import listenerName
+from txrdma.smc.carriers.local import listenerName
+from txrdma.smc.carriers.owners import Place
+from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.smc.ends import Echo, EndsTestCase, Greeter, reactor, Recorders
 
 NOBODY = 65534

@@ -52,7 +52,7 @@ from twisted.internet.defer import DeferredList
 from twisted.internet.endpoints import clientFromString
 from twisted.internet.protocol import Factory, Protocol
 from twisted.python import log as logging
-from txrdma.smc import link
+from txrdma.smc.group import link
 
 logging.startLogging(open(log, "w"), setStdout=False)
 links, made, lost = [], [], []

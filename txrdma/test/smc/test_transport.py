@@ -18,10 +18,11 @@ from twisted.internet.protocol import connectionDone
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
-from txrdma.smc import groups, stream
-from txrdma.smc.groups import linkGroups
-from txrdma.smc.negotiation import LOCAL_DEVICE
-from txrdma.smc.transport import SMCTransport
+from txrdma.smc.group import groups
+from txrdma.smc.group.groups import linkGroups
+from txrdma.smc.handshake.negotiation import LOCAL_DEVICE
+from txrdma.smc.stream import stream
+from txrdma.smc.stream.transport import SMCTransport
 from txrdma.test.smc.ends import Echo, EndsTestCase, reactor, Recorder
 
 PATTERN = random.Random(5).randbytes(1 << 16)

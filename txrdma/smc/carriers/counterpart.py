@@ -1,0 +1,71 @@
+"""
+Who is at the other end of a TCP connection, without that end's own word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import cast
+
+from twisted.internet.interfaces import IAddress
+from twisted.internet.tcp import Connection
+
+from txrdma.smc.carriers.owners import peerUserByTCP, Place, placeOf
+from txrdma.unixsockets import Credentials
+
+
+class Counterpart:
+    """
+    The other end of a TCP connection.
+
+    @ivar process: the process there, when it has announced the connection, or listens on this host.
+    """
+
+    def __init__(self, transport: Connection, weListen: bool) -> None:
+        """
+        @param weListen: our end was accepted by a listener.
+        """
+        self._transport = transport
+        self._weListen = weListen
+        self._user: int | None = None
+        self._isKnown = False
+        self.process: Credentials | None = None
+
+    @property
+    def own(self) -> Place | None:
+        """Our end's address, None when it is none of TCP."""
+        return placeOf(cast(IAddress, self._transport.getHost()))
+
+    @property
+    def place(self) -> Place | None:
+        """The other end's address, None when it is none of TCP."""
+        return placeOf(cast(IAddress, self._transport.getPeer()))
+
+    @property
+    def user(self) -> int | None:
+        """Whom the process there runs as, as far as that is known; None for what is not on this host."""
+        if not self._isKnown:
+            self._isKnown = True
+            own, place = self.own, self.place
+            if own is not None and place is not None:
+                self._user = peerUserByTCP(own, place, self._weListen)
+        return self._user
+
+    @user.setter
+    def user(self, user: int) -> None:
+        self._isKnown = True
+        self._user = user
+
+    @property
+    def witness(self) -> Hashable:
+        """
+        What tells it from others: its process, its user, or its host.
+
+        Nobody else can join its link group by naming its peer ID, nor retire its links.
+        """
+        if self.process is not None:
+            return self.process
+        if self.user is not None:
+            return self.user
+        place = self.place
+        return None if place is None else place.host

@@ -1,0 +1,355 @@
+"""
+The life of a link: CONFIRM LINK, DELETE LINK, and what happens when they don't come.
+
+Follows RFC 7609, 4.5.1 to 4.5.4; times are Linux's. L{txrdma.smc.group._linkgroup} feeds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol, Union
+
+from automat import TypeMachineBuilder
+
+from txrdma.iba.types import GID, MACAddress, QPN, RKey
+from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
+from txrdma.smc.wire.llc import (
+    AddLink,
+    Body,
+    ConfirmLink,
+    DeleteLink,
+    DeleteReason,
+    Header,
+    LLC,
+    LLCFlags,
+    message,
+    RejectReason,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """
+    How long to wait, in seconds.
+
+    @ivar response: for the answer to a request.
+    @ivar confirmLink: as a client, for the server's CONFIRM LINK.
+    @ivar testIdle: after that much silence, see whether somebody is there; 0: never.
+    @ivar testInterval: how often to ask one that does not answer.
+    @ivar silence: a peer that has not answered for so long is dead. A program may be busy for long; this is
+        when TCP's keepalive gives up by Linux's defaults (7200 s, then 9 probes at 75 s).
+    @ivar serverIdle: a group without connections lasts that long; clients give it a little more, so that the
+        server ends it.
+    """
+
+    response: float = 2.0
+    confirmLink: float = 4.0
+    testIdle: float = 30.0
+    testInterval: float = 75.0
+    silence: float = 7875.0
+    serverIdle: float = 600.0
+    clientIdle: float = 610.0
+
+
+class Role(Enum):
+    """Which end of the TCP connections we are: a group serves one role (RFC 7609, 3.2)."""
+
+    SERVER = "server"
+    CLIENT = "client"
+
+
+class GroupKey(NamedTuple):
+    """
+    What connections have in common that may share a group.
+
+    The rest is what the peer says of itself, so it may be another's: only the same witness makes it the same.
+
+    @ivar witness: what this host's kernel says of the peer: its process, its user, or its TCP address.
+    @ivar qpn: counts for clients only.
+    """
+
+    role: Role
+    witness: Hashable
+    peerID: bytes
+    gid: GID
+    mac: MACAddress
+    qpn: QPN | None = None
+
+    @classmethod
+    def ofProposal(cls, proposal: Proposal, witness: Hashable) -> GroupKey:
+        """The server's."""
+        return cls(Role.SERVER, witness, proposal.peerID, proposal.gid, proposal.mac)
+
+    @classmethod
+    def ofAccept(cls, accept: Accept, witness: Hashable) -> GroupKey:
+        """The client's."""
+        return cls(Role.CLIENT, witness, accept.peerID, accept.gid, accept.mac, accept.qpn)
+
+
+class LinkEnd(NamedTuple):
+    """One end of a link, as CLC and CONFIRM LINK name it."""
+
+    mac: MACAddress
+    gid: GID
+    qpn: QPN
+
+
+@dataclass(frozen=True, slots=True)
+class LinkConfirmed:
+    """CONFIRM LINK is done: connections may use the link."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRefused:
+    """CONFIRM LINK failed, and the group with it: decline with this."""
+
+    diagnosis: Diagnosis
+
+
+@dataclass(frozen=True, slots=True)
+class RKeyConfirmed:
+    """The peer knows our buffer: it may be named in Accept or Confirm."""
+
+    rkey: RKey
+
+
+@dataclass(frozen=True, slots=True)
+class RKeyRefused:
+    """The peer did not take our buffer's key, or did not answer."""
+
+    rkey: RKey
+
+
+@dataclass(frozen=True, slots=True)
+class RKeysDeleted:
+    """The peer forgot these buffers of ours (or did not answer): they may be freed."""
+
+    rkeys: tuple[RKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteRKeysDeleted:
+    """The peer took these buffers of its own back: nothing may be written there."""
+
+    rkeys: tuple[RKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEnded:
+    """The group is over: every connection on it is lost, the queue pair can be closed."""
+
+    reason: DeleteReason
+    text: str
+
+
+Event = Union[
+    LinkConfirmed, LinkRefused, RKeyConfirmed, RKeyRefused, RKeysDeleted, RemoteRKeysDeleted, GroupEnded
+]
+
+
+class Inputs(Protocol):
+    """What can happen to a link."""
+
+    def begin(self, now: float) -> None:
+        """The queue pair is up to it."""
+
+    def confirmed(self, now: float) -> None:
+        """The peer's CONFIRM LINK is right: a request for a client, a response for a server."""
+
+    def refused(self, diagnosis: Diagnosis) -> None:
+        """It is wrong."""
+
+    def shutdown(self, now: float, reason: DeleteReason) -> None:
+        """We want to end the group."""
+
+    def deleteLink(self, request: LLC, now: float) -> None:
+        """The peer wants to."""
+
+    def linkDeleted(self) -> None:
+        """The peer has done what we wanted."""
+
+    def violated(self, text: str) -> None:
+        """The peer broke the rules."""
+
+    def down(self, text: str) -> None:
+        """The queue pair does not work any more."""
+
+    def expired(self) -> None:
+        """What the state waits for did not come."""
+
+
+class Core:
+    """What transitions act on, and where the rest keeps what it has."""
+
+    def __init__(self, isServer: bool, local: LinkEnd, timing: Timing, version: int) -> None:
+        self.isServer = isServer
+        self.local = local
+        self.timing = timing
+        self.version = version
+        self.bigEndian = False
+        self.link = 1 if isServer else 0  # the server numbers them
+        self.maxLinks = 1
+        self.offersLink = False
+        self.until: float | None = None
+        self.output: list[bytes] = []
+        self.pending: list[Event] = []
+        self.place = "fresh"
+        self.ending = (DeleteReason.NONE, "")
+
+    def ask(self, body: Body, flags: int = 0) -> None:
+        """Send a message of ours."""
+        header = Header(LLCFlags(flags), self.version, RejectReason.NONE, self.bigEndian)
+        self.output.append(message(body, header).encode())
+
+    def reply(
+        self, request: LLC, flags: int = 0, reject: RejectReason = RejectReason.NONE, body: Body | None = None
+    ) -> None:
+        """Send a request back as a response, perhaps with another body."""
+        body = body if body is not None else request.body
+        assert body is not None, "a type that we don't know has no response"
+        asked = request.header
+        reason = reject if asked.version == 1 else RejectReason.NONE  # version 2 has no room for it
+        header = Header(asked.flags | flags | LLCFlags.RESPONSE, asked.version, reason, asked.bigEndian)
+        self.output.append(message(body, header).encode())
+
+    def confirmLink(self, flags: int) -> None:
+        body = ConfirmLink(
+            mac=self.local.mac,
+            gid=self.local.gid,
+            qpn=self.local.qpn,
+            link=self.link,
+            userID=self.link.to_bytes(4, "big"),
+            maxLinks=self.maxLinks,
+        )
+        self.ask(body, flags | LLCFlags.NO_EYECATCHER)
+
+    def deleteGroup(self, flags: int, reason: DeleteReason) -> None:
+        self.ask(DeleteLink(link=0, reason=reason), flags | LLCFlags.ALL_LINKS)
+
+    def offerLink(self) -> None:
+        """A second link that nobody can want: Linux's client waits for an ADD LINK, and rejects this one."""
+        self.ask(AddLink(mac=self.local.mac, gid=self.local.gid, link=self.link + 1))
+
+    def finish(self) -> None:
+        self.until = None
+        self.pending.append(GroupEnded(*self.ending))
+
+
+def _machine() -> Callable[[Core], Inputs]:
+    builder = TypeMachineBuilder(Inputs, Core)
+    names = ("fresh", "confirming", "active", "ending", "ended")
+    fresh, confirming, active, ending, ended = (builder.state(name) for name in names)
+
+    @fresh.upon(Inputs.begin).to(confirming)
+    def begin(inputs: Inputs, core: Core, now: float) -> None:
+        core.place = "confirming"
+        core.until = now + (core.timing.response if core.isServer else core.timing.confirmLink)
+        if core.isServer:
+            core.confirmLink(0)
+
+    @confirming.upon(Inputs.confirmed).to(active)
+    def confirmed(inputs: Inputs, core: Core, now: float) -> None:
+        core.place = "active"
+        core.until = None
+        core.pending.append(LinkConfirmed())
+        if not core.isServer:
+            core.confirmLink(LLCFlags.RESPONSE)
+        elif core.offersLink:
+            core.offerLink()
+
+    @active.upon(Inputs.confirmed).loop()
+    def confirmedAgain(inputs: Inputs, core: Core, now: float) -> None:
+        if not core.isServer:
+            core.confirmLink(LLCFlags.RESPONSE)
+
+    @confirming.upon(Inputs.refused).to(ended)
+    def refused(inputs: Inputs, core: Core, diagnosis: Diagnosis) -> None:
+        core.place = "ended"
+        core.until = None
+        core.pending.append(LinkRefused(diagnosis))
+
+    @confirming.upon(Inputs.expired).to(ended)
+    def unconfirmed(inputs: Inputs, core: Core) -> None:
+        refused(inputs, core, Diagnosis.TIMEOUT_CL)
+
+    @active.upon(Inputs.shutdown).to(ending)
+    def shutdown(inputs: Inputs, core: Core, now: float, reason: DeleteReason) -> None:
+        core.place = "ending"
+        core.until = now + core.timing.response
+        core.ending = (reason, "ended by us")
+        core.deleteGroup(LLCFlags.ORDERLY, reason)
+
+    @active.upon(Inputs.deleteLink).to(ending)
+    def asked(inputs: Inputs, core: Core, request: LLC, now: float) -> None:
+        core.place = "ending"
+        core.until = now + core.timing.response
+        core.ending = (_reason(request), "ended by the peer")
+        if core.isServer:  # a client only asks: it is the server that deletes
+            core.deleteGroup(request.header.flags & LLCFlags.ORDERLY, _reason(request))
+        else:
+            core.reply(request)
+
+    @ending.upon(Inputs.deleteLink).loop()
+    def crossed(inputs: Inputs, core: Core, request: LLC, now: float) -> None:
+        if not core.isServer:  # the server's word counts
+            core.reply(request)
+
+    @ending.upon(Inputs.linkDeleted).to(ended)
+    @ending.upon(Inputs.expired).to(ended)
+    def gone(inputs: Inputs, core: Core) -> None:
+        core.place = "ended"
+        core.finish()
+
+    @fresh.upon(Inputs.shutdown).to(ended)
+    @confirming.upon(Inputs.shutdown).to(ended)
+    def unused(inputs: Inputs, core: Core, now: float, reason: DeleteReason) -> None:
+        core.place = "ended"
+        core.ending = (reason, "ended by us")
+        core.finish()
+
+    def violated(inputs: Inputs, core: Core, text: str) -> None:
+        core.place = "ended"
+        core.ending = (DeleteReason.PROTOCOL_VIOLATION, text)
+        core.deleteGroup(0, DeleteReason.PROTOCOL_VIOLATION)
+        core.finish()
+
+    def down(inputs: Inputs, core: Core, text: str) -> None:
+        core.place = "ended"
+        core.ending = (DeleteReason.LOST_PATH, text)
+        core.finish()
+
+    def deletedEarly(inputs: Inputs, core: Core, request: LLC, now: float) -> None:
+        refused(inputs, core, Diagnosis.NOACTLINK)
+
+    def disturbed(inputs: Inputs, core: Core, text: str) -> None:
+        refused(inputs, core, Diagnosis.NOACTLINK)
+
+    confirming.upon(Inputs.deleteLink).to(ended)(deletedEarly)
+    confirming.upon(Inputs.violated).to(ended)(disturbed)
+    confirming.upon(Inputs.down).to(ended)(disturbed)
+    for state in (fresh, active, ending):
+        state.upon(Inputs.violated).to(ended)(violated)
+        state.upon(Inputs.down).to(ended)(down)
+    late = [getattr(Inputs, name) for name in vars(Inputs) if not name.startswith("_")]
+    ignored = {
+        fresh: (Inputs.confirmed, Inputs.refused, Inputs.deleteLink, Inputs.linkDeleted, Inputs.expired),
+        confirming: (Inputs.linkDeleted,),
+        active: (Inputs.refused, Inputs.linkDeleted, Inputs.expired),
+        ending: (Inputs.confirmed, Inputs.refused, Inputs.shutdown),
+        ended: late,
+    }
+    for state, inputs in ignored.items():
+        for each in inputs:
+            state.upon(each).loop().returns(None)
+    return builder.build()
+
+
+def _reason(request: LLC) -> DeleteReason:
+    assert isinstance(request.body, DeleteLink)
+    return request.body.reason
+
+
+makeLink = _machine()
+"""A new link, fresh."""

@@ -1,0 +1,197 @@
+"""
+Remote memory buffers: the memory of a link group's connections, in elements.
+
+Follows RFC 7609, 3.3 and 4.4.2. An RMB is one memory region with one key, which the peer learns once; its
+elements, all of one size, are the rings of connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from twisted.internet.defer import Deferred
+
+from txrdma.error import Refused
+from txrdma.iba.types import RKey
+from txrdma.iba.verbs import Access
+from txrdma.interfaces import IMemoryRegion, IProtectionDomain
+from txrdma.smc.wire.clc import Diagnosis
+
+MAX_BUFFERS = 255
+"""RMBs of a link group (RFC 7609, 3.3)."""
+
+MOST_ELEMENTS = 16
+LARGEST_BUFFER = 16 << 20
+"""Elements share a buffer up to that size; memory is not there before it is written to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """
+    The ring of one connection.
+
+    @ivar index: from 1, as CLC says it.
+    """
+
+    buffer: RemoteMemoryBuffer
+    index: int
+
+    @property
+    def view(self) -> memoryview:
+        """Its bytes."""
+        size = self.buffer.size
+        return self.buffer.region.view[(self.index - 1) * size : self.index * size]
+
+
+class RemoteMemoryBuffer:
+    """
+    One region, in elements.
+
+    @ivar size: of an element.
+    @ivar isAgreed: the peer knows the key.
+    """
+
+    def __init__(self, region: IMemoryRegion, size: int) -> None:
+        self.region = region
+        self.size = size
+        self.isAgreed = False
+        self.isLeaving = False
+        self._count = region.length // size
+        self._free = list(range(self._count, 0, -1))
+        self._lost = 0
+
+    @property
+    def rkey(self) -> RKey:
+        """The region's."""
+        return self.region.rkey
+
+    @property
+    def hasFree(self) -> bool:
+        """Can an element be had?"""
+        return bool(self._free) and not self.isLeaving
+
+    @property
+    def isIdle(self) -> bool:
+        """No connection uses it; elements that the peer may still write to don't count."""
+        return len(self._free) + self._lost == self._count
+
+    @property
+    def isWhole(self) -> bool:
+        """All elements are free."""
+        return len(self._free) == self._count
+
+    def take(self) -> Element:
+        """An element."""
+        return Element(self, self._free.pop())
+
+    def give(self, element: Element, quiet: bool) -> None:
+        """
+        An element comes back.
+
+        @param quiet: the peer won't write into it any more.
+        """
+        if quiet:
+            self._free.append(element.index)
+        else:
+            self._lost += 1
+
+
+class BufferPool:
+    """
+    The buffers of one link group.
+
+    @ivar asked: buffers of which the peer is being told, by key, and who waits for its answer.
+    """
+
+    def __init__(self, domain: IProtectionDomain) -> None:
+        self.asked: dict[RKey, list[Deferred[None]]] = {}
+        self._domain = domain
+        self._buffers: dict[RKey, RemoteMemoryBuffer] = {}
+
+    def __iter__(self) -> Iterator[RemoteMemoryBuffer]:
+        return iter(self._buffers.values())
+
+    def __len__(self) -> int:
+        return len(self._buffers)
+
+    def withRoom(self, size: int) -> RemoteMemoryBuffer | None:
+        """A buffer with a free element of that size; one whose key the peer knows, if there is one."""
+        best = None
+        for buffer in self._buffers.values():
+            if buffer.size == size and buffer.hasFree:
+                if buffer.isAgreed:
+                    return buffer
+                best = buffer
+        return best
+
+    def grow(self, size: int) -> RemoteMemoryBuffer:
+        """A new buffer with elements of that size."""
+        count = max(min(MOST_ELEMENTS, LARGEST_BUFFER // size), 1)
+        region = self._domain.allocateMemory(size * count, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
+        buffer = self._buffers[region.rkey] = RemoteMemoryBuffer(region, size)
+        return buffer
+
+    # The peer's agreement (CONFIRM RKEY)
+
+    def ask(self, buffer: RemoteMemoryBuffer) -> None:
+        """The peer is being told of a buffer: L{agreement} waits for its answer."""
+        self.asked[buffer.rkey] = []
+
+    def agreement(self, buffer: RemoteMemoryBuffer) -> Deferred[None]:
+        """
+        Fires when the peer knows a buffer's key.
+
+        @raise Refused: it does not take it.
+        """
+        waiting = self.asked.get(buffer.rkey)
+        if waiting is None:
+            raise Refused("the peer does not take our buffer", Diagnosis.ERR_RTOK)
+        agreement: Deferred[None] = Deferred(waiting.remove)
+        waiting.append(agreement)
+        return agreement
+
+    def answered(self, rkey: RKey, refused: Refused | None) -> None:
+        """The peer knows a buffer now, or does not take it: then the buffer goes."""
+        buffer = self._buffers.get(rkey)
+        if buffer is not None:
+            buffer.isAgreed = refused is None
+        for waiting in self.asked.pop(rkey, ()):
+            if refused is None:
+                waiting.callback(None)
+            else:
+                waiting.errback(refused)
+        if refused is not None:
+            self.drop(rkey)
+
+    def refuseAll(self, refused: Refused) -> None:
+        """No answer comes any more."""
+        for rkey in list(self.asked):
+            self.answered(rkey, refused)
+
+    def surplus(self) -> RemoteMemoryBuffer | None:
+        """A buffer that nobody uses, and not the only one of its kind."""
+        idle = [buffer for buffer in self._buffers.values() if buffer.isIdle and not buffer.isLeaving]
+        for buffer in sorted(idle, key=lambda each: each.isWhole):  # the whole ones are worth more
+            if not buffer.isWhole or any(each is not buffer and each.size == buffer.size for each in idle):
+                return buffer
+        return None
+
+    def trim(self) -> list[RKey]:
+        """Mark what is surplus as leaving, if the peer knows of it; the keys of these."""
+        rkeys = []
+        while (buffer := self.surplus()) is not None and buffer.isAgreed:
+            buffer.isLeaving = True
+            rkeys.append(buffer.rkey)
+        return rkeys
+
+    def drop(self, rkey: RKey) -> None:
+        """The peer has forgotten it. Unknown ones are ignored."""
+        buffer = self._buffers.pop(rkey, None)
+        if buffer is not None:
+            buffer.region.close()
+
+    def close(self) -> None:
+        """Let go of all."""
+        for rkey in list(self._buffers):
+            self.drop(rkey)

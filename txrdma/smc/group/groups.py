@@ -1,0 +1,347 @@
+"""
+The link groups of a device, which of them a connection joins, and how long they live.
+
+Follows RFC 7609, 3.2. A link group has one link here, so L{Link} is both.
+
+Groups without connections are kept, since to make them anew costs more than a connection does. When SMC is
+not in use on the reactor (L{txrdma.smc.presence}) nothing of them stays there: those over shared memory rest,
+others are closed.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final, TYPE_CHECKING
+from weakref import WeakSet
+
+from twisted.internet.defer import Deferred
+from twisted.logger import Logger
+
+from txrdma.error import Refused
+from txrdma.iba.types import MACAddress, MTU
+from txrdma.iba.verbs import AsyncEvent, AsyncEventKind, usualGID
+from txrdma.interfaces import IRestingDevice, IVerbsDevice
+from txrdma.smc.group._linkgroup import GroupKey, Timing
+from txrdma.smc.group.link import Link
+from txrdma.smc.presence import presenceOn
+from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
+from txrdma.verbs.devices import sharedDevice
+
+if TYPE_CHECKING:
+    from txrdma.smc.stream.stream import Stream
+
+_log = Logger()
+
+RINGS: Final = ((2, 4 << 20), (32, 1 << 20), (128, 256 << 10))
+"""
+The rings of so many connections have so many bytes: few connections are fast, many are frugal.
+
+Memory comes with use, but sooner or later every byte of a ring is used. Measured with 64 KiB writes by shared
+memory: a ring of 4 MiB carries 7.6 GB/s, one of 512 KiB about 5; but ten of 4 MiB leave the caches, and cost
+more for each byte than ten of 1 MiB.
+"""
+
+SMALL_RING: Final = 64 << 10
+"""The rings of all others."""
+
+STOPPING_SECONDS: Final = 5.0
+"""
+When the reactor stops, so long it may take until peers have what was written before.
+
+By shared memory that is at once, unless a peer does not read; by RoCE peers have to acknowledge it.
+"""
+
+_KEEPALIVE: Final = Path("/proc/sys/net/ipv4")
+
+_open: dict[tuple[object, str], LinkGroups] = {}
+
+
+@lru_cache(2)
+def timingOn(acknowledgesByProgram: bool) -> Timing:
+    """
+    How long to wait for peers: a silent one is given up when TCP's keepalive would do so here (tcp(7)).
+
+    @param acknowledgesByProgram: a busy program acknowledges nothing, not even a TEST LINK: it is asked when
+        TCP would ask, since a queue pair has less patience than that. Adapters are asked earlier.
+    """
+    try:
+        idle, interval, probes = (
+            int((_KEEPALIVE / f"tcp_keepalive_{name}").read_text()) for name in ("time", "intvl", "probes")
+        )
+    except (OSError, ValueError):
+        idle, interval, probes = 7200, 75, 9  # Linux's own
+    timing = Timing(silence=float(idle + interval * probes))
+    if acknowledgesByProgram:
+        timing = replace(timing, testIdle=float(idle), testInterval=float(interval))
+    return timing
+
+
+@lru_cache(1)
+def _instance(pid: int) -> bytes:
+    """Two bytes that tell this process from others with the same port, and from those before it."""
+    return secrets.token_bytes(2)
+
+
+def peerID(mac: MACAddress | None = None) -> bytes:
+    """What peers know this process by (RFC 7609, 3.1)."""
+    return _instance(os.getpid()) + (bytes(6) if mac is None else mac.toBytes())
+
+
+def linkGroups(reactor: Any, description: str) -> LinkGroups:
+    """
+    The link groups of this process over a device, which is opened if need be; until the reactor shuts down.
+
+    @raise RDMAError: the device is not to be had.
+    """
+    key = (reactor, description)
+    groups = _open.get(key)
+    if groups is None:
+        groups = _open[key] = LinkGroups(reactor, description)
+    return groups
+
+
+def useDevice(reactor: Any, description: str, device: IVerbsDevice) -> LinkGroups:
+    """From now on, this open device is what the description means."""
+    groups = _open[reactor, description] = LinkGroups(reactor, description, device)
+    return groups
+
+
+def closeLinkGroups(reactor: object) -> None:
+    """Close all link groups of a reactor, and their devices; tests want that before they end."""
+    for (owner, _), groups in list(_open.items()):
+        if owner is reactor:
+            groups.close()
+
+
+class LinkGroups:
+    """All link groups over one device."""
+
+    def __init__(self, reactor: Any, description: str, device: IVerbsDevice | None = None) -> None:
+        """
+        @param device: what the description means, if it is open already; it is closed with this.
+        """
+        self.reactor = reactor
+        self.presence = presenceOn(reactor)
+        self.isStopping = False
+        self._key = (reactor, description)
+        self._links: dict[GroupKey, list[Link]] = {}
+        self._orphans: WeakSet[Stream] = WeakSet()  # without a link; they wait for TCP's word
+        self._endings = 0
+        self._stopped: Deferred[None] | None = None
+        self._targets: dict[Stream, int] = {}
+        if device is None:
+            device = sharedDevice(reactor, description)
+        self.device = device
+        self.timing = timingOn(device.attributes.acknowledgesByProgram)
+        port = device.portAttributes(1)
+        if port.mac is None:
+            device.close()
+            raise Refused(f"{description} has no MAC address", Diagnosis.NOSMCRDEV)
+        table = device.gidTable(1)
+        self.gidIndex = usualGID(table)
+        self.gid = table[self.gidIndex].gid
+        self.mac = port.mac
+        self.mtu = MTU(port.activeMTU)
+        self.maxInline = device.limits.maxInline
+        self.peerID = peerID(self.mac)
+        self._resting = IRestingDevice(device, None)
+        self._unsubscribe = device.subscribe(self._told)
+        self._triggers = [
+            reactor.addSystemEventTrigger("before", "shutdown", self._reactorStops),
+            reactor.addSystemEventTrigger("after", "shutdown", self._reactorStopped),
+        ]
+        self.presence.add(self)
+
+    def __repr__(self) -> str:
+        return f"<LinkGroups of {self.device!r}>"
+
+    @property
+    def canRest(self) -> bool:
+        """When SMC is not in use links rest; where they can't they are closed."""
+        return self._resting is not None
+
+    def links(self) -> list[Link]:
+        """All of them."""
+        return [link for links in self._links.values() for link in links]
+
+    async def forProposal(self, proposal: Proposal, witness: Hashable) -> tuple[Link, bool]:
+        """
+        The server's link for a client: one that there is, or a new one.
+
+        While one is being made for the same client, the others wait for it.
+
+        @param witness: who the client is, by something better than its word.
+        """
+        key = GroupKey.ofProposal(proposal, witness)
+        while True:
+            making = None
+            for link in self._links.get(key, ()):
+                if link.core.usable:
+                    return link, False
+                if link.isNew:
+                    making = link
+            if making is None:
+                return self._make(key), True
+            try:
+                await making.confirmed()
+            except Refused:
+                pass  # then there will be another one
+
+    def forAccept(self, accept: Accept, witness: Hashable) -> Link:
+        """
+        The client's link that the server means.
+
+        @param witness: who the server is, by something better than its word.
+        @raise Refused: we don't have it.
+        """
+        key = GroupKey.ofAccept(accept, witness)
+        if accept.firstContact:
+            return self._make(key)
+        for link in self._links.get(key, ()):
+            if link.core.usable:
+                return link
+        raise Refused("the server means a link group that we don't have", Diagnosis.SYNCERR)
+
+    def ringSize(self) -> int:
+        """Bytes of the next connection's ring."""
+        count = sum(len(link.core.connections) for link in self.links())
+        return next((size for most, size in RINGS if count < most), SMALL_RING)
+
+    def _make(self, key: GroupKey) -> Link:
+        link = Link(self, key)
+        self._links.setdefault(key, []).append(link)
+        return link
+
+    @contextmanager
+    def forgetting(self, link: Link) -> Iterator[None]:
+        """A link is over: no connection finds it any more, while it lets go of everything."""
+        self._endings += 1
+        try:
+            self._forget(link)
+            yield
+        finally:
+            self._endings -= 1
+
+    def orphaned(self, stream: Stream) -> None:
+        """A connection lives on without its link."""
+        self._orphans.add(stream)
+
+    def _forget(self, link: Link) -> None:
+        key = link.key
+        links = self._links.get(key, [])
+        if link in links:
+            links.remove(link)
+        if not links:
+            self._links.pop(key, None)
+
+    def _told(self, event: AsyncEvent) -> None:
+        """What the device says without being asked."""
+        if event.kind is AsyncEventKind.DEVICE_FATAL:
+            self.close()
+        elif event.queuePair is not None and event.kind is AsyncEventKind.QP_FATAL:
+            for link in self.links():
+                link.asyncEvent(event.queuePair, event.kind.value)
+
+    # Not in use: see txrdma.smc.presence
+
+    @property
+    def isBusy(self) -> bool:
+        """Some link is in the middle of its turn, or of its end."""
+        return self._endings > 0 or any(link.turn.isBusy for link in self.links())
+
+    def rest(self) -> None:
+        """Leave the reactor: links rest where peers can do without us meanwhile, and end elsewhere."""
+        if self.isStopping:
+            return  # the process leaves it
+        if self._resting is None:
+            self.close()
+            return
+        for link in self.links():
+            link.turn.finish()
+            link.rest()
+        self._resting.rest()
+
+    def wake(self) -> None:
+        """Be part of the reactor, again or still."""
+        if self._resting is not None:
+            self._resting.wake()
+        for link in self.links():
+            link.wake()
+
+    # The end of the process
+
+    def _reactorStops(self) -> Deferred[None] | None:
+        """
+        Before the reactor stops, peers get what was written until now.
+
+        @return: fires when they have it, or C{STOPPING_SECONDS} are over; None if they have it already.
+        """
+        self.isStopping = self.presence.isEnding = True
+        del self._triggers[0]
+        for link in self.links():
+            link.turn.finish()
+            for stream in link.streams():
+                if stream.connected and not stream.hasHeardEnd:
+                    self._targets[stream] = stream.ring.produced + stream.backlog
+                    link.hasten(stream)
+            link.turn.finish()
+        self._forgetStopped()
+        if not self._targets:
+            return None
+        stopped: Deferred[None] = Deferred()
+        self._stopped = stopped
+        late = self.reactor.callLater(STOPPING_SECONDS, self._stoppingTooLong)
+        return stopped.addBoth(lambda _: late.cancel() if late.active() else None)
+
+    def checkStopped(self) -> None:
+        """Fewer peers may be without what was written for them."""
+        if self._stopped is not None:
+            self._forgetStopped()
+            stopped = self._stopped  # looking at one peer may have come here again, for another
+            if stopped is not None and not self._targets:
+                self._stopped = None
+                stopped.callback(None)
+
+    def _forgetStopped(self) -> None:
+        """Peers that have all do not matter any more."""
+        for stream, target in list(self._targets.items()):
+            if stream.hasHeardEnd or stream.link.isOver or stream.hasDelivered(target):
+                self._targets.pop(stream, None)
+
+    def _stoppingTooLong(self) -> None:
+        if self._targets:
+            _log.warn(
+                "{count} peers have not taken all that was written for them in {seconds} s: the rest is lost",
+                count=len(self._targets),
+                seconds=STOPPING_SECONDS,
+            )
+            self._targets.clear()
+        self.checkStopped()
+
+    def _reactorStopped(self) -> None:
+        self._triggers.clear()
+        for stream in list(self._orphans):
+            if stream.connected:
+                stream.stopped()
+        self.close()
+
+    def close(self) -> None:
+        """Close all links, then the device. Twice is fine."""
+        if _open.get(self._key) is self:
+            del _open[self._key]
+        self.presence.remove(self)
+        self._targets.clear()
+        self.checkStopped()
+        triggers, self._triggers = self._triggers, []
+        for trigger in triggers:
+            self.reactor.removeSystemEventTrigger(trigger)
+        for link in self.links():
+            link.close("the device is closed")
+        self._unsubscribe()
+        self.device.close()

@@ -1,0 +1,133 @@
+"""
+Send requests for the data path: made once, used again and again.
+
+Where a queue pair takes everything inline (software devices), what the application wrote is named as it is.
+Elsewhere it is copied into registered memory first, and stays there until the peer has it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from txrdma.iba.types import RKey
+from txrdma.iba.verbs import Access, Buffer, Capacity, Operation, Segment, SendRequest
+from txrdma.interfaces import IMemoryRegion, IProtectionDomain
+from txrdma.smc.wire.cdc import CDC_LENGTH
+
+SIGNAL_EVERY: Final = 8
+"""Every so many SENDs make a completion: it says that those before have arrived, too."""
+
+STAGE: Final = 1 << 20
+"""Bytes of registered memory for what waits to be read by a device that takes little inline."""
+
+_UNLIMITED: Final = 1 << 30
+
+_Message = tuple[SendRequest, bytearray]
+
+
+class Poster:
+    """
+    Makes requests for one link.
+
+    @ivar sent: SENDs that were made so far; a signaled one has this number.
+    @ivar isStaged: bytes are copied first.
+    @ivar isUsed: there is something to C{clear}.
+    """
+
+    def __init__(self, domain: IProtectionDomain, capacity: Capacity) -> None:
+        self.sent = 0
+        self.isStaged = capacity.maxInline < _UNLIMITED
+        self.isUsed = False
+        self._writes: list[SendRequest] = []
+        self._used = 0
+        self._maxInline = capacity.maxInline
+        self._staged = self._freed = 0  # bytes, all told
+        self._marks: deque[tuple[int, int]] = deque()
+        self._stage = domain.allocateMemory(STAGE, Access.NONE) if self.isStaged else None
+
+    def write(self, address: int, rkey: RKey, chunks: Sequence[Buffer], length: int) -> SendRequest:
+        """An RDMA WRITE of these bytes, good until C{clear}."""
+        at = self._used
+        if at == len(self._writes):
+            self._writes.append(SendRequest(0, Operation.RDMA_WRITE, signaled=False))
+        self._used = at + 1
+        self.isUsed = True
+        request = self._writes[at]
+        request.remoteAddress = address
+        request.rkey = rkey
+        if self._stage is not None and length > self._maxInline:
+            request.inline = ()
+            request.segments = self._copy(self._stage, chunks, length)
+        else:
+            request.inline = chunks
+            request.segments = ()
+        return request
+
+    def clear(self) -> None:
+        """What C{write} made is posted."""
+        for request in self._writes[: self._used]:
+            request.inline = ()
+        self._used = 0
+        self.isUsed = False
+
+    def newMessage(self) -> _Message:
+        """A SEND of 44 bytes, and the buffer for them."""
+        buffer = bytearray(CDC_LENGTH)
+        return SendRequest(0, Operation.SEND, inline=[buffer], solicited=True), buffer
+
+    def number(self, request: SendRequest) -> None:
+        """This SEND is the next."""
+        self.sent = sent = self.sent + 1
+        request.identifier = sent
+        request.signaled = self.isStaged or not sent % SIGNAL_EVERY
+        if self.isStaged:
+            self._marks.append((sent, self._staged))
+
+    # Staging
+
+    def most(self, backlog: int) -> int:
+        """How many of these bytes may be written now."""
+        return min(backlog, STAGE - self._staged + self._freed)
+
+    def completed(self, identifier: int) -> None:
+        """The SEND with this number has arrived, and all that was before it."""
+        marks = self._marks
+        while marks and marks[0][0] <= identifier:
+            self._freed = marks.popleft()[1]
+
+    def _copy(self, region: IMemoryRegion, chunks: Sequence[Buffer], length: int) -> list[Segment]:
+        """Into the stage, which is a ring: in one piece or in two."""
+        begin = self._staged % STAGE
+        at = begin
+        for chunk in chunks:
+            rest = memoryview(chunk).cast("B")
+            while rest:
+                fits = min(len(rest), STAGE - at)
+                region.view[at : at + fits] = rest[:fits]
+                rest = rest[fits:]
+                at = (at + fits) % STAGE
+        self._staged += length
+        first = min(length, STAGE - begin)
+        segments = [Segment(region.address + begin, first, region.lkey)]
+        if first < length:
+            segments.append(Segment(region.address, length - first, region.lkey))
+        return segments
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        if self._stage is not None:
+            self._stage.close()
+
+
+def cut(chunks: list[bytes | memoryview], length: int) -> list[bytes | memoryview]:
+    """Take that many bytes, more than none, from the front."""
+    count = 0
+    while len(chunks[count]) < length:
+        length -= len(chunks[count])
+        count += 1
+    last = memoryview(chunks[count])
+    head = [*chunks[:count], last[:length]]
+    chunks[: count + 1] = [last[length:]] if length < len(last) else []
+    return head

@@ -1,0 +1,558 @@
+"""
+The CLC handshake of both ends, on a TCP connection that will carry the application's data if it fails.
+
+Follows RFC 7609, 3.5 and 4.2 to 4.4; times are Linux's. Nothing here reads a clock or a socket.
+
+Both cores have C{received(data, now)}, C{expired(now)}, C{deadline()}, C{outgoing()}, C{events()} and
+C{done}: once it is true, what TCP brings is none of their business (but see C{mayCross}). Server::
+
+    bytes -> Proposed -> accept(message, now) -> Confirmed -> established()     it is SMC-R
+                      -> decline(diagnosis, now) -> FellBack                    anywhere before established()
+
+The client's Proposal goes out at once -> Accepted -> confirm(message, now) -> established(). Either side gets
+FellBack when the peer declines or does not answer, and Failed when the connection is of no use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, Union
+
+from automat import TypeMachineBuilder
+
+from txrdma.error import RDMAError, WireError
+from txrdma.smc.handshake._terms import objectionTo, Subnets
+from txrdma.smc.wire.clc import (
+    Accept,
+    Confirm,
+    Decline,
+    decode,
+    Diagnosis,
+    MAX_LENGTH,
+    Message,
+    needed,
+    Path,
+    Proposal,
+)
+
+CLC_TIMEOUT = 6.0
+"""Seconds to wait for a CLC message."""
+
+LATE_DECLINE_TIMEOUT = 1.0
+"""Seconds in which we wait for CLC of the peer's that crosses our Decline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """The client proposes SMC-R, in a form that we can speak: answer by C{accept} or C{decline}."""
+
+    proposal: Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The server accepts: answer by C{confirm} or C{decline}."""
+
+    accept: Accept
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """The client confirms: bring up the link (first contact), then C{established} or C{decline}."""
+
+    confirm: Confirm
+
+
+@dataclass(frozen=True, slots=True)
+class FellBack:
+    """
+    TCP it is.
+
+    @ivar reason: ours; C{PEERDECL} when the peer declined.
+    @ivar peerDiagnosis: the peer's, when it declined.
+    @ivar data: the first bytes for the application.
+    @ivar outOfSync: the peer does not know the group that we meant: it is dead.
+    """
+
+    reason: Diagnosis
+    peerDiagnosis: Diagnosis | None
+    data: bytes
+    outOfSync: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationData:
+    """Bytes for the application that came after L{FellBack}."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Neither SMC-R nor TCP can be had from this connection: reset it."""
+
+    error: RDMAError
+
+
+Event = Union[Proposed, Accepted, Confirmed, FellBack, ApplicationData, Failed]
+
+
+class _Inputs(Protocol):
+    """What can happen to a handshake."""
+
+    def proposal(self) -> None:
+        """A Proposal came."""
+
+    def reply(self) -> None:
+        """The message came that is waited for: Accept, or Confirm."""
+
+    def declined(self, decline: Decline) -> None:
+        """A Decline came."""
+
+    def stray(self, error: WireError) -> None:
+        """A message came that has no place here, or bytes that are none."""
+
+    def answer(self, message: Accept | Confirm, now: float) -> None:
+        """We agree."""
+
+    def decline(self, decline: Decline, now: float) -> None:
+        """We don't."""
+
+    def established(self) -> None:
+        """The link carries it."""
+
+    def expired(self, now: float) -> None:
+        """The deadline is over."""
+
+    def ended(self) -> None:
+        """TCP brings nothing more."""
+
+    def withdrawn(self) -> None:
+        """The client that was announced goes on without SMC."""
+
+
+class _Core:
+    """
+    What transitions act on.
+
+    @ivar buffer: bytes of TCP, from the message on that is being dealt with.
+    @ivar whole: how long that message is.
+    @ivar listening: bytes are read as CLC; otherwise they wait for a decision.
+    @ivar announced: the peer speaks SMC, somebody said.
+    @ivar sniffing: nothing else is known of the peer.
+    @ivar mayCross: CLC of the peer's may be under way, although nobody waits for it.
+    """
+
+    def __init__(self, announced: bool, peerID: bytes) -> None:
+        self.announced = announced
+        self.peerID = peerID
+        self.sniffing = not announced
+        self.buffer = bytearray()
+        self.whole = 0
+        self.output = bytearray()
+        self.pending: list[Event] = []
+        self.deadline: float | None = None
+        self.listening = True
+        self.fellBack = False
+        self.mayCross = False
+        self.done = False
+
+    def wait(self, until: float | None) -> None:
+        self.listening = True
+        self.deadline = until
+
+    def pause(self) -> None:
+        """Somebody else decides."""
+        self.listening = False
+        self.deadline = None
+
+    def finish(self) -> None:
+        self.pause()
+        self.done = True
+
+    def consume(self) -> None:
+        """The message has been dealt with."""
+        self.sniffing = False
+        del self.buffer[: self.whole]
+        self.whole = 0
+
+    def rest(self) -> bytes:
+        data = bytes(self.buffer)
+        self.buffer.clear()
+        return data
+
+    def send(self, message: Message) -> None:
+        self.output += message.encode()
+
+    def fallBack(
+        self, reason: Diagnosis, peerDiagnosis: Diagnosis | None = None, outOfSync: bool = False
+    ) -> None:
+        """TCP it is, from the next byte on."""
+        self.finish()
+        self.fellBack = True
+        self.pending.append(FellBack(reason, peerDiagnosis, self.rest(), outOfSync))
+
+    def giveUp(self, now: float) -> None:
+        """The peer took too long, perhaps only that: it reads our Decline before anything behind it."""
+        self.decline(Decline(self.peerID, Diagnosis.TIMEOUT_CL), now + LATE_DECLINE_TIMEOUT)
+
+    def decline(self, decline: Decline, until: float) -> None:
+        """TCP it is; until the peer has heard of that it may send more CLC."""
+        self.send(decline)
+        self.fellBack = True
+        self.pending.append(FellBack(decline.diagnosis, None, b""))
+        self.wait(until)
+
+    def letPass(self) -> None:
+        """No CLC crosses any more: the rest is the application's."""
+        self.finish()
+        if self.buffer:
+            self.pending.append(ApplicationData(self.rest()))
+
+    def fail(self, error: RDMAError) -> None:
+        self.finish()
+        self.buffer.clear()
+        self.pending.append(Failed(error))
+
+
+_Machine = Callable[[_Core], _Inputs]
+
+
+def _machine(server: bool) -> _Machine:
+    """
+    The states of one end.
+
+    Server: sniffing, deciding, waiting (for Confirm), linking. Client: waiting (for Accept), deciding,
+    linking.
+    """
+    builder = TypeMachineBuilder(_Inputs, _Core)
+    first, second = ("sniffing", "waiting") if server else ("waiting", "sniffing")
+    states = {
+        name: builder.state(name) for name in (first, second, "deciding", "linking", "crossing", "over")
+    }
+    sniffing, waiting, deciding = states["sniffing"], states["waiting"], states["deciding"]
+    linking, crossing, over = states["linking"], states["crossing"], states["over"]
+
+    @sniffing.upon(_Inputs.proposal).to(deciding)
+    def proposal(inputs: _Inputs, core: _Core) -> None:
+        core.consume()
+        core.pause()
+
+    @sniffing.upon(_Inputs.reply).to(over)
+    def misplaced(inputs: _Inputs, core: _Core) -> None:
+        notOurs(inputs, core, WireError("CLC", 4, "it begins in the middle"))
+
+    @sniffing.upon(_Inputs.stray).to(over)
+    def notOurs(inputs: _Inputs, core: _Core, error: WireError) -> None:
+        if core.announced and error.offset:  # it has the eyecatcher: not the application's
+            core.fail(error)
+        else:
+            core.fallBack(Diagnosis.PEERNOSMC)
+
+    @sniffing.upon(_Inputs.expired).to(crossing)
+    def silence(inputs: _Inputs, core: _Core, now: float) -> None:
+        if core.announced:
+            core.giveUp(now)
+        else:
+            core.fallBack(Diagnosis.PEERNOSMC)
+
+    @sniffing.upon(_Inputs.withdrawn).to(over)
+    def withdrawn(inputs: _Inputs, core: _Core) -> None:
+        core.fallBack(Diagnosis.PEERNOSMC)
+
+    @sniffing.upon(_Inputs.ended).to(over)
+    def saidLittle(inputs: _Inputs, core: _Core) -> None:
+        if not core.announced:
+            core.fallBack(Diagnosis.PEERNOSMC)
+
+    @waiting.upon(_Inputs.expired).to(crossing)
+    def noReply(inputs: _Inputs, core: _Core, now: float) -> None:
+        core.giveUp(now)
+
+    @waiting.upon(_Inputs.reply).to(linking if server else deciding)
+    def reply(inputs: _Inputs, core: _Core) -> None:
+        core.consume()
+        if server:
+            core.wait(None)
+        else:
+            core.pause()
+
+    @deciding.upon(_Inputs.answer).to(waiting if server else linking)
+    def answer(inputs: _Inputs, core: _Core, message: Accept | Confirm, now: float) -> None:
+        core.send(message)
+        core.wait(now + CLC_TIMEOUT if server else None)
+
+    @linking.upon(_Inputs.established).to(over)
+    def established(inputs: _Inputs, core: _Core) -> None:
+        if core.buffer:
+            core.fail(WireError("CLC", 0, f"{len(core.buffer)} bytes where nothing may follow"))
+        core.finish()
+
+    def peerDeclined(inputs: _Inputs, core: _Core, decline: Decline) -> None:
+        core.consume()
+        core.fallBack(Diagnosis.PEERDECL, decline.diagnosis, decline.outOfSync)
+
+    def violated(inputs: _Inputs, core: _Core, error: WireError) -> None:
+        core.fail(error)
+
+    def violatedBy(inputs: _Inputs, core: _Core) -> None:
+        core.fail(WireError("CLC", 4, "a message out of its turn"))
+
+    def declineNow(inputs: _Inputs, core: _Core, decline: Decline, now: float) -> None:
+        core.decline(decline, now)
+
+    def declineLate(inputs: _Inputs, core: _Core, decline: Decline, now: float) -> None:
+        core.decline(decline, now + LATE_DECLINE_TIMEOUT)
+
+    def declineUnasked(inputs: _Inputs, core: _Core, decline: Decline, now: float) -> None:
+        if core.announced:
+            declineLate(inputs, core, decline, now)
+        else:
+            core.fallBack(decline.diagnosis)  # who knows that the peer speaks CLC?
+
+    def crossed(inputs: _Inputs, core: _Core) -> None:
+        core.consume()
+
+    def crossedDecline(inputs: _Inputs, core: _Core, decline: Decline) -> None:
+        core.consume()
+        core.letPass()
+
+    def nothingCrossed(inputs: _Inputs, core: _Core, error: WireError) -> None:
+        core.letPass()
+
+    def nothingCame(inputs: _Inputs, core: _Core, now: float) -> None:
+        core.mayCross = True
+        core.letPass()
+
+    def nothingComes(inputs: _Inputs, core: _Core) -> None:
+        core.letPass()
+
+    for state in (sniffing, waiting, linking):
+        state.upon(_Inputs.declined).to(over)(peerDeclined)
+    for state in (waiting, linking):
+        state.upon(_Inputs.stray).to(over)(violated)
+        state.upon(_Inputs.proposal).to(over)(violatedBy)
+    linking.upon(_Inputs.reply).to(over)(violatedBy)
+    deciding.upon(_Inputs.decline).to(crossing)(declineNow)
+    for state in (waiting, linking):
+        state.upon(_Inputs.decline).to(crossing)(declineLate)
+    sniffing.upon(_Inputs.decline).to(crossing)(declineUnasked)
+    crossing.upon(_Inputs.proposal).loop()(crossed)
+    crossing.upon(_Inputs.reply).loop()(crossed)
+    crossing.upon(_Inputs.declined).to(over)(crossedDecline)
+    crossing.upon(_Inputs.stray).to(over)(nothingCrossed)
+    crossing.upon(_Inputs.expired).to(over)(nothingCame)
+    crossing.upon(_Inputs.ended).to(over)(nothingComes)
+    for state in (waiting, deciding, linking, over):
+        state.upon(_Inputs.ended).loop().returns(None)
+    for state in (waiting, deciding, linking, crossing, over):
+        state.upon(_Inputs.withdrawn).loop().returns(None)
+    for state in (crossing, over):
+        # Decisions that took too long.
+        state.upon(_Inputs.answer).loop().returns(None)
+        state.upon(_Inputs.decline).loop().returns(None)
+        state.upon(_Inputs.established).loop().returns(None)
+    return builder.build()
+
+
+_server = _machine(server=True)
+_client = _machine(server=False)
+
+
+class _Handshake:
+    """What the two ends have in common."""
+
+    _reply: type[Accept] | type[Confirm]
+
+    def __init__(self, machine: _Machine, announced: bool, peerID: bytes) -> None:
+        self._core = _Core(announced, peerID)
+        self._inputs = machine(self._core)
+        self._peerID = peerID
+
+    @property
+    def done(self) -> bool:
+        """What TCP brings from now on has nothing to do with us."""
+        return self._core.done
+
+    @property
+    def mayCross(self) -> bool:
+        """TCP may begin with CLC that was long under way, which L{txrdma.smc.wire.clc.Crossed} finds."""
+        return self._core.mayCross
+
+    @property
+    def isFull(self) -> bool:
+        """Whether so many bytes wait for a decision that TCP should bring nothing more for now."""
+        core = self._core
+        return not core.listening and not core.done and len(core.buffer) >= MAX_LENGTH
+
+    def deadline(self) -> float | None:
+        """When to call C{expired}, if nothing happens before."""
+        return self._core.deadline
+
+    def outgoing(self) -> bytes:
+        """What to send by TCP, once."""
+        data = bytes(self._core.output)
+        self._core.output.clear()
+        return data
+
+    def events(self) -> list[Event]:
+        """What happened, once."""
+        events, self._core.pending = self._core.pending, []
+        return events
+
+    def established(self) -> None:
+        """The link carries it now."""
+        self._inputs.established()
+
+    def decline(self, diagnosis: Diagnosis, now: float, outOfSync: bool = False) -> None:
+        """
+        No: use TCP. Legal at any time before L{established}.
+
+        @param outOfSync: the peer should forget the link group that it meant.
+        """
+        self._inputs.decline(Decline(self._peerID, diagnosis, outOfSync), now)
+        self._read(now)
+        self.expired(now)
+
+    def expired(self, now: float) -> None:
+        """The time is past C{deadline()}, perhaps."""
+        if self._core.deadline is not None and self._core.deadline <= now:
+            self._inputs.expired(now)
+
+    def ended(self) -> None:
+        """TCP brings nothing more: what is there, and need not be CLC, is the application's."""
+        self._inputs.ended()
+
+    def received(self, data: bytes, now: float) -> None:
+        """TCP brought this."""
+        core = self._core
+        if core.done:
+            if core.fellBack:
+                core.pending.append(ApplicationData(data))
+            return
+        core.buffer += data
+        self._read(now)
+
+    def _read(self, now: float) -> None:
+        core = self._core
+        while core.listening and core.buffer:
+            try:
+                size = needed(core.buffer)
+                if len(core.buffer) < size:
+                    if core.deadline is None and core.sniffing:
+                        core.deadline = now + CLC_TIMEOUT  # it looks like CLC: but does it go on?
+                    return
+                message = decode(core.buffer[:size])
+            except WireError as error:
+                self._inputs.stray(error)
+                return
+            core.whole = size
+            self._heard(message, now)
+
+    def _heard(self, message: Message, now: float) -> None:
+        if isinstance(message, Decline):
+            self._inputs.declined(message)
+        elif isinstance(message, self._reply):
+            self._inputs.reply()
+            if not self._core.fellBack and not self._core.done:
+                self._replied(message, now)
+        elif isinstance(message, Proposal):
+            self._proposed(message, now)
+        else:
+            self._inputs.stray(WireError("CLC", 4, f"{type(message).__name__} has no place here"))
+
+    def _replied(self, message: Accept | Confirm, now: float) -> None:
+        raise NotImplementedError
+
+    def _proposed(self, proposal: Proposal, now: float) -> None:
+        raise NotImplementedError
+
+
+class ServerHandshake(_Handshake):
+    """
+    The server's end.
+
+    @param peerID: ours, for Decline.
+    @param announced: a carrier said that the client speaks SMC: wait for its Proposal, C{CLC_TIMEOUT} long.
+        Otherwise anything that is not a whole valid Proposal is the application's.
+    @param subnets: check that the client is in one of them; None: don't.
+    """
+
+    _reply = Confirm
+
+    def __init__(self, now: float, *, peerID: bytes, announced: bool, subnets: Subnets | None = None) -> None:
+        super().__init__(_server, announced, peerID)
+        self._subnets = subnets
+        self._proposal: Proposal | None = None
+        self._accept: Accept | None = None
+        if announced:
+            self._core.deadline = now + CLC_TIMEOUT
+
+    def withdrawn(self) -> None:
+        """The client that was announced goes on without SMC, after all, unless it has proposed before."""
+        self._inputs.withdrawn()
+
+    def accept(self, message: Accept, now: float) -> None:
+        """Answer the Proposal."""
+        self._accept = message
+        self._inputs.answer(message, now)
+        self._read(now)
+
+    def _proposed(self, proposal: Proposal, now: float) -> None:
+        self._inputs.proposal()
+        if self._core.fellBack or self._core.done:
+            return
+        self._proposal = proposal
+        objection = self._objection(proposal)
+        if objection is None:
+            self._core.pending.append(Proposed(proposal))
+        else:
+            self.decline(objection, now)
+
+    def _objection(self, proposal: Proposal) -> Diagnosis | None:
+        """Why we need not even think about it."""
+        if not proposal.offersV1:
+            return Diagnosis.VERSMISMAT if proposal.typeV1 == Path.NONE else Diagnosis.MODEUNSUPP
+        if self._subnets is not None and not self._subnets.shares(proposal):
+            return Diagnosis.DIFFPREFIX
+        return None
+
+    def _replied(self, message: Accept | Confirm, now: float) -> None:
+        assert isinstance(message, Confirm) and self._proposal is not None and self._accept is not None
+        mistake = objectionTo(message)
+        if message.firstContact != self._accept.firstContact:
+            mistake = Diagnosis.SYNCERR
+        elif message.peerID != self._proposal.peerID:
+            mistake = Diagnosis.CNFERR
+        if mistake is None:
+            self._core.pending.append(Confirmed(message))
+        else:
+            self.decline(mistake, now)
+
+
+class ClientHandshake(_Handshake):
+    """The client's end: its Proposal is in C{outgoing} at once."""
+
+    _reply = Accept
+
+    def __init__(self, now: float, proposal: Proposal) -> None:
+        super().__init__(_client, True, proposal.peerID)
+        self._core.send(proposal)
+        self._core.deadline = now + CLC_TIMEOUT
+
+    def confirm(self, message: Confirm, now: float) -> None:
+        """Answer the Accept."""
+        self._inputs.answer(message, now)
+        self._read(now)
+
+    def _proposed(self, proposal: Proposal, now: float) -> None:
+        self._inputs.stray(WireError("CLC", 4, "a client proposes to a client"))
+
+    def _replied(self, message: Accept | Confirm, now: float) -> None:
+        assert isinstance(message, Accept)
+        mistake = objectionTo(message)
+        if mistake is None:
+            self._core.pending.append(Accepted(message))
+        else:
+            self.decline(mistake, now)

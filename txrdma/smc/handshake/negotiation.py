@@ -1,0 +1,323 @@
+"""
+From a TCP connection to a stream: the CLC handshake of both ends, and what comes of it.
+
+L{txrdma.smc.handshake._machine} decides; here are the TCP connection, the timer and the link group.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from zope.interface import implementer
+
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.error import ConnectionDone, NoProtocol
+from twisted.internet.interfaces import IDelayedCall, IHalfCloseableProtocol, IProtocol, IReactorTime
+from twisted.internet.protocol import connectionDone, Protocol
+from twisted.internet.tcp import Connection
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+from twisted.python.log import callWithContext
+
+from txrdma.error import RDMAError, Refused
+from txrdma.logs import Seldom
+from txrdma.smc.carriers.counterpart import Counterpart
+from txrdma.smc.group._linkgroup import Role
+from txrdma.smc.group.groups import LinkGroups, linkGroups
+from txrdma.smc.handshake import _machine as clcEvents
+from txrdma.smc.handshake._machine import ClientHandshake, ServerHandshake
+from txrdma.smc.handshake.plaintcp import Foreign, prefixFor, runOnTCP
+from txrdma.smc.insight.outcomes import NotSMC, Outcomes
+from txrdma.smc.options import Options
+from txrdma.smc.presence import presenceOn
+from txrdma.smc.stream.companion import Companion
+from txrdma.smc.stream.transport import SMCTransport
+from txrdma.smc.wire.clc import Crossed, Diagnosis
+
+_log = Logger()
+_seldom = Seldom(_log)
+
+LOCAL_DEVICE = "soft:route=shared-memory"
+"""What C{device=auto} takes for a peer on this host, of the same user."""
+
+
+@implementer(IHalfCloseableProtocol)
+class Negotiation(Protocol):
+    """
+    What is the same at both ends.
+
+    @ivar _peer: who the other end is.
+    @ivar _work: the steps that an event has started, while they wait for something.
+    @ivar _stream: the SMC connection in the making.
+    """
+
+    transport: Connection
+    role: Role
+    _core: ServerHandshake | ClientHandshake
+
+    def __init__(
+        self,
+        reactor: Any,
+        options: Options,
+        outcomes: Outcomes,
+        build: Callable[[], IProtocol | None],
+    ) -> None:
+        self._reactor: IReactorTime = reactor
+        self._options = options
+        self._outcomes = outcomes
+        self._build = build
+        self._over = False
+        self._timer: IDelayedCall | None = None
+        self._limit: IDelayedCall | None = None
+        self._work: Deferred[None] | None = None
+        self._stream: SMCTransport | None = None
+        self._fellBack: clcEvents.FellBack | None = None
+        self._early = b""
+        self._isPaused = False
+        self._hasEnded = False
+        self._use = presenceOn(reactor).hold()
+
+    def makeConnection(self, transport: Any) -> None:
+        """Begin, with a TCP connection."""
+        self._peer = Counterpart(transport, self.role is Role.SERVER)
+        super().makeConnection(transport)  # type: ignore[no-untyped-call]  # Twisted has no annotations here
+
+    # What the TCP connection brings
+
+    def dataReceived(self, data: bytes) -> None:
+        """Bytes of CLC, or the application's."""
+        self._core.received(data, self._reactor.seconds())
+        self._turn()
+
+    def readConnectionLost(self) -> None:
+        """The peer has said all. If that was to a protocol on TCP, this hears it as it always does."""
+        transport = self.transport
+        transport.startReading()  # so that it meets the end again, in its turn
+        self._core.ended()
+        self._turn()
+        if transport.protocol is self:
+            transport.connectionLost(Failure(ConnectionDone()))
+
+    def writeConnectionLost(self) -> None:
+        """We never close one half."""
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Nothing will come of it."""
+        self._end()
+        self._failed(reason)
+        self._use.release()
+
+    # The core's turn
+
+    def _begin(self, core: ServerHandshake | ClientHandshake) -> None:
+        self._core = core
+        if self._options.timeout is not None:
+            self._limit = self._reactor.callLater(self._options.timeout, self._tooLong)
+        self._turn()
+
+    def _turn(self) -> None:
+        core = self._core
+        data = core.outgoing()
+        if data:
+            self._send(data)
+        for event in core.events():
+            self._handle(event)
+        if self._over:
+            return
+        timer, self._timer = self._timer, None
+        if timer is not None and timer.active():
+            timer.cancel()
+        self._pause(core.isFull)
+        if core.done:
+            if self._fellBack is not None:
+                foreign = Crossed() if core.mayCross else None
+                self._runOnTCP(self._fellBack.reason, self._fellBack.peerDiagnosis, self._early, foreign)
+            elif self._stream is not None:
+                self._runOnSMC(self._stream)
+            return
+        deadline = core.deadline()
+        if deadline is not None:
+            delay = max(deadline - self._reactor.seconds(), 0.0)
+            self._timer = self._reactor.callLater(delay, self._late)
+
+    def _pause(self, isFull: bool) -> None:
+        """Let the peer wait with what it sends while nobody can say what that is."""
+        if isFull != self._isPaused:
+            self._isPaused = isFull
+            if isFull:
+                self.transport.pauseProducing()
+            else:
+                self.transport.resumeProducing()
+
+    def _late(self) -> None:
+        """If this process was busy, the answer may be there: it is heard before the next call."""
+        self._timer = self._reactor.callLater(0, self._expired)
+
+    def _send(self, data: bytes) -> None:
+        """Give a message to the system now: who has confirmed may be done, and gone, in the same turn."""
+        self.transport.write(data)
+        self.transport.doWrite()  # what goes wrong is met by the reactor, too
+
+    def _expired(self) -> None:
+        self._timer = None
+        self._core.expired(self._reactor.seconds())
+        self._turn()
+
+    def _tooLong(self) -> None:
+        self._limit = None
+        self._decline(Diagnosis.TIMEOUT_CL)
+
+    def _handle(self, event: clcEvents.Event) -> None:
+        if isinstance(event, clcEvents.FellBack):
+            self._fellBack = event
+            self._early = event.data
+            self._abandon()
+        elif isinstance(event, clcEvents.ApplicationData):
+            self._early += event.data
+        elif isinstance(event, clcEvents.Failed):
+            self._end()
+            self.transport.abortConnection()
+            self._failed(Failure(event.error))
+            self._use.release()
+        else:
+            self._step(self._answer(event))
+
+    async def _answer(self, event: clcEvents.Event) -> None:
+        """What to do about one of the other events."""
+        raise NotImplementedError
+
+    def _step(self, steps: Coroutine[Deferred[Any], Any, None]) -> None:
+        work = Deferred.fromCoroutine(steps)
+        self._work = work
+        work.addCallbacks(self._stepped, self._stumbled)
+
+    def _stepped(self, _: None) -> None:
+        self._work = None
+        self._turn()
+
+    def _stumbled(self, failure: Failure) -> None:
+        self._work = None
+        if failure.check(CancelledError):
+            return
+        if isinstance(failure.value, Refused):
+            diagnosis = Diagnosis(failure.value.status)
+        else:
+            diagnosis = Diagnosis.INTERR
+            if failure.check(RDMAError):
+                text = failure.getErrorMessage()
+                _seldom.warn(text, "a connection can't be SMC-R: {error}", error=text)
+            else:
+                _log.failure("An error, by which a connection can't be SMC-R", failure)
+        self._decline(diagnosis)
+
+    def _decline(self, diagnosis: Diagnosis) -> None:
+        self._abandon()
+        if not self._over:
+            self._core.decline(diagnosis, self._reactor.seconds(), outOfSync=diagnosis is Diagnosis.SYNCERR)
+            self._turn()
+
+    # How it ends
+
+    def _abandon(self) -> None:
+        """Let go of what was meant for SMC."""
+        work, self._work = self._work, None
+        if work is not None:
+            work.cancel()
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.discard()
+            stream.link.discard()  # if it was new, then for this connection: nobody else would end it
+
+    def _end(self) -> None:
+        self._over = True
+        self._abandon()
+        for timer in (self._timer, self._limit):
+            if timer is not None and timer.active():
+                timer.cancel()
+        self._timer = self._limit = None
+
+    def _runOnTCP(
+        self,
+        reason: Diagnosis,
+        peerDiagnosis: Diagnosis | None,
+        leftover: bytes,
+        foreign: Foreign | None = None,
+    ) -> None:
+        try:
+            self._startTCP(reason, peerDiagnosis, leftover, foreign)
+        finally:
+            self._use.release()
+
+    def _startTCP(
+        self,
+        reason: Diagnosis,
+        peerDiagnosis: Diagnosis | None,
+        leftover: bytes,
+        foreign: Foreign | None,
+    ) -> None:
+        self._end()
+        if self._hasEnded:
+            self.transport.startReading()  # so that the protocol meets the end, in its turn
+        allowed = self._options.fallback
+        self._outcomes.fellBack(reason, peerDiagnosis, allowed)
+        if not allowed:
+            self.transport.loseConnection()
+            self._failed(Failure(NotSMC(reason, peerDiagnosis)))
+            return
+        protocol = self._build()
+        if protocol is None:
+            self.transport.loseConnection()
+            self._failed(Failure(NoProtocol()))
+            return
+        runOnTCP(self.transport, protocol, self.role.value, reason, peerDiagnosis, leftover, foreign)
+        self._succeeded(protocol)
+
+    def _runOnSMC(self, stream: SMCTransport) -> None:
+        try:
+            self._startSMC(stream)
+        finally:
+            self._use.release()
+
+    def _startSMC(self, stream: SMCTransport) -> None:
+        self._stream = None
+        self._end()
+        self._outcomes.established(stream.link.device, stream.link.route)
+        companion = Companion(stream, self.transport, self._reactor)
+        self.transport.protocol = companion
+        protocol = self._build()
+        if protocol is None:
+            stream.start(Protocol(), companion)
+            stream.loseConnection()
+            self._failed(Failure(NoProtocol()))
+            return
+        callWithContext({"system": prefixFor(self.transport, protocol)}, stream.start, protocol, companion)
+        self._succeeded(protocol)
+        if self._hasEnded:
+            companion.readConnectionLost()
+
+    def _succeeded(self, protocol: IProtocol) -> None:
+        """The user's protocol is connected."""
+
+    def _failed(self, reason: Failure) -> None:
+        """It never will be."""
+
+    # What both need
+
+    def _groups(self) -> LinkGroups:
+        """
+        The link groups of the device that this connection should use.
+
+        @raise Refused: there is none.
+        """
+        device = self._options.device
+        if device == "auto":
+            if self._peer.user != os.geteuid():
+                raise Refused("no device reaches this peer", Diagnosis.NOSMCDEV)
+            device = LOCAL_DEVICE
+        try:
+            return linkGroups(self._reactor, device)
+        except (RDMAError, OSError) as error:
+            _seldom.warn(device, "can't open the device {device}: {error}", device=device, error=error)
+            raise Refused(str(error), Diagnosis.NOSMCDEV) from error

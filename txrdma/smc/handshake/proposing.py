@@ -1,0 +1,212 @@
+"""
+The client's end of a CLC handshake: who proposes, when the listener is known to speak SMC.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from typing import Any, cast
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectingCancelledError, ConnectionDone
+from twisted.internet.interfaces import IProtocol
+from twisted.python.failure import Failure
+
+from txrdma.error import Refused
+from txrdma.smc.carriers.local import Announcement
+from txrdma.smc.group._linkgroup import Role
+from txrdma.smc.group.groups import LinkGroups, peerID
+from txrdma.smc.handshake import _machine as clcEvents
+from txrdma.smc.handshake._machine import ClientHandshake
+from txrdma.smc.handshake._silence import silentPeers
+from txrdma.smc.handshake.negotiation import Negotiation
+from txrdma.smc.handshake.plaintcp import Foreign
+from txrdma.smc.insight.outcomes import Outcomes, tellSilence
+from txrdma.smc.options import Options
+from txrdma.smc.stream.transport import SMCTransport
+from txrdma.smc.wire.clc import Accept, Confirm, Decline, Diagnosis, IPv6Prefix, Proposal
+
+
+class ClientNegotiation(Negotiation):
+    """
+    The client's end.
+
+    @ivar _announcement: what the listener of this host was told, while it has not said whether it has us.
+    @ivar _held: bytes that came before it has, and may be somebody else's.
+    @ivar _hasAsked: the peer should answer; if it does not, others need not ask for a while.
+    """
+
+    role = Role.CLIENT
+    _announcement: Announcement | None = None
+    _accept: Accept | None = None
+    _held = b""
+    _hasAsked = False
+
+    def __init__(
+        self, reactor: Any, options: Options, outcomes: Outcomes, build: Callable[[], IProtocol | None]
+    ) -> None:
+        super().__init__(reactor, options, outcomes, build)
+        self._finished: Deferred[IProtocol] = Deferred(self._cancelled)
+        self._manager: LinkGroups | None = None
+
+    def finished(self) -> Deferred[IProtocol]:
+        """The user's protocol, when it is connected."""
+        return self._finished
+
+    def connectionMade(self) -> None:
+        """Propose, if the listener is known to speak SMC."""
+        self.transport.protocol = self  # and not what an endpoint has put before us
+        announcement: Announcement | None = getattr(self.transport, "announcement", None)
+        if self._options.agreed:
+            silent, peer, now = silentPeers(self._reactor), self._peer.place, self._reactor.seconds()
+            if self._options.fallback and silent.isSilent(peer, now):
+                self._declineAtOnce(Diagnosis.PEERNOSMC)
+            else:
+                silent.ask(peer, now)
+                self._propose()
+        elif announcement is None or announcement.user < 0:
+            self._runOnTCP(Diagnosis.PEERNOSMC, None, b"")
+        else:
+            self._peer.process = announcement.listener
+            self._peer.user = announcement.user
+            self._announcement = announcement
+            announcement.then(self._told)
+
+    def dataReceived(self, data: bytes) -> None:
+        """Bytes before the listener has said that it has us: it is somebody else, or its word comes next."""
+        if self._announcement is None:
+            super().dataReceived(data)
+            return
+        self._held += data
+        self.transport.pauseProducing()
+        self._reactor.callLater(0, self._heardEarly)
+
+    def _heardEarly(self) -> None:
+        announcement = self._announcement
+        if announcement is not None:
+            announcement.close()
+
+    def readConnectionLost(self) -> None:
+        """Somebody else's listener may close before ours knows of us; ours, when it has said all by SMC-R."""
+        if self._announcement is not None:
+            self.transport.connectionLost(Failure(ConnectionDone()))
+        elif self._stream is not None:
+            self._hasEnded = True  # the Confirm is sent
+        else:
+            super().readConnectionLost()
+
+    def _end(self) -> None:
+        announcement, self._announcement = self._announcement, None
+        if announcement is not None:
+            announcement.forget()
+        super()._end()
+
+    def _told(self) -> None:
+        announcement, self._announcement = self._announcement, None
+        held, self._held = self._held, b""
+        if held:
+            self.transport.resumeProducing()
+        if announcement is not None and announcement.isAccepted:
+            self._propose(held)
+        else:
+            self._runOnTCP(Diagnosis.PEERNOSMC, None, held)
+
+    def _runOnTCP(
+        self,
+        reason: Diagnosis,
+        peerDiagnosis: Diagnosis | None,
+        leftover: bytes,
+        foreign: Foreign | None = None,
+    ) -> None:
+        if self._hasAsked:
+            self._answered(isInTime=Diagnosis.TIMEOUT_CL not in (reason, peerDiagnosis))
+        super()._runOnTCP(reason, peerDiagnosis, leftover, foreign)
+
+    def _runOnSMC(self, stream: SMCTransport) -> None:
+        self._answered(isInTime=True)
+        super()._runOnSMC(stream)
+
+    def _answered(self, isInTime: bool) -> None:
+        peer = self._peer.place
+        if isInTime:
+            silentPeers(self._reactor).answered(peer)
+        elif peer is not None:
+            tellSilence(self._reactor, peer, self._reactor.seconds())
+
+    def _declineAtOnce(self, diagnosis: Diagnosis) -> None:
+        """The server waits to hear something."""
+        self._send(Decline(peerID=peerID(), diagnosis=diagnosis).encode())
+        self._runOnTCP(diagnosis, None, b"")
+
+    def _propose(self, held: bytes = b"") -> None:
+        try:
+            self._manager = groups = self._groups()
+        except Refused as refused:
+            self._declineAtOnce(Diagnosis(refused.status))
+            return
+        self._hasAsked = True
+        host = ipaddress.ip_address(self.transport.getHost().host.partition("%")[0])
+        if isinstance(host, ipaddress.IPv4Address):
+            where: dict[str, Any] = {"subnet": int(host), "prefixLength": 32}
+        else:
+            where = {"ipv6Prefixes": (IPv6Prefix(prefix=host.packed, length=128),)}
+        proposal = Proposal(peerID=groups.peerID, gid=groups.gid, mac=groups.mac, **where)
+        self._begin(ClientHandshake(self._reactor.seconds(), proposal))
+        if held:
+            self.dataReceived(held)
+
+    async def _answer(self, event: clcEvents.Event) -> None:
+        if isinstance(event, clcEvents.Accepted):
+            await self._accepted(event.accept)
+
+    async def _accepted(self, accept: Accept) -> None:
+        assert self._manager is not None, "an Accept before the Proposal"
+        link = self._manager.forAccept(accept, self._peer.witness)
+        try:
+            element = await link.reserve()
+        except BaseException:
+            if accept.firstContact:
+                link.discard()
+            raise
+        self._stream = stream = SMCTransport(link, element, self.transport, self.role)
+        if accept.firstContact:
+            link.connect(accept)
+        message = Confirm(
+            **link.terms(element),
+            token=stream.token,
+            mtu=min(accept.mtu, link.mtu),
+            firstContact=accept.firstContact,
+        )
+        cast(ClientHandshake, self._core).confirm(message, self._reactor.seconds())
+        self._accept = accept
+
+    def _stepped(self, result: None) -> None:
+        super()._stepped(result)
+        accept, self._accept = self._accept, None
+        if accept is not None and self._stream is not None:
+            self._step(self._linked(self._stream, accept))
+
+    async def _linked(self, stream: SMCTransport, accept: Accept) -> None:
+        """The Confirm is sent."""
+        if accept.firstContact:
+            await stream.link.confirmed()
+        await stream.link.prepare(accept)
+        stream.attach(accept)
+        self._core.established()
+
+    # The user's Deferred
+
+    def _succeeded(self, protocol: IProtocol) -> None:
+        if not self._finished.called:
+            self._finished.callback(protocol)
+
+    def _failed(self, reason: Failure) -> None:
+        if not self._finished.called:
+            self._finished.errback(reason)
+
+    def _cancelled(self, finished: Deferred[IProtocol]) -> None:
+        address = self.transport.getPeer()
+        self._end()
+        self.transport.abortConnection()
+        finished.errback(ConnectingCancelledError(address))

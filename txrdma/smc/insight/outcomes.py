@@ -1,0 +1,81 @@
+"""
+What becomes of the connections of an endpoint: SMC-R, plain TCP, or neither; and that somebody hears of it.
+"""
+
+from __future__ import annotations
+
+from twisted.internet.error import ConnectError
+from twisted.logger import Logger
+
+from txrdma.error import Refused
+from txrdma.logs import Seldom
+from txrdma.smc.carriers.owners import Place
+from txrdma.smc.handshake._silence import silentPeers, SPAN
+from txrdma.smc.insight.status import diagnosisName
+from txrdma.smc.wire.clc import Diagnosis
+
+_log = Logger()
+_seldom = Seldom(_log, seconds=3600.0)
+
+
+class NotSMC(Refused, ConnectError):
+    """
+    The connection would have to run plain TCP, which was forbidden by C{fallback=no}.
+
+    @ivar reason: why.
+    @ivar peerDiagnosis: why the peer declined, if it did.
+    """
+
+    def __init__(self, reason: Diagnosis, peerDiagnosis: Diagnosis | None) -> None:
+        text = f"no SMC-R, and no fallback to TCP is allowed: {diagnosisName(reason)}"
+        if peerDiagnosis is not None:
+            text += f", the peer says {diagnosisName(peerDiagnosis)}"
+        super().__init__(text, int(reason))
+        self._text = text
+        self.osError = None
+        self.reason = reason
+        self.peerDiagnosis = peerDiagnosis
+
+    def __str__(self) -> str:
+        return self._text
+
+
+class Outcomes:
+    """
+    Logs what became of the connections of an endpoint: the first of each kind, then once an hour how many.
+
+    Endpoints of one name share that, so one for each connection is no noisier than one for all.
+    """
+
+    def __init__(self, where: str) -> None:
+        """
+        @param where: which connections, as C{"connection to 127.0.0.1:80"}.
+        """
+        self._where = where
+
+    def fellBack(self, reason: Diagnosis, peerDiagnosis: Diagnosis | None, allowed: bool) -> None:
+        """A connection runs on TCP, or has ended because it may not."""
+        _seldom.info(
+            (self._where, allowed, reason, peerDiagnosis),
+            "{where}: {what}, because {reason}{peer}",
+            where=self._where,
+            what="plain TCP" if allowed else "dropped, as it can't be SMC-R",
+            reason=diagnosisName(reason),
+            peer="" if peerDiagnosis is None else f"; the peer says {diagnosisName(peerDiagnosis)}",
+        )
+
+    def established(self, device: str, route: str) -> None:
+        """A connection runs on SMC-R."""
+        _seldom.info(
+            (self._where, device, route),
+            "{where}: SMC-R by {device}, {route}",
+            where=self._where,
+            device=device,
+            route=route,
+        )
+
+
+def tellSilence(reactor: object, peer: Place, now: float) -> None:
+    """A peer has not answered a handshake in time: others don't ask it for a while, and the log says so."""
+    if silentPeers(reactor).timedOut(peer, now):
+        _log.info("{peer} does not answer: plain TCP to it for {seconds:g} s", peer=peer, seconds=SPAN)

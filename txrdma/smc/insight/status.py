@@ -1,0 +1,250 @@
+"""
+What became of each connection of an C{smc:} endpoint, and which of them are alive in this process.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import weakref
+from collections import Counter
+from enum import Enum
+from typing import cast, TYPE_CHECKING
+
+from zope.interface import alsoProvides, implementer
+
+from twisted.internet.interfaces import IAddress, ITransport
+
+from txrdma.interfaces import ISMCStatus, ISMCTransport
+
+if TYPE_CHECKING:
+    from twisted.internet.tcp import Connection
+
+    from txrdma.smc.stream.transport import SMCTransport
+
+_ATTRIBUTES = (
+    "mode",
+    "device",
+    "route",
+    "linkGroup",
+    "state",
+    "bytesSent",
+    "bytesReceived",
+    "writes",
+    "messagesSent",
+    "messagesReceived",
+)
+
+_TCP_INFO_BYTES = struct.Struct("=120xQQ")
+"""C{tcpi_bytes_acked} and C{tcpi_bytes_received} of Linux's C{struct tcp_info}."""
+
+_live: weakref.WeakSet[ITransport] = weakref.WeakSet()
+
+fallbacks: Counter[str] = Counter()
+"""How often connections of this process fell back to TCP, by the name of the reason."""
+
+
+def register(transport: ITransport) -> None:
+    """Let L{connections} know of a transport with an C{smc} attribute, as long as it is alive."""
+    _live.add(transport)
+
+
+def forget(transport: ITransport) -> None:
+    """The connection has ended. Unknown ones are ignored."""
+    _live.discard(transport)
+
+
+def connections() -> list[ISMCTransport]:
+    """The live connections of C{smc:} endpoints in this process, those on TCP included."""
+    found = []
+    for transport in list(_live):
+        if getattr(transport, "connected", True):
+            found.append(cast(ISMCTransport, transport))
+    return found
+
+
+def statuses() -> list[ISMCStatus]:
+    """What became of each of them."""
+    return [transport.smc for transport in connections()]
+
+
+def describe(address: IAddress) -> str:
+    """C{127.0.0.1:80} or C{[::1]:80}."""
+    host, port = getattr(address, "host", "?"), getattr(address, "port", "?")
+    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+
+
+def diagnosisName(diagnosis: Enum | int | None) -> str | None:
+    """A diagnosis by its name, or by its number in hexadecimal when it has none."""
+    if diagnosis is None:
+        return None
+    return diagnosis.name if isinstance(diagnosis, Enum) else f"{diagnosis:08x}"
+
+
+def toDict(status: ISMCStatus, transport: ITransport) -> dict[str, object]:
+    """The part of C{toDict} that is the same in every mode."""
+    answer: dict[str, object] = {name: getattr(status, name) for name in _ATTRIBUTES}
+    answer["fallbackReason"] = diagnosisName(status.fallbackReason)
+    answer["peerDiagnosis"] = diagnosisName(status.peerDiagnosis)
+    try:
+        answer["local"] = describe(transport.getHost())
+        answer["peer"] = describe(transport.getPeer())
+    except (AttributeError, OSError):
+        pass  # a closed TCP transport has no socket that it could ask
+    return answer
+
+
+@implementer(ISMCStatus)
+class TCPStatus:
+    """
+    A connection that runs plain TCP.
+
+    Its bytes are counted by the kernel: nothing of ours stands between the transport and the protocol.
+    """
+
+    __slots__ = ("_received", "_sent", "_transport", "fallbackReason", "peerDiagnosis", "role")
+
+    mode = "TCP"
+    state = "TCP"
+    device = ""
+    route = ""
+    linkGroup = ""
+    writes = 0
+    messagesSent = 0
+    messagesReceived = 0
+
+    fallbackReason: Enum | None
+    peerDiagnosis: Enum | int | None
+
+    def __init__(
+        self,
+        transport: Connection,
+        role: str,
+        fallbackReason: Enum | None,
+        peerDiagnosis: Enum | int | None = None,
+    ) -> None:
+        self._transport = weakref.ref(transport)
+        self.role = role
+        self.fallbackReason = fallbackReason
+        self.peerDiagnosis = peerDiagnosis
+        self._sent, self._received = self._kernelCounts()
+
+    def _kernelCounts(self) -> tuple[int, int]:
+        transport = self._transport()
+        connection: socket.socket | None = getattr(transport, "socket", None)
+        if connection is None:
+            return 0, 0
+        try:
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES.size)
+            return cast("tuple[int, int]", _TCP_INFO_BYTES.unpack(info))
+        except (AttributeError, OSError, struct.error):
+            return 0, 0  # not a TCP socket of Linux: a test's, for example
+
+    @property
+    def bytesSent(self) -> int:
+        """Bytes that the peer's kernel has acknowledged since the fallback."""
+        return max(self._kernelCounts()[0] - self._sent, 0)
+
+    @property
+    def bytesReceived(self) -> int:
+        """Bytes that our kernel has received since the fallback, or shortly before."""
+        return max(self._kernelCounts()[1] - self._received, 0)
+
+    def toDict(self) -> dict[str, object]:
+        """See L{ISMCStatus.toDict}."""
+        transport = self._transport()
+        answer: dict[str, object] = {"role": self.role}
+        if transport is not None:
+            answer.update(toDict(self, transport))
+        return answer
+
+
+@implementer(ISMCStatus)
+class SMCStatus:
+    """A connection that runs SMC-R."""
+
+    __slots__ = ("_transport",)
+
+    mode = "SMC-R"
+    fallbackReason: Enum | None = None
+    peerDiagnosis: Enum | int | None = None
+
+    def __init__(self, transport: SMCTransport) -> None:
+        self._transport = transport
+
+    @property
+    def device(self) -> str:
+        """The RDMA device's name."""
+        return self._transport.link.device
+
+    @property
+    def route(self) -> str:
+        """'shared-memory', 'rocev2' or 'verbs'."""
+        return self._transport.link.route
+
+    @property
+    def linkGroup(self) -> str:
+        """The link group's name."""
+        return self._transport.link.name
+
+    @property
+    def state(self) -> str:
+        """The close state machine's."""
+        return self._transport.state
+
+    @property
+    def bytesSent(self) -> int:
+        """Bytes that are in the peer's ring, or were."""
+        return self._transport.ring.produced
+
+    @property
+    def bytesReceived(self) -> int:
+        """Bytes handed to the application."""
+        return self._transport.ring.consumed
+
+    @property
+    def writes(self) -> int:
+        """RDMA writes posted."""
+        return self._transport.writes
+
+    @property
+    def messagesSent(self) -> int:
+        """CDC messages sent."""
+        return self._transport.messagesSent
+
+    @property
+    def messagesReceived(self) -> int:
+        """CDC messages received."""
+        return self._transport.messagesReceived
+
+    def toDict(self) -> dict[str, object]:
+        """See L{ISMCStatus.toDict}."""
+        transport = self._transport
+        answer = {"role": transport.role.value, **toDict(self, transport)}
+        answer["backlog"] = transport.backlog
+        ring = transport.ring
+        answer["bufferSize"] = ring.size
+        answer["peerBufferSize"] = ring.peerSize
+        answer["cursors"] = {
+            "produced": ring.produced,
+            "peerConsumed": ring.peerConsumed,
+            "arrived": ring.arrived,
+            "consumed": ring.consumed,
+            "reported": ring.reported,
+        }
+        return answer
+
+
+def markTCP(
+    transport: Connection,
+    role: str,
+    fallbackReason: Enum | None,
+    peerDiagnosis: Enum | int | None = None,
+) -> TCPStatus:
+    """Make a TCP transport provide L{ISMCTransport}, and count it."""
+    status = TCPStatus(transport, role, fallbackReason, peerDiagnosis)
+    transport.smc = status  # type: ignore[attr-defined]  # what ISMCTransport promises
+    alsoProvides(transport, ISMCTransport)
+    fallbacks[diagnosisName(fallbackReason) or "none"] += 1
+    register(transport)
+    return status

@@ -1,0 +1,475 @@
+"""
+How a connection ends: done writing, closed, aborted, lost, by either end, in any order.
+
+Follows RFC 7609, 4.8; names and numbers of states are Linux's. Some of these hide a difference that the next
+step depends on (has the application closed, or only stopped writing?); it stands in brackets here::
+
+    closing = Closing()
+    closing.established()
+    ...
+    for event in closing.events():      # after each call: Send, ReadEnded, Ended, Released
+
+Two rules are TCP's. An application that closes hears so when the peer has its bytes, not before
+(L{Closing.delivered}). And what the peer does, or its death, or the link's, takes effect behind the bytes
+that have arrived: those are read first (L{Closing.drained}).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Protocol, Union
+
+from automat import TypeMachineBuilder
+
+from txrdma.smc.wire.cdc import StateFlags
+
+LINGER_TIMEOUT = 60.0
+"""Seconds to wait for the peer's part of a close, once the application is gone, before C{expired()}."""
+
+
+class State(IntEnum):
+    """The states of a connection, with Linux's numbers."""
+
+    ACTIVE = 1
+    INIT = 2
+    CLOSED = 7
+    PEERCLOSEWAIT1 = 20
+    PEERCLOSEWAIT2 = 21
+    APPCLOSEWAIT1 = 22
+    APPCLOSEWAIT2 = 23
+    APPFINCLOSEWAIT = 24
+    PEERFINCLOSEWAIT = 25
+    PEERABORTWAIT = 26
+    PROCESSABORT = 27
+
+
+class Ending(Enum):
+    """What an application is told at last."""
+
+    DONE = "closed by the application"
+    ABORTED = "aborted by the application"
+    RESET = "aborted by the peer"
+    BROKEN = "the peer broke the protocol"
+    LOST = "the link is gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a CDC message with these flags, after all that was written; every later one has them, too."""
+
+    flags: StateFlags
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEnded:
+    """The application has read all that there will be: end of file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """For the application it is over; it may neither read nor write."""
+
+    how: Ending
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """
+    The connection is over: its token and its buffer are free.
+
+    @ivar quiet: the peer can't be writing into the buffer any more. If False the buffer may be used again
+        only when the peer has forgotten its key, or the link is gone.
+    """
+
+    quiet: bool
+
+
+Event = Union[Send, ReadEnded, Ended, Released]
+
+
+class Inputs(Protocol):
+    """What can happen to a connection's end."""
+
+    def established(self) -> None:
+        """The handshake is done."""
+
+    def doneWriting(self) -> None:
+        """The application will write no more, and all that it wrote is sent."""
+
+    def close(self) -> None:
+        """The application has closed, and all that it wrote is sent."""
+
+    def delivered(self) -> None:
+        """The peer has all that was sent, the flags of the end included."""
+
+    def readUp(self) -> None:
+        """All that came before the end from outside is read."""
+
+    def abort(self) -> None:
+        """The application doesn't want to wait."""
+
+    def fail(self) -> None:
+        """The peer breaks the rules."""
+
+    def peerDoneWriting(self) -> None:
+        """The peer will write no more."""
+
+    def peerClosed(self) -> None:
+        """The peer will neither write nor read."""
+
+    def peerAborted(self) -> None:
+        """The peer gave up."""
+
+    def groupDied(self) -> None:
+        """There is no link any more."""
+
+    def expired(self) -> None:
+        """The peer does not do its part."""
+
+
+class _Core:
+    """
+    What transitions act on.
+
+    @ivar behind: what is told when all that has arrived is read: an end of file (None), then a last word.
+    """
+
+    def __init__(self) -> None:
+        self.place = _INIT
+        self.flags = StateFlags(0)
+        self.pending: list[Event] = []
+        self.behind: list[Ending | None] = []
+        self.over = False
+
+    def _send(self, flag: StateFlags) -> None:
+        self.flags |= flag
+        self.pending.append(Send(self.flags))
+
+    def sendDone(self) -> None:
+        self._send(StateFlags.DONE_WRITING)
+
+    def sendClosed(self) -> None:
+        self._send(StateFlags.CLOSED)
+
+    def sendAbort(self) -> None:
+        self._send(StateFlags.ABNORMAL_CLOSE)
+
+    def endOfData(self) -> None:
+        self.behind.append(None)
+
+    def resetLast(self) -> None:
+        self.behind.append(Ending.RESET)
+
+    def lostLast(self) -> None:
+        self.behind.append(Ending.LOST)
+
+    def lastWord(self) -> None:
+        """Tell the reason that came from outside (peer, link), unless that is told already."""
+        for how in self.behind:
+            if how is not None:
+                self._tell(how)
+                break
+
+    def _tell(self, how: Ending) -> None:
+        self.behind.clear()
+        if not self.over:
+            self.over = True
+            self.pending.append(Ended(how))
+
+    def done(self) -> None:
+        self._tell(Ending.DONE)
+
+    def aborted(self) -> None:
+        self._tell(Ending.ABORTED)
+
+    def broken(self) -> None:
+        self._tell(Ending.BROKEN)
+
+    def lost(self) -> None:
+        self._tell(Ending.LOST)
+
+    def release(self) -> None:
+        self.pending.append(Released(True))
+
+    def abandon(self) -> None:
+        self.pending.append(Released(False))
+
+
+_INIT = "INIT"
+_ACTIVE = "ACTIVE"
+_PEER1 = "PEERCLOSEWAIT1"  # we are done writing
+_PEER1_CLOSED = "PEERCLOSEWAIT1 (application closed)"
+_PEER2 = "PEERCLOSEWAIT2"  # we are done writing, then the peer was
+_PEER2_CLOSED = "PEERCLOSEWAIT2 (application closed)"
+_APP1 = "APPCLOSEWAIT1"  # the peer is done writing
+_APP1_CLOSED = "APPCLOSEWAIT1 (peer closed)"
+_APP2 = "APPCLOSEWAIT2"  # the peer is done writing, then we were
+_APP2_CLOSED = "APPCLOSEWAIT2 (peer closed)"
+_APPFIN = "APPFINCLOSEWAIT"  # we are done writing, then the peer closed
+_PEERFIN = "PEERFINCLOSEWAIT"  # the peer is done writing, then the application closed
+_PEERABORT = "PEERABORTWAIT"
+_PROCESSABORT = "PROCESSABORT"  # aborted by the peer, or without a link: what came before is read
+_PROCESSABORT_DONE = "PROCESSABORT (peer done writing)"
+_CLOSED = "CLOSED"
+
+_PLACES = (
+    *(_INIT, _ACTIVE, _PEER1, _PEER1_CLOSED, _PEER2, _PEER2_CLOSED, _APP1, _APP1_CLOSED, _APP2),
+    *(_APP2_CLOSED, _APPFIN, _PEERFIN, _PEERABORT, _PROCESSABORT, _PROCESSABORT_DONE, _CLOSED),
+)
+
+_In = Inputs
+_Do = _Core
+_Action = Callable[[_Core], None]
+_Row = tuple[str, Callable[[Inputs], None], str, tuple[_Action, ...]]
+
+_NORMAL: tuple[_Row, ...] = (
+    (_INIT, _In.established, _ACTIVE, ()),
+    # A first message can overtake the end of the handshake.
+    (_INIT, _In.peerDoneWriting, _APP1, (_Do.endOfData,)),
+    (_INIT, _In.peerClosed, _APP1_CLOSED, (_Do.endOfData,)),
+    (_ACTIVE, _In.doneWriting, _PEER1, (_Do.sendDone,)),
+    (_ACTIVE, _In.close, _PEER1_CLOSED, (_Do.sendClosed,)),
+    (_ACTIVE, _In.peerDoneWriting, _APP1, (_Do.endOfData,)),
+    (_ACTIVE, _In.peerClosed, _APP1_CLOSED, (_Do.endOfData,)),
+    # Active close.
+    (_PEER1, _In.close, _PEER1_CLOSED, (_Do.sendClosed,)),
+    (_PEER1, _In.peerDoneWriting, _PEER2, (_Do.endOfData,)),
+    (_PEER1, _In.peerClosed, _APPFIN, (_Do.endOfData,)),
+    (_PEER1_CLOSED, _In.peerDoneWriting, _PEER2_CLOSED, ()),
+    (_PEER1_CLOSED, _In.peerClosed, _CLOSED, (_Do.done, _Do.release)),
+    (_PEER2, _In.close, _PEER2_CLOSED, (_Do.sendClosed,)),
+    (_PEER2, _In.peerClosed, _APPFIN, ()),
+    (_PEER2_CLOSED, _In.peerClosed, _CLOSED, (_Do.done, _Do.release)),
+    (_APPFIN, _In.close, _CLOSED, (_Do.sendClosed, _Do.done, _Do.release)),
+    # Passive close.
+    (_APP1, _In.doneWriting, _APP2, (_Do.sendDone,)),
+    (_APP1, _In.close, _PEERFIN, (_Do.sendClosed,)),
+    (_APP1, _In.peerClosed, _APP1_CLOSED, ()),
+    (_APP1_CLOSED, _In.doneWriting, _APP2_CLOSED, (_Do.sendDone,)),
+    (_APP1_CLOSED, _In.close, _CLOSED, (_Do.sendClosed, _Do.done, _Do.release)),
+    (_APP2, _In.close, _PEERFIN, (_Do.sendClosed,)),
+    (_APP2, _In.peerClosed, _APP2_CLOSED, ()),
+    (_APP2_CLOSED, _In.close, _CLOSED, (_Do.sendClosed, _Do.done, _Do.release)),
+    (_PEERFIN, _In.peerClosed, _CLOSED, (_Do.done, _Do.release)),
+    # Who closes hears of it when the peer has all.
+    *((here, _In.delivered, here, (_Do.done,)) for here in (_PEER1_CLOSED, _PEER2_CLOSED, _PEERFIN)),
+)
+
+
+def _abnormal() -> Iterator[_Row]:
+    for here in (_INIT, _ACTIVE, _PEER1, _PEER2, _APP1, _APP2):
+        yield here, _In.abort, _PEERABORT, (_Do.sendAbort, _Do.aborted)
+        yield here, _In.fail, _PEERABORT, (_Do.sendAbort, _Do.broken)
+    # The peer has closed: it writes no more, and does not answer an abort.
+    for here in (_APP1_CLOSED, _APP2_CLOSED, _APPFIN):
+        yield here, _In.abort, _CLOSED, (_Do.sendAbort, _Do.aborted, _Do.release)
+        yield here, _In.fail, _CLOSED, (_Do.sendAbort, _Do.broken, _Do.release)
+    # The application has closed, and the peer is told by "closed"; perhaps it has not got so far.
+    for here in (_PEER1_CLOSED, _PEER2_CLOSED, _PEERFIN):
+        yield here, _In.abort, _PEERABORT, (_Do.sendAbort, _Do.aborted)
+        yield here, _In.fail, _CLOSED, (_Do.broken, _Do.abandon)
+        yield here, _In.peerAborted, _CLOSED, (_Do.done, _Do.release)
+        yield here, _In.expired, _CLOSED, (_Do.lost, _Do.abandon)
+    # What comes from outside waits until all is read that came before. An answer to an abort is more than
+    # Linux gives in some of these states; it spares the peer its wait.
+    for here in (_INIT, _ACTIVE, _PEER1):
+        yield here, _In.peerAborted, _PROCESSABORT, (_Do.sendAbort, _Do.resetLast)
+    for here in (_APP1, _APP1_CLOSED, _APP2, _APP2_CLOSED, _PEER2, _APPFIN):
+        yield here, _In.peerAborted, _PROCESSABORT_DONE, (_Do.sendAbort, _Do.resetLast)
+    for here in (_ACTIVE, _PEER1):
+        yield here, _In.groupDied, _PROCESSABORT, (_Do.lostLast,)
+    for here in (_APP1, _APP2, _PEER2):
+        yield here, _In.groupDied, _PROCESSABORT_DONE, (_Do.lostLast,)
+    for here in (_PROCESSABORT, _PROCESSABORT_DONE):
+        yield here, _In.readUp, _CLOSED, (_Do.lastWord, _Do.release)
+        yield here, _In.abort, _CLOSED, (_Do.aborted, _Do.release)
+        yield here, _In.fail, _CLOSED, (_Do.broken, _Do.release)
+    yield _PROCESSABORT, _In.close, _CLOSED, (_Do.lastWord, _Do.release)
+    yield _PROCESSABORT_DONE, _In.close, _CLOSED, (_Do.done, _Do.release)
+    yield _PEERABORT, _In.peerAborted, _CLOSED, (_Do.release,)
+    yield _PEERABORT, _In.peerClosed, _CLOSED, (_Do.release,)
+    yield _PEERABORT, _In.expired, _CLOSED, (_Do.lost, _Do.abandon)
+    for here in (_INIT, _PEER1_CLOSED, _PEER2_CLOSED, _PEERFIN, _PEERABORT):
+        yield here, _In.groupDied, _CLOSED, (_Do.lost, _Do.release)
+
+
+_ROWS = (*_NORMAL, *_abnormal())
+
+_OURS: frozenset[tuple[str, str]] = frozenset(
+    (
+        (_INIT, "doneWriting"),
+        (_INIT, "close"),
+        *((place, "established") for place in (_ACTIVE, _PEER1, _PEER2)),
+    )
+)
+"""What only a mistake of ours can bring about: Automat's C{NoTransition}."""
+
+
+def _outputs(there: str, actions: tuple[_Action, ...]) -> Callable[[Inputs, _Core], None]:
+    def turn(_: Inputs, core: _Core) -> None:
+        core.place = there
+        for action in actions:
+            action(core)
+
+    return turn
+
+
+def _machine() -> Callable[[_Core], Inputs]:
+    builder = TypeMachineBuilder(Inputs, _Core)
+    states = {place: builder.state(place) for place in _PLACES}
+    said = set(_OURS)
+    for here, what, there, actions in _ROWS:
+        said.add((here, what.__name__))
+        states[here].upon(what).to(states[there])(_outputs(there, actions))
+    every = [getattr(Inputs, name) for name in vars(Inputs) if not name.startswith("_")]
+    for place, state in states.items():
+        for what in every:
+            if (place, what.__name__) not in said:
+                state.upon(what).loop().returns(None)  # late, double, or of no interest here
+    return builder.build()
+
+
+_make = _machine()
+_KNOWN = int(StateFlags.DONE_WRITING | StateFlags.CLOSED | StateFlags.ABNORMAL_CLOSE)
+
+
+class Closing:
+    """
+    The end of one connection.
+
+    What applications and peers can do late, twice or in the wrong order has an answer in every state.
+    """
+
+    __slots__ = ("_core", "_inputs", "_peer")
+
+    def __init__(self) -> None:
+        self._core = _Core()
+        self._inputs = _make(self._core)
+        self._peer = 0
+
+    @property
+    def state(self) -> State:
+        """Where we are, by Linux's name."""
+        return State[self._core.place.partition(" ")[0]]
+
+    @property
+    def flags(self) -> StateFlags:
+        """The state flags of every CDC message from now on."""
+        return self._core.flags
+
+    @property
+    def peerFlags(self) -> StateFlags:
+        """All that the peer has said."""
+        return StateFlags(self._peer)
+
+    @property
+    def over(self) -> bool:
+        """The application has been told the end: nothing that arrives is for anybody."""
+        return self._core.over
+
+    @property
+    def readEnding(self) -> bool:
+        """Something waits behind what has arrived: call C{drained} when all of that is read."""
+        return bool(self._core.behind)
+
+    def events(self) -> list[Event]:
+        """What to do, once and in order."""
+        events, self._core.pending = self._core.pending, []
+        return events
+
+    def established(self) -> None:
+        """The handshake is done."""
+        self._inputs.established()
+
+    def doneWriting(self) -> None:
+        """The application will write no more, and all that it wrote is sent."""
+        self._inputs.doneWriting()
+
+    def close(self) -> None:
+        """
+        The application has closed, and all that it wrote is sent: L{Ended} follows C{delivered}.
+
+        What it has not read is no matter: Twisted's TCP transports send a FIN ahead of the kernel's reset.
+        """
+        self._inputs.close()
+
+    def delivered(self) -> None:
+        """The peer has all that was sent, the flags included: nothing that happens later can take it away."""
+        self._inputs.delivered()
+
+    def stopped(self) -> None:
+        """The application can't go on: it is told of a loss, its peer of an orderly end, as with TCP."""
+        self._core.lost()
+        self._inputs.close()
+
+    def abort(self) -> None:
+        """The application doesn't want to wait."""
+        self._inputs.abort()
+
+    def fail(self) -> None:
+        """The peer broke the rules."""
+        self._inputs.fail()
+
+    def groupDied(self, unread: int) -> None:
+        """
+        There is no link any more.
+
+        @param unread: bytes that have arrived and are not read; they are, before the end is told.
+        """
+        self._inputs.groupDied()
+        if not unread:
+            self.drained()
+
+    def expired(self) -> None:
+        """C{LINGER_TIMEOUT} went by since L{Ended}, without L{Released}."""
+        self._inputs.expired()
+
+    def received(self, flags: int, unread: int) -> None:
+        """
+        A CDC message came; its cursors are taken in already.
+
+        @param flags: its state flags. They stay set, so only new ones are news.
+        @param unread: bytes that have arrived and are not read.
+        """
+        new = flags & ~self._peer & _KNOWN
+        if new:
+            self._peer |= new
+            self._heard(new)
+            if not unread:
+                self.drained()
+
+    def drained(self) -> None:
+        """All that has arrived is read: the end of file is told, or the last word; call again for both."""
+        behind = self._core.behind
+        if behind:
+            if behind[0] is None:
+                del behind[0]
+                self._core.pending.append(ReadEnded())
+            else:
+                self._inputs.readUp()
+
+    def _heard(self, new: int) -> None:
+        if new & StateFlags.ABNORMAL_CLOSE:
+            self._inputs.peerAborted()
+        elif new & StateFlags.CLOSED:
+            self._inputs.peerClosed()
+        elif new & StateFlags.DONE_WRITING:
+            self._inputs.peerDoneWriting()
+
+
+def diagram() -> str:
+    """The state machine as a graph in the DOT language, for the documentation."""
+    edges: dict[tuple[str, str], list[str]] = {}
+    for here, what, there, actions in _ROWS:
+        if here == there or what is Inputs.groupDied:
+            continue
+        label = what.__name__ + (" / " + ", ".join(each.__name__ for each in actions) if actions else "")
+        edges.setdefault((here, there), []).append(label)
+    lines = ["digraph closing {", "  node [shape=box, style=rounded];", "  edge [fontsize=10];"]
+    lines += [f'  "{place}";' for place in _PLACES]
+    for (here, there), labels in edges.items():
+        text = "\\n".join(labels)
+        lines.append(f'  "{here}" -> "{there}" [label="{text}"];')
+    return "\n".join([*lines, "}", ""])

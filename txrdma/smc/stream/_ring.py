@@ -1,0 +1,285 @@
+"""
+Two rings, one in each direction: how much may be written, what has arrived, when to tell.
+
+Follows RFC 7609, 4.7 (data flow) and appendix A.4. A L{Ring} runs once per message, so it is integers only:
+totals since the connection began, from which wrap and count of a cursor follow, because sizes are powers
+of two.
+"""
+
+from __future__ import annotations
+
+from txrdma.error import WireError
+from txrdma.smc.wire.cdc import CDC_HEAD, packInto, ProducerFlags
+
+DATA = 1
+"""In what L{Ring.received} returns: there are new bytes to read."""
+
+SPACE = 2
+"""In what L{Ring.received} returns: there is new room to write."""
+
+UPDATE = 4
+"""In what L{Ring.received} returns: tell the peer what we consumed, even without data to send."""
+
+_SMALLEST_LIMIT = 2304
+"""Consuming fewer bytes than that is never worth a message of its own (Linux: half the least send buffer)."""
+
+_BLOCKED = int(ProducerFlags.WRITE_BLOCKED)
+_WE_ARE_BLOCKED = _BLOCKED << 8
+_PRESENT = int(ProducerFlags.URGENT_PRESENT)
+_REQUESTED = int(ProducerFlags.CONSUMER_UPDATE_REQUESTED)
+_FAILOVER = int(ProducerFlags.FAILOVER_VALIDATION)
+
+
+def cursor(total: int, size: int) -> tuple[int, int]:
+    """Wrap and count of a place, as CDC carries them: a full ring is wrap + 1, count 0."""
+    return (total // size) & 0xFFFF, total % size
+
+
+def spans(total: int, length: int, size: int) -> tuple[int, int, int]:
+    """Where C{length} bytes from C{total} on are in the ring: an offset, how many there, how many at 0."""
+    offset = total & (size - 1)
+    first = size - offset
+    return (offset, length, 0) if length <= first else (offset, first, length - first)
+
+
+class Ring:
+    """
+    The cursors of one connection.
+
+    @ivar size: of our buffer, where the peer writes.
+    @ivar peerSize: of the peer's.
+    @ivar token: the peer's alert token, for what we send.
+    @ivar produced: bytes that we wrote into the peer's buffer, all told.
+    @ivar peerConsumed: of these, what the peer told that it read.
+    @ivar blocked: the peer hears that we have more than fits.
+    @ivar arrived: bytes that the peer wrote into ours, all told.
+    @ivar consumed: of these, what has been read.
+    @ivar reported: of these, what the peer has been told.
+    @ivar peerFlags: producer flags of the last message.
+    @ivar urgentAt: the total just behind the last urgent byte that has not been read and reported, else None.
+    """
+
+    __slots__ = (
+        "_ackBase",
+        "_ackWrap",
+        "_at",
+        "_base",
+        "_dueAbove",
+        "_hurry",
+        "_limit",
+        "_mask",
+        "_moved",
+        "_peerMask",
+        "_peerShift",
+        "_round",
+        "_shift",
+        "_wrap",
+        "arrived",
+        "blocked",
+        "consumed",
+        "heard",
+        "peerConsumed",
+        "peerFlags",
+        "peerSize",
+        "produced",
+        "reported",
+        "sequence",
+        "size",
+        "token",
+        "urgentAt",
+    )
+
+    def __init__(self, size: int, peerSize: int, token: int) -> None:
+        for each in (size, peerSize):
+            if each < 1 or each & (each - 1):
+                raise ValueError(f"a ring of {each} bytes: it must be a power of two")
+        self.size = size
+        self.peerSize = peerSize
+        self.token = token
+        self.produced = self.peerConsumed = self.sequence = 0
+        self.arrived = self.consumed = self.reported = self.heard = 0
+        self.blocked = False
+        self.peerFlags = 0
+        self.urgentAt: int | None = None
+        self._shift = size.bit_length() - 1
+        self._peerShift = peerSize.bit_length() - 1
+        self._mask = (size << 16) - 1  # a cursor says its place modulo 65536 rounds
+        self._peerMask = (peerSize << 16) - 1
+        # Cursors mostly stay in their round, so the total at which that began is kept with its wrap count.
+        self._at = self._round = 0  # our producer cursor
+        self._base = self._wrap = 0  # the peer's producer cursor
+        self._ackBase = self._ackWrap = 0  # the peer's consumer cursor
+        self._limit = max(size // 10, _SMALLEST_LIMIT)
+        self._dueAbove = self._limit  # no update is due before more than this is consumed
+        self._hurry = False  # the peer waits for an update, whatever its size
+        self._moved = False  # the peer went to another link, and begins again further back
+
+    @property
+    def space(self) -> int:
+        """Bytes that may be written into the peer's buffer now."""
+        return self.peerSize - self.produced + self.peerConsumed
+
+    @property
+    def readable(self) -> int:
+        """Bytes that have arrived and are not read."""
+        return self.arrived - self.consumed
+
+    def take(self, backlog: int, most: int) -> tuple[int, int, int]:
+        """
+        Take room in the peer's buffer for the next bytes; the caller writes them, then sends a message.
+
+        @param backlog: bytes that wait to be written.
+        @param most: bytes of these to write now, if there is room.
+        @return: an offset in the peer's buffer, how many to write there, how many to write at offset 0.
+        """
+        size = self.peerSize
+        produced = self.produced
+        space = size - produced + self.peerConsumed
+        self.blocked = backlog >= space
+        if most > space:
+            most = space
+        self.produced = produced + most
+        offset = self._at
+        end = offset + most
+        if end < size:
+            self._at = end
+            return offset, most, 0
+        self._at = end = end - size
+        self._round = (self._round + 1) & 0xFFFF
+        return offset, most - end, end
+
+    def pack(self, buffer: bytearray | memoryview, offset: int, state: int = 0) -> None:
+        """
+        Write the next CDC message, 44 bytes, to be sent after what has been written.
+
+        @param state: the state flags, which stay once they are set.
+        """
+        self.sequence = sequence = (self.sequence + 1) & 0xFFFF
+        self.reported = consumed = self.consumed
+        self._dueAbove = consumed + self._limit
+        if self._hurry:
+            self._answered()
+        packInto(
+            buffer,
+            offset,
+            CDC_HEAD | sequence,
+            self.token,
+            self._round,
+            self._at,
+            (consumed >> self._shift) & 0xFFFF,
+            consumed & (self.size - 1),
+            _WE_ARE_BLOCKED | state if self.blocked else state,
+        )
+
+    def received(self, message: tuple[int, ...]) -> int:
+        """
+        Take in a message of the peer.
+
+        @param message: as L{txrdma.smc.wire.cdc.unpackFrom} gives it.
+        @return: L{DATA}, L{SPACE} and L{UPDATE} as they apply; 0 for one that is older than the last.
+        @raise WireError: a cursor is where it can't be.
+        """
+        _, _, sequence, _, wrap, count, ackWrap, ackCount, flags, _ = message
+        if (sequence - self.heard) & 0x8000 or flags & _FAILOVER:
+            return self._unusual(sequence, flags)
+        arrived = self.arrived
+        size = self.size
+        if wrap == self._wrap:
+            new = self._base + count - arrived
+        else:
+            new = (wrap << self._shift) + count - arrived & self._mask
+        if count >= size or (new and not 0 < new <= size - arrived + self.reported):
+            new = self._checkProducer(new, count)
+        peerConsumed = self.peerConsumed
+        if ackWrap == self._ackWrap:
+            read = self._ackBase + ackCount - peerConsumed
+        else:
+            read = (ackWrap << self._peerShift) + ackCount - peerConsumed & self._peerMask
+        if ackCount >= self.peerSize or (read and not 0 < read <= self.produced - peerConsumed):
+            read = self._checkConsumer(read, ackCount)
+        self.heard = sequence
+        result = 0
+        if read:
+            self.peerConsumed = peerConsumed = peerConsumed + read
+            self.blocked = False
+            if ackWrap != self._ackWrap:
+                self._ackWrap = ackWrap
+                self._ackBase = peerConsumed - ackCount
+            result = SPACE
+        if new:
+            self.arrived = arrived = arrived + new
+            if wrap != self._wrap:
+                self._wrap = wrap
+                self._base = arrived - count
+            result |= DATA
+        if flags or self.peerFlags:
+            self._flagged(flags)
+        if self.consumed > self._dueAbove and self.updateDue:
+            result |= UPDATE
+        return result
+
+    def consume(self, length: int) -> bool:
+        """
+        That many bytes have been read.
+
+        @return: tell the peer now, even without data to send.
+        """
+        self.consumed = consumed = self.consumed + length
+        return consumed > self._dueAbove and self.updateDue
+
+    @property
+    def updateDue(self) -> bool:
+        """
+        Whether the peer should hear what we consumed (RFC 7609, 4.5.1 and 4.7.3).
+
+        When it waits for that; else when it is worth a message, and the peer is short of room.
+        """
+        unreported = self.consumed - self.reported
+        if self._hurry and unreported:
+            if self.urgentAt is None or self.consumed >= self.urgentAt or self.peerFlags & _REQUESTED:
+                return True
+        if unreported <= self._limit:
+            return False
+        return bool(self.peerFlags & _BLOCKED) or (self.arrived - self.reported) * 2 >= self.size
+
+    def _flagged(self, flags: int) -> None:
+        self.peerFlags = flags
+        if flags & _PRESENT:
+            self.urgentAt = self.arrived  # the byte before the producer cursor is the urgent one
+        if flags & (_PRESENT | _REQUESTED):
+            self._hurry = True
+            self._dueAbove = -1
+
+    def _answered(self) -> None:
+        if self.urgentAt is not None and self.consumed >= self.urgentAt:
+            self.urgentAt = None
+        self.peerFlags &= ~_REQUESTED
+        self._hurry = self.urgentAt is not None
+        if self._hurry:
+            self._dueAbove = -1
+
+    def _unusual(self, sequence: int, flags: int) -> int:
+        """An old message; or the peer moved to another link: have we all that it thinks (RFC 7609, 4.6)?"""
+        if flags & _FAILOVER:
+            if 0 < (sequence - self.heard) & 0xFFFF < 0x8000:
+                raise WireError("CDC", 2, f"failover lost messages {self.heard + 1} to {sequence}")
+            self._moved = True
+        return 0
+
+    def _checkProducer(self, new: int, count: int) -> int:
+        return self._check("producer", 12, count, self.size, new, "beyond the free space")
+
+    def _checkConsumer(self, read: int, count: int) -> int:
+        return self._check("consumer", 20, count, self.peerSize, read, "ahead of what was written")
+
+    def _check(self, name: str, at: int, count: int, size: int, step: int, ahead: str) -> int:
+        """Say what is wrong with a cursor; after a failover, old places are no news."""
+        if count >= size:
+            raise WireError("CDC", at, f"{name} cursor {count} in a buffer of {size} bytes")
+        step &= (size << 16) - 1
+        back = (size << 16) - step
+        if back > step:
+            raise WireError("CDC", at, f"{name} cursor {step} bytes on, {ahead}")
+        if not self._moved:
+            raise WireError("CDC", at, f"{name} cursor {back} bytes backwards")
+        return 0

@@ -1,0 +1,318 @@
+"""
+CLC Accept and Confirm: the two ends of a connection, as each of them names its own.
+
+Follows RFC 7609, appendices A.2.2 and A.2.3, and IBM's "SMC Version 2".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
+
+from typing_extensions import Self
+
+from txrdma.error import WireError
+from txrdma.iba.types import GID, MACAddress, QPN, RKey
+from txrdma.smc.wire._clcframe import (
+    checkLength,
+    EID_LENGTH,
+    FLAG,
+    frame,
+    Header,
+    HEADER_LENGTH,
+    MessageType,
+    OSType,
+    Path,
+    SMALLEST_BUFFER,
+    SMCD,
+    SMCR,
+)
+from txrdma.wire import bits, data, Layout, reserved, wire
+
+
+@wire(56)
+class _AnswerBody(Layout):
+    peerID: bytes = data(8)
+    gid: GID = data(16)
+    mac: MACAddress = data(6)
+    qpn: QPN = bits(24)
+    rkey: RKey = bits(32)
+    index: int = bits(8)
+    token: int = bits(32)
+    sizeCode: int = bits(4)
+    mtu: int = bits(4)
+    reserved51: int = reserved(8)
+    address: int = bits(64)
+    reserved60: int = reserved(8)
+    psn: int = bits(24)
+
+
+@wire(36)
+class _FirstContact(Layout):
+    direct: bool = bits(1)
+    reserved0: int = reserved(7)
+    osType: OSType = bits(4)
+    release: int = bits(4)
+    reserved2: int = reserved(16)
+    hostName: bytes = data(32)
+
+
+@wire(16)
+class FirstContactV21(Layout):
+    """What version 2.1 adds to it, zeros in version 2.0."""
+
+    maxConnections: int = bits(8)
+    maxLinks: int = bits(8)
+    features: int = bits(16)
+    vendorOptions: int = bits(32)
+    reserved44: bytes = reserved(64)
+
+
+@dataclass(frozen=True, slots=True)
+class FirstContact:
+    """
+    The extension of version 2 for the first contact: 52 bytes, or 36 from kernels of 5.16's age.
+
+    @ivar direct: no router between the two.
+    """
+
+    direct: bool = True
+    osType: OSType = OSType.LINUX
+    release: int = 0
+    hostName: bytes = b""
+    v21: FirstContactV21 | None = None
+
+    def encode(self) -> bytes:
+        head = _FirstContact(
+            direct=self.direct,
+            osType=self.osType,
+            release=self.release,
+            hostName=self.hostName.ljust(32),
+        )
+        return head.encode() + (self.v21.encode() if self.v21 is not None else b"")
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerV2:
+    """
+    The version 2 extension of Accept and Confirm.
+
+    @ivar eid: the one that both know.
+    @ivar firstContact: there when its flag is set.
+    @ivar gids: Confirm's, in a first contact: the client's other RoCE v2 GIDs; None: no list.
+    """
+
+    eid: bytes
+    firstContact: FirstContact | None = None
+    gids: tuple[GID, ...] | None = None
+
+
+Answer = TypeVar("Answer", bound="_Answer")
+DirectAnswer = TypeVar("DirectAnswer", bound="_SMCDAnswer")
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """
+    What Accept and Confirm have in common: one end of a connection over SMC-R (RFC 7609, A.2.2).
+
+    @ivar index: the element of the RMB, from 1.
+    @ivar token: the alert token, which the peer puts in every CDC message to us.
+    @ivar sizeCode: the element has 16 KiB times two to its power.
+    @ivar mtu: a code of L{MTU<txrdma.iba.types.MTU>}, if the peer is honest.
+    @ivar address: where the RMB begins.
+    @ivar psn: the first that we send.
+    """
+
+    _TYPE: ClassVar[MessageType]
+
+    peerID: bytes
+    gid: GID
+    mac: MACAddress
+    qpn: QPN
+    rkey: RKey
+    index: int
+    token: int
+    sizeCode: int
+    mtu: int
+    address: int
+    psn: int
+    firstContact: bool = False
+    version: int = 1
+    v2: AnswerV2 | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the element."""
+        return SMALLEST_BUFFER << self.sizeCode
+
+    def encode(self) -> bytes:
+        """
+        The message.
+
+        @raise WireError: a value does not fit.
+        """
+        names = (field.name for field in _AnswerBody.fields if not field.reserved)
+        body = _AnswerBody(**{name: getattr(self, name) for name in names}).encode()
+        if self.v2 is not None:
+            body += self.v2.eid.ljust(EID_LENGTH)[:EID_LENGTH] + bytes(8)
+            if self.v2.firstContact is not None:
+                body += self.v2.firstContact.encode()
+            if self.v2.gids is not None:
+                body += bytes((len(self.v2.gids), 0, 0, 0)) + b"".join(gid.raw for gid in self.v2.gids)
+        return frame(self._TYPE, body, self.version, FLAG if self.firstContact else 0, Path.SMC_R)
+
+    @classmethod
+    def read(cls, header: Header, body: bytes) -> Self:
+        """What stands between header and trailer."""
+        name = cls.__name__
+        first = bool(header.typeV2 & FLAG)
+        fixed = _AnswerBody.decode(body)
+        v2 = None
+        if header.version == 1:
+            checkLength(name, body, fixed.size)
+        else:
+            v2 = _readAnswerV2(name, body, first, cls._TYPE is MessageType.CONFIRM)
+        names = (field.name for field in fixed.fields if not field.reserved)
+        values = {name: getattr(fixed, name) for name in names}
+        return cls(**values, firstContact=first, version=header.version, v2=v2)
+
+
+def _readAnswerV2(name: str, body: bytes, first: bool, confirm: bool) -> AnswerV2:
+    at = _AnswerBody.size + EID_LENGTH + 8
+    eid = body[_AnswerBody.size : _AnswerBody.size + EID_LENGTH]
+    if not first:
+        checkLength(name, body, at)
+        return AnswerV2(eid)
+    contact, at = _readFirstContact(body, at)
+    if not confirm:
+        checkLength(name, body, at)
+        return AnswerV2(eid, contact)
+    if len(body) < at + 4:
+        raise WireError(name, HEADER_LENGTH + len(body), "the list of GIDs is cut off")
+    count = body[at]
+    at += 4
+    checkLength(name, body, at + 16 * count)
+    gids = tuple(GID(body[at + 16 * n : at + 16 * (n + 1)]) for n in range(count))
+    return AnswerV2(eid, contact, gids)
+
+
+def _readFirstContact(body: bytes, at: int) -> tuple[FirstContact, int]:
+    head = _FirstContact.decode(body, at)
+    at += head.size
+    v21 = None
+    if len(body) >= at + FirstContactV21.size:
+        v21 = FirstContactV21.decode(body, at)
+        at += v21.size
+    return FirstContact(head.direct, head.osType, head.release, head.hostName, v21), at
+
+
+@dataclass(frozen=True, slots=True)
+class Accept(_Answer):
+    """The server's answer to a Proposal (RFC 7609, A.2.2)."""
+
+    _TYPE: ClassVar[MessageType] = MessageType.ACCEPT
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm(_Answer):
+    """The client's answer to an Accept (RFC 7609, A.2.3)."""
+
+    _TYPE: ClassVar[MessageType] = MessageType.CONFIRM
+
+
+@wire(24)
+class _SMCDBody(Layout):
+    gid: int = bits(64)
+    token: int = bits(64)
+    index: int = bits(8)
+    sizeCode: int = bits(4)
+    reserved25: int = reserved(4)
+    reserved26: int = reserved(16)
+    linkID: int = bits(32)
+
+
+@wire(42)
+class _SMCDBodyV2(Layout):
+    chid: int = bits(16)
+    eid: bytes = data(32)
+    gidExtension: int = bits(64)
+
+
+@dataclass(frozen=True, slots=True)
+class _SMCDAnswer:
+    """What Accept and Confirm have in common on SMC-D; we read it, and don't speak it."""
+
+    _TYPE: ClassVar[MessageType]
+
+    gid: int
+    token: int
+    index: int
+    sizeCode: int
+    linkID: int
+    firstContact: bool = False
+    version: int = 1
+    chid: int = 0
+    eid: bytes = b""
+    gidExtension: int = 0
+    contact: FirstContact | None = None
+
+    def encode(self) -> bytes:
+        """
+        The message.
+
+        @raise WireError: a value does not fit.
+        """
+        body = _SMCDBody(
+            gid=self.gid, token=self.token, index=self.index, sizeCode=self.sizeCode, linkID=self.linkID
+        ).encode()
+        if self.version == 1:
+            body += bytes(12)
+        else:
+            eid = self.eid.ljust(EID_LENGTH)
+            body += _SMCDBodyV2(chid=self.chid, eid=eid, gidExtension=self.gidExtension).encode()
+            body += self.contact.encode() if self.contact is not None else b""
+        flag = FLAG if self.firstContact else 0
+        return frame(self._TYPE, body, self.version, flag, Path.SMC_D, SMCD)
+
+    @classmethod
+    def read(cls, header: Header, body: bytes) -> Self:
+        """What stands between header and trailer."""
+        first = bool(header.typeV2 & FLAG)
+        fixed = _SMCDBody.decode(body)
+        common = (fixed.gid, fixed.token, fixed.index, fixed.sizeCode, fixed.linkID, first, header.version)
+        if header.version == 1:
+            checkLength(cls.__name__, body, fixed.size + 12)
+            return cls(*common)
+        more = _SMCDBodyV2.decode(body, fixed.size)
+        at = fixed.size + more.size
+        contact = None
+        if first:
+            contact, at = _readFirstContact(body, at)
+        checkLength(cls.__name__, body, at)
+        return cls(*common, more.chid, more.eid, more.gidExtension, contact)
+
+
+@dataclass(frozen=True, slots=True)
+class SMCDAccept(_SMCDAnswer):
+    """An Accept for SMC-D."""
+
+    _TYPE: ClassVar[MessageType] = MessageType.ACCEPT
+
+
+@dataclass(frozen=True, slots=True)
+class SMCDConfirm(_SMCDAnswer):
+    """A Confirm for SMC-D."""
+
+    _TYPE: ClassVar[MessageType] = MessageType.CONFIRM
+
+
+def readAnswer(
+    kind: type[Answer], direct: type[DirectAnswer], header: Header, body: bytes
+) -> Answer | DirectAnswer:
+    """Which of the two it is, by what the header says."""
+    if header.typeV1 == Path.SMC_D:
+        return direct.read(header, body)
+    if header.typeV1 != Path.SMC_R or header.eyecatcher != SMCR:
+        raise WireError(kind.__name__, 7, f"neither SMC-R nor SMC-D: {header.typeV1}")
+    return kind.read(header, body)

@@ -1,0 +1,211 @@
+"""
+What all CLC messages have in common: eyecatchers, header, codes, and where a message ends.
+
+Follows RFC 7609, appendix A.2. The messages are in L{txrdma.smc.wire.clc}.
+"""
+
+from __future__ import annotations
+
+from typing import Union
+
+from txrdma.error import WireError
+from txrdma.wire import bits, Code, data, Layout, wire
+
+Buffer = Union[bytes, bytearray, memoryview]
+
+SMCR = bytes.fromhex("e2d4c3d9")
+"""The eyecatcher: "SMCR" in EBCDIC."""
+
+SMCD = bytes.fromhex("e2d4c3c4")
+"""The eyecatcher of messages about SMC-D."""
+
+HEADER_LENGTH = 8
+TRAILER_LENGTH = 4
+
+MAX_LENGTH = 4096
+"""Longer than every message there is: who says more does not speak CLC."""
+
+SMALLEST_BUFFER = 16384
+"""Bytes of a buffer with size code 0; each further code doubles it (RFC 7609, A.2.2)."""
+
+MAX_SIZE_CODE = 15
+
+EID_LENGTH = 32
+"""Bytes of an enterprise ID, blank padded."""
+
+
+def sizeCode(size: int) -> int:
+    """
+    The code of a buffer size (RFC 7609, A.2.2).
+
+    @raise ValueError: no code says that size.
+    """
+    code = (size // SMALLEST_BUFFER).bit_length() - 1
+    if not 0 <= code <= MAX_SIZE_CODE or SMALLEST_BUFFER << code != size:
+        raise ValueError(f"no size code for {size} bytes: 16 KiB times a power of two, up to 512 MiB")
+    return code
+
+
+class MessageType(Code):
+    """What a message is (RFC 7609, A.2)."""
+
+    PROPOSAL = 1
+    ACCEPT = 2
+    CONFIRM = 3
+    DECLINE = 4
+
+
+class Path(Code):
+    """Which of the SMC flavours is meant."""
+
+    SMC_R = 0
+    SMC_D = 1
+    NONE = 2
+    BOTH = 3
+
+
+class OSType(Code):
+    """Whose stack it is."""
+
+    ZOS = 1
+    LINUX = 2
+    AIX = 3
+
+
+class Diagnosis(Code):
+    """Why SMC is declined, by Linux's names; codes that we don't know keep their number."""
+
+    MEM = 0x01010000
+    """No memory, or no buffer."""
+    TIMEOUT_CL = 0x02010000
+    """No CLC message or CONFIRM LINK in time."""
+    TIMEOUT_AL = 0x02020000
+    """No ADD LINK in time."""
+    CNFERR = 0x03000000
+    """Configuration error."""
+    PEERNOSMC = 0x03010000
+    """The peer does not say that it speaks SMC."""
+    IPSEC = 0x03020000
+    """The connection uses IPsec."""
+    NOSMCDEV = 0x03030000
+    """No device."""
+    NOSMCDDEV = 0x03030001
+    """No SMC-D device."""
+    NOSMCRDEV = 0x03030002
+    """No SMC-R device."""
+    NOISM2SUPP = 0x03030003
+    """No ISMv2."""
+    NOV2EXT = 0x03030004
+    """The Proposal lacks the version 2 extension."""
+    NOV2DEXT = 0x03030005
+    """The Proposal lacks the SMC-D version 2 extension."""
+    NOSEID = 0x03030006
+    """The system's EIDs differ."""
+    NOSMCD2DEV = 0x03030007
+    """No SMC-Dv2 device."""
+    NOUEID = 0x03030008
+    """No user-defined EID in common."""
+    RELEASEERR = 0x03030009
+    """The release is not the one that was negotiated."""
+    MAXCONNERR = 0x0303000A
+    """The maximum of connections is not the one that was negotiated."""
+    MAXLINKERR = 0x0303000B
+    """The maximum of links is not the one that was negotiated."""
+    MODEUNSUPP = 0x03040000
+    """What is asked for was not offered."""
+    RMBE_EC = 0x03050000
+    """The peer wants eyecatchers in its buffers."""
+    OPTUNSUPP = 0x03060000
+    """A socket option that SMC does not have."""
+    DIFFPREFIX = 0x03070000
+    """No subnet in common."""
+    GETVLANERR = 0x03080000
+    """The VLAN can't be found out."""
+    ISMVLANERR = 0x03090000
+    """The ISM device does not take the VLAN."""
+    NOACTLINK = 0x030A0000
+    """The group has no active link."""
+    NOSRVLINK = 0x030B0000
+    """The server's link is not in the group."""
+    VERSMISMAT = 0x030C0000
+    """No version in common."""
+    MAX_DMB = 0x030D0000
+    """No more DMBs."""
+    NOROUTE = 0x030E0000
+    """No route to the peer's GID."""
+    NOINDIRECT = 0x030F0000
+    """The peer is behind a router, and we don't go there."""
+    SYNCERR = 0x04000000
+    """The two ends do not agree which group it is."""
+    PEERDECL = 0x05000000
+    """The peer declined; its own reason says why."""
+    INTERR = 0x09990000
+    """Internal error."""
+    ERR_RTOK = 0x09990001
+    """The peer's buffer is not known, or there are too many."""
+    ERR_RDYLNK = 0x09990002
+    """The queue pair did not get ready to send."""
+    ERR_REGBUF = 0x09990003
+    """The buffer could not be registered."""
+
+
+@wire(8)
+class Header(Layout):
+    """
+    The beginning of each message (RFC 7609, A.2).
+
+    @ivar length: of the whole message, header and trailer included.
+    @ivar typeV2: version 2's L{Path} in a Proposal. Its upper bit is first contact in Accept and Confirm, and
+        out of sync in Decline.
+    """
+
+    eyecatcher: bytes = data(4)
+    type: MessageType = bits(8)
+    length: int = bits(16)
+    version: int = bits(4)
+    typeV2: int = bits(2)
+    typeV1: Path = bits(2)
+
+
+FLAG = 2
+"""In C{Header.typeV2}."""
+
+
+def needed(buffer: Buffer) -> int:
+    """
+    How long the message is that begins here: 8 while even that is not known.
+
+    @raise WireError: CLC does not begin so.
+    """
+    seen = bytes(buffer[:4])
+    if not (SMCR.startswith(seen) or SMCD.startswith(seen)):
+        raise WireError("CLC", 0, f"no eyecatcher: {seen.hex()}")
+    if len(buffer) < HEADER_LENGTH:
+        return HEADER_LENGTH
+    header = Header.decode(buffer)
+    if not header.type.known:
+        raise WireError("CLC", 4, f"no such message: {header.type}")
+    if not HEADER_LENGTH + TRAILER_LENGTH < header.length <= MAX_LENGTH:
+        raise WireError("CLC", 5, f"a message of {header.length} bytes")
+    if not header.version:
+        raise WireError("CLC", 7, "version 0")
+    return header.length
+
+
+def frame(
+    kind: MessageType, body: bytes, version: int, typeV2: int, typeV1: Path, eyecatcher: bytes = SMCR
+) -> bytes:
+    """Put header and trailer around it."""
+    size = HEADER_LENGTH + len(body) + TRAILER_LENGTH
+    header = Header(
+        eyecatcher=eyecatcher, type=kind, length=size, version=version, typeV2=typeV2, typeV1=typeV1
+    )
+    return header.encode() + body + eyecatcher
+
+
+def checkLength(name: str, body: bytes, *right: int) -> None:
+    """The length must add up exactly."""
+    if len(body) not in right:
+        whole = " or ".join(str(HEADER_LENGTH + each + TRAILER_LENGTH) for each in right)
+        found = HEADER_LENGTH + len(body) + TRAILER_LENGTH
+        raise WireError(name, 5, f"a length of {found}, where {whole} is right")

@@ -1,0 +1,281 @@
+"""
+The CLC Proposal: a client says what it could speak.
+
+Follows RFC 7609, appendix A.2.1, and IBM's "SMC Version 2".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from typing_extensions import Self
+
+from txrdma.error import WireError
+from txrdma.iba.types import GID, MACAddress
+from txrdma.smc.wire._clcframe import (
+    checkLength,
+    EID_LENGTH,
+    frame,
+    Header,
+    HEADER_LENGTH,
+    MessageType,
+    Path,
+    SMCR,
+)
+from txrdma.wire import bits, data, Layout, reserved, wire
+
+
+@wire(32)
+class _ProposalBody(Layout):
+    peerID: bytes = data(8)
+    gid: GID = data(16)
+    mac: MACAddress = data(6)
+    ipOffset: int = bits(16)
+
+
+@wire(17)
+class IPv6Prefix(Layout):
+    """An IPv6 prefix of the client's interface (RFC 7609, A.2.1)."""
+
+    prefix: bytes = data(16)
+    length: int = bits(8)
+
+
+@wire(8)
+class _IPArea(Layout):
+    subnet: int = bits(32)
+    prefixLength: int = bits(8)
+    reserved5: int = reserved(16)
+    ipv6Count: int = bits(8)
+
+
+@wire(40)
+class SMCDArea(Layout):
+    """
+    What a Proposal says of SMC-D, and where version 2 begins.
+
+    @ivar extensionOffset: of the version 2 extension, from byte 12 of this area.
+    """
+
+    gid: int = bits(64)
+    chid: int = bits(16)
+    extensionOffset: int = bits(16)
+    vendorOUI: bytes = data(3)
+    vendorOptions: bytes = data(5)
+    reserved20: bytes = reserved(160)
+
+
+@wire(40)
+class _V2Extension(Layout):
+    eidCount: int = bits(8)
+    ismCount: int = bits(8)
+    reserved2: int = reserved(8)
+    release: int = bits(4)
+    reserved3: int = reserved(3)
+    seid: bool = bits(1)
+    reserved4: int = reserved(16)
+    smcdOffset: int = bits(16)
+    gid: GID = data(16)
+    maxConnections: int = bits(8)
+    maxLinks: int = bits(8)
+    features: int = bits(16)
+    reserved28: bytes = reserved(96)
+
+
+@wire(10)
+class ISMDevice(Layout):
+    """One ISM device of the client."""
+
+    gid: int = bits(64)
+    chid: int = bits(16)
+
+
+@dataclass(frozen=True, slots=True)
+class SMCDV2:
+    """What a version 2 Proposal says of SMC-D."""
+
+    seid: bytes
+    devices: tuple[ISMDevice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalV2:
+    """
+    The version 2 extension of a Proposal.
+
+    @ivar gid: the RoCE v2 GID.
+    @ivar release: 0 is version 2.0, 1 is version 2.1.
+    @ivar eids: 32 bytes each, blank padded.
+    """
+
+    gid: GID
+    eids: tuple[bytes, ...] = ()
+    release: int = 0
+    seidPresent: bool = False
+    maxConnections: int = 0
+    maxLinks: int = 0
+    features: int = 0
+    smcd: SMCDV2 | None = None
+
+
+MAX_PREFIXES = 8
+MAX_EIDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """
+    A client proposes SMC (RFC 7609, A.2.1).
+
+    @ivar subnet: of the client's IPv4 address; 0 for IPv6.
+    @ivar typeV1: what is offered by version 1; with C{NONE} there are no subnet and no prefixes.
+    @ivar smcd: always there in version 2.
+    """
+
+    peerID: bytes
+    gid: GID
+    mac: MACAddress
+    subnet: int = 0
+    prefixLength: int = 0
+    ipv6Prefixes: tuple[IPv6Prefix, ...] = ()
+    version: int = 1
+    typeV1: Path = Path.SMC_R
+    typeV2: Path = Path.SMC_R
+    smcd: SMCDArea | None = None
+    v2: ProposalV2 | None = None
+
+    @property
+    def offersV1(self) -> bool:
+        """Whether SMC-R version 1 would do."""
+        return self.typeV1 in (Path.SMC_R, Path.BOTH)
+
+    def encode(self) -> bytes:
+        """
+        The message.
+
+        @raise WireError: a value does not fit.
+        """
+        named = self.version == 1 or self.typeV1 != Path.NONE
+        area = self._ipArea() if named else b""
+        smcd = b""
+        if self.smcd is not None:
+            where = self.smcd.size - 12 + len(area) if self.v2 is not None else self.smcd.extensionOffset
+            smcd = self.smcd.replace(extensionOffset=where).encode()
+        head = _ProposalBody(
+            peerID=self.peerID, gid=self.gid, mac=self.mac, ipOffset=len(smcd) if named else 0
+        )
+        body = head.encode() + smcd + area + (_encodeV2(self.v2) if self.v2 is not None else b"")
+        return frame(MessageType.PROPOSAL, body, self.version, self.typeV2, self.typeV1)
+
+    def _ipArea(self) -> bytes:
+        area = _IPArea(subnet=self.subnet, prefixLength=self.prefixLength, ipv6Count=len(self.ipv6Prefixes))
+        return area.encode() + b"".join(each.encode() for each in self.ipv6Prefixes)
+
+    @classmethod
+    def read(cls, header: Header, body: bytes) -> Self:
+        """What stands between header and trailer."""
+        if header.eyecatcher != SMCR:
+            raise WireError("Proposal", 0, "with the eyecatcher of SMC-D")
+        head = _ProposalBody.decode(body)
+        named = header.version == 1 or header.typeV1 != Path.NONE
+        at = head.size
+        smcd = None
+        if header.version > 1 or head.ipOffset:
+            smcd = SMCDArea.decode(body, at)
+            at += smcd.size
+        subnet = prefixLength = 0
+        prefixes: tuple[IPv6Prefix, ...] = ()
+        if named:
+            if head.ipOffset != at - head.size:
+                raise WireError("Proposal", 38, f"the subnet at {head.ipOffset}, not {at - head.size}")
+            area = _IPArea.decode(body, at)
+            at += area.size
+            subnet, prefixLength = area.subnet, area.prefixLength
+            _atMost("Proposal", HEADER_LENGTH + at - 1, area.ipv6Count, MAX_PREFIXES, "prefixes")
+            prefixes = tuple(
+                IPv6Prefix.decode(body, at + index * IPv6Prefix.size) for index in range(area.ipv6Count)
+            )
+            at += area.ipv6Count * IPv6Prefix.size
+        v2 = None
+        if header.version > 1 and header.typeV2 != Path.NONE and smcd is not None:
+            if smcd.extensionOffset + 12 + head.size != at:
+                raise WireError("Proposal", 50, f"version 2 at {smcd.extensionOffset}")
+            v2, at = _decodeV2(body, at)
+        checkLength("Proposal", body, at)
+        return cls(
+            head.peerID,
+            head.gid,
+            head.mac,
+            subnet,
+            prefixLength,
+            prefixes,
+            header.version,
+            header.typeV1,
+            Path(header.typeV2),
+            smcd,
+            v2,
+        )
+
+
+def _atMost(name: str, at: int, count: int, most: int, what: str) -> None:
+    if count > most:
+        raise WireError(name, at, f"{count} {what}, and {most} are the most")
+
+
+def _encodeV2(extension: ProposalV2) -> bytes:
+    smcd = extension.smcd
+    names = b"".join(extension.eids)
+    fixed = _V2Extension(
+        eidCount=len(extension.eids),
+        ismCount=len(smcd.devices) if smcd is not None else 0,
+        release=extension.release,
+        seid=extension.seidPresent,
+        smcdOffset=_V2Extension.size - 8 + len(names) if smcd is not None else 0,
+        gid=extension.gid,
+        maxConnections=extension.maxConnections,
+        maxLinks=extension.maxLinks,
+        features=extension.features,
+    )
+    if len(names) != EID_LENGTH * len(extension.eids):
+        raise WireError("ProposalV2", _V2Extension.size, f"an EID has {EID_LENGTH} bytes")
+    parts = [fixed.encode(), names]
+    if smcd is not None:
+        parts += [smcd.seid.ljust(EID_LENGTH, b"\0")[:EID_LENGTH], bytes(16)]
+        parts += [device.encode() for device in smcd.devices]
+    return b"".join(parts)
+
+
+def _decodeV2(body: bytes, at: int) -> tuple[ProposalV2, int]:
+    begin = at
+    fixed = _V2Extension.decode(body, at)
+    _atMost("ProposalV2", HEADER_LENGTH + at, fixed.eidCount, MAX_EIDS, "EIDs")
+    _atMost("ProposalV2", HEADER_LENGTH + at + 1, fixed.ismCount, 8, "ISM devices")
+    at += fixed.size
+    eids = tuple(body[at + EID_LENGTH * n : at + EID_LENGTH * (n + 1)] for n in range(fixed.eidCount))
+    at += EID_LENGTH * len(eids)
+    if at > len(body):
+        raise WireError("ProposalV2", HEADER_LENGTH + len(body), "the EIDs are cut off")
+    smcd = None
+    if fixed.smcdOffset:
+        if begin + 8 + fixed.smcdOffset != at:
+            raise WireError("ProposalV2", HEADER_LENGTH + begin + 6, f"SMC-D at {fixed.smcdOffset}")
+        seid = body[at : at + EID_LENGTH]
+        at += EID_LENGTH + 16
+        devices = tuple(ISMDevice.decode(body, at + ISMDevice.size * n) for n in range(fixed.ismCount))
+        at += ISMDevice.size * len(devices)
+        if at > len(body):
+            raise WireError("ProposalV2", HEADER_LENGTH + len(body), "SMC-D is cut off")
+        smcd = SMCDV2(seid, devices)
+    elif fixed.ismCount:
+        raise WireError("ProposalV2", HEADER_LENGTH + begin + 1, "ISM devices without their extension")
+    extension = ProposalV2(
+        fixed.gid,
+        eids,
+        fixed.release,
+        fixed.seid,
+        fixed.maxConnections,
+        fixed.maxLinks,
+        fixed.features,
+        smcd,
+    )
+    return extension, at

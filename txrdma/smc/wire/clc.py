@@ -1,0 +1,202 @@
+"""
+Connection layer control: the messages by which two ends of a TCP connection agree on SMC-R.
+
+Follows RFC 7609, appendix A.2, for version 1, and IBM's "SMC Version 2" for 2 and 2.1; names of codes
+are Linux's::
+
+    size = needed(buffer)           # what follows is not CLC's
+    message = decode(buffer[:size])
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Union
+
+from typing_extensions import Self
+
+from txrdma.error import WireError
+from txrdma.smc.wire._clcanswer import (
+    Accept,
+    AnswerV2,
+    Confirm,
+    FirstContact,
+    FirstContactV21,
+    readAnswer,
+    SMCDAccept,
+    SMCDConfirm,
+)
+from txrdma.smc.wire._clcframe import (
+    Buffer,
+    checkLength,
+    Diagnosis,
+    FLAG,
+    frame,
+    Header,
+    HEADER_LENGTH,
+    MAX_LENGTH,
+    MAX_SIZE_CODE,
+    MessageType,
+    needed,
+    OSType,
+    Path,
+    sizeCode,
+    SMALLEST_BUFFER,
+    SMCD,
+    SMCR,
+    TRAILER_LENGTH,
+)
+from txrdma.smc.wire._clcproposal import IPv6Prefix, ISMDevice, Proposal, ProposalV2, SMCDArea, SMCDV2
+from txrdma.wire import bits, data, Layout, reserved, wire
+
+__all__ = [
+    "HEADER_LENGTH",
+    "MAX_LENGTH",
+    "MAX_SIZE_CODE",
+    "SMALLEST_BUFFER",
+    "SMCD",
+    "SMCDV2",
+    "SMCR",
+    "Accept",
+    "AnswerV2",
+    "Confirm",
+    "Crossed",
+    "Decline",
+    "Diagnosis",
+    "FirstContact",
+    "FirstContactV21",
+    "IPv6Prefix",
+    "ISMDevice",
+    "Message",
+    "MessageType",
+    "OSType",
+    "Path",
+    "Proposal",
+    "ProposalV2",
+    "SMCDAccept",
+    "SMCDArea",
+    "SMCDConfirm",
+    "decode",
+    "needed",
+    "sizeCode",
+]
+
+
+@wire(16)
+class _DeclineBody(Layout):
+    peerID: bytes = data(8)
+    diagnosis: Diagnosis = bits(32)
+    osType: OSType = bits(4)
+    reserved20: int = reserved(28)
+
+
+@dataclass(frozen=True, slots=True)
+class Decline:
+    """
+    No SMC: what follows in the TCP connection is the application's (RFC 7609, A.2.4).
+
+    @ivar outOfSync: forget the group that you thought of.
+    @ivar words: four more of diagnosis, in the longer form, which version 2 has.
+    """
+
+    peerID: bytes
+    diagnosis: Diagnosis
+    outOfSync: bool = False
+    version: int = 1
+    osType: OSType = OSType(0)
+    words: bytes = b""
+
+    def encode(self) -> bytes:
+        """
+        The message.
+
+        @raise WireError: a value does not fit.
+        """
+        body = _DeclineBody(peerID=self.peerID, diagnosis=self.diagnosis, osType=self.osType).encode()
+        return frame(
+            MessageType.DECLINE,
+            body + self.words,
+            self.version,
+            FLAG if self.outOfSync else 0,
+            Path.SMC_R,
+        )
+
+    @classmethod
+    def read(cls, header: Header, body: bytes) -> Self:
+        """What stands between header and trailer."""
+        fixed = _DeclineBody.decode(body)
+        checkLength("Decline", body, fixed.size, fixed.size + 16)
+        return cls(
+            fixed.peerID,
+            fixed.diagnosis,
+            bool(header.typeV2 & FLAG),
+            header.version,
+            fixed.osType,
+            body[fixed.size :],
+        )
+
+
+Message = Union[Proposal, Accept, Confirm, SMCDAccept, SMCDConfirm, Decline]
+
+
+def decode(buffer: Buffer) -> Message:
+    """
+    Read one whole message, of exactly the length that L{needed} told.
+
+    @raise WireError: it is none.
+    """
+    raw = bytes(buffer)
+    size = needed(raw)
+    if len(raw) != size:
+        raise WireError("CLC", min(len(raw), size), f"it has {size} bytes, and {len(raw)} are there")
+    header = Header.decode(raw)
+    if raw[-TRAILER_LENGTH:] != header.eyecatcher:
+        raise WireError("CLC", size - TRAILER_LENGTH, f"no eyecatcher at the end: {raw[-4:].hex()}")
+    body = raw[HEADER_LENGTH:-TRAILER_LENGTH]
+    kind = header.type
+    if kind is MessageType.PROPOSAL:
+        return Proposal.read(header, body)
+    if kind is MessageType.DECLINE:
+        return Decline.read(header, body)
+    if kind is MessageType.ACCEPT:
+        return readAnswer(Accept, SMCDAccept, header, body)
+    return readAnswer(Confirm, SMCDConfirm, header, body)
+
+
+MOST_CROSSING = 2
+"""Messages that a peer may have sent before it heard of our Decline: one of its turn, and its own Decline."""
+
+
+class Crossed:
+    """
+    Tells CLC that the peer sent before it heard of our Decline from what comes behind that.
+
+    Called with what has come, as long as it is not sure.
+    """
+
+    def __init__(self) -> None:
+        self._left = MOST_CROSSING
+
+    def __call__(self, data: bytes) -> tuple[int, bool]:
+        """
+        How many of these bytes are such CLC, and are not to be shown again.
+
+        @return: and whether what follows these is sure to be no CLC.
+        """
+        at = 0
+        while self._left:
+            rest = data[at:]
+            if self._left < MOST_CROSSING and 0 < len(rest) < len(SMCR):
+                break  # CLC does not come in such little pieces, and the application wants to go on
+            try:
+                size = needed(rest)
+                if len(rest) < size:
+                    return at, False
+                message = decode(rest[:size])
+            except WireError:
+                break
+            at += size
+            self._left -= 1
+            if isinstance(message, Decline):
+                break
+        return at, True

@@ -1,0 +1,182 @@
+"""
+What a responder owes for READs and atomic operations: their answers in order, results kept for repetition.
+
+Follows InfiniBand Architecture vol. 1, 9.4.4 (READ), 9.4.5 (atomics) and 9.7.5.1 (answers). A READ is read
+while it is answered, a repeated one anew. An atomic operation is executed once: a repeated request finds what
+the first one found.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from struct import Struct
+from typing import Final, TYPE_CHECKING, Union
+
+from txrdma.iba.headers import NO_CREDITS, Opcode
+from txrdma.iba.verbs import Access
+from txrdma.soft.rc._packets import Outgoing, PSN_MASK
+
+if TYPE_CHECKING:
+    from txrdma.soft.memory import Domain, KeyTable
+
+RETH: Final = Struct(">QII")
+ATOMIC_ETH: Final = Struct(">QIQQ")
+ATOMIC_LENGTH: Final = 8
+
+REMOTE_READ: Final = int(Access.REMOTE_READ)
+
+COMPARE_SWAP: Final = int(Opcode.RC_COMPARE_SWAP)
+_RESPONSE_FIRST: Final = int(Opcode.RC_RDMA_READ_RESPONSE_FIRST)
+_RESPONSE_MIDDLE: Final = int(Opcode.RC_RDMA_READ_RESPONSE_MIDDLE)
+_RESPONSE_LAST: Final = int(Opcode.RC_RDMA_READ_RESPONSE_LAST)
+_RESPONSE_ONLY: Final = int(Opcode.RC_RDMA_READ_RESPONSE_ONLY)
+_ATOMIC_ACKNOWLEDGE: Final = int(Opcode.RC_ATOMIC_ACKNOWLEDGE)
+
+_NUMBER: Final = Struct(">Q")
+_WORD: Final = Struct(">I")
+_NOTHING: Final = memoryview(b"")
+_64_BITS: Final = 0xFFFFFFFFFFFFFFFF
+
+
+class Read:
+    """A READ that is being answered: packets C{next} to C{end} are still to go."""
+
+    __slots__ = ("address", "again", "end", "first", "left", "next", "rkey")
+
+    def __init__(self, first: int, end: int, address: int, rkey: int, length: int, again: bool) -> None:
+        self.first = self.next = first
+        self.end = end
+        self.again = again
+        self.address = address
+        self.rkey = rkey
+        self.left = length
+
+
+class Atomic:
+    """
+    An atomic operation that was executed.
+
+    @ivar request: its opcode and its header, so that another one of the same number is not taken for it.
+    @ivar original: what was in memory before.
+    """
+
+    __slots__ = ("again", "end", "first", "next", "original", "request")
+
+    def __init__(self, psn: int, request: tuple[int, bytes], original: int, again: bool = False) -> None:
+        self.first = self.next = psn
+        self.end = psn + 1
+        self.request = request
+        self.original = original
+        self.again = again
+
+
+Answer = Union[Read, Atomic]
+
+
+class Answers:
+    """
+    The answers of one queue pair.
+
+    @ivar waiting: those that are not given yet, or not to their end.
+    """
+
+    def __init__(self, keys: KeyTable, domain: Domain, mtu: int, batch: int) -> None:
+        self._keys = keys
+        self._domain = domain
+        self._mtu = mtu
+        self._batch = batch
+        self.waiting: deque[Answer] = deque()
+        self._results: deque[Atomic] = deque(maxlen=1)
+
+    def keep(self, count: int) -> None:
+        """How many results of atomic operations the peer may ask for again."""
+        if count != self._results.maxlen:
+            self._results = deque(self._results, maxlen=count)
+
+    @property
+    def new(self) -> int:
+        """How many of those that wait are no repetitions."""
+        return sum([not answer.again for answer in self.waiting])
+
+    def execute(self, psn: int, opcode: int, header: bytes, target: memoryview) -> None:
+        """Carry out an atomic operation, on a number as this host writes it; its answer waits."""
+        _address, _rkey, operand, compare = ATOMIC_ETH.unpack(header)
+        original = int.from_bytes(target, sys.byteorder)
+        if opcode != COMPARE_SWAP:
+            target[:] = (original + operand & _64_BITS).to_bytes(ATOMIC_LENGTH, sys.byteorder)
+        elif original == compare:
+            target[:] = operand.to_bytes(ATOMIC_LENGTH, sys.byteorder)
+        result = Atomic(psn, (opcode, header), original)
+        self._results.append(result)
+        self.waiting.append(result)
+
+    def known(self, psn: int, opcode: int, header: bytes) -> Atomic | None:
+        """The answer to an atomic request that was here before; None when it is not known any more."""
+        for result in self._results:
+            if result.first == psn and result.request == (opcode, header):
+                return Atomic(psn, result.request, result.original, again=True)
+        return None
+
+    def repeat(self, answer: Answer, most: int) -> None:
+        """
+        Answer once more.
+
+        @param most: how many answers may wait.
+        """
+        waiting = self.waiting
+        for other in waiting:
+            if other.first == other.next == answer.first and other.end == answer.end:
+                return  # it has not even begun
+        while waiting and waiting[-1].end > answer.first:  # the peer has gone back, and asks for all of these
+            waiting.pop()
+        if len(waiting) <= most:
+            waiting.append(answer)
+
+    def give(self, room: int, messages: int, runs: list[Outgoing]) -> int:
+        """
+        Append what fits of the oldest one; return how many packets.
+
+        @param messages: how many are complete: the message sequence number.
+        @raise ProtectionError: its memory is deregistered since.
+        """
+        answer = self.waiting[0]
+        if isinstance(answer, Atomic):
+            extension = _WORD.pack(NO_CREDITS << 24 | messages & PSN_MASK) + _NUMBER.pack(answer.original)
+            runs.append(Outgoing(_ATOMIC_ACKNOWLEDGE, answer.next, 1, extension, _NOTHING, self._mtu))
+            answer.next = answer.end
+            count = 1
+        else:
+            count = self._read(answer, room, messages, runs)
+        if answer.next == answer.end:
+            self.waiting.popleft()
+        return count
+
+    def _read(self, read: Read, room: int, messages: int, runs: list[Outgoing]) -> int:
+        mtu, next = self._mtu, read.next
+        stop = min(read.end, next + room)
+        length = min(read.left, (stop - next) * mtu)
+        payload = self._keys.remote(self._domain, read.rkey, read.address, length, REMOTE_READ)
+        aeth = _WORD.pack(NO_CREDITS << 24 | messages & PSN_MASK)
+        taken = 0
+        if read.end - read.first == 1:
+            runs.append(Outgoing(_RESPONSE_ONLY, next, 1, aeth, payload, mtu))
+            next += 1
+        elif next == read.first:
+            runs.append(Outgoing(_RESPONSE_FIRST, next, 1, aeth, payload[:mtu], mtu))
+            next += 1
+            taken = mtu
+        middles = min(stop, read.end - 1)
+        while next < middles:
+            count = min(middles - next, self._batch)
+            part = payload[taken : taken + count * mtu]
+            runs.append(Outgoing(_RESPONSE_MIDDLE, next, count, b"", part, mtu))
+            next += count
+            taken += count * mtu
+        if next < stop:
+            runs.append(Outgoing(_RESPONSE_LAST, next, 1, aeth, payload[taken:], mtu))
+        count = stop - read.next
+        read.next = stop
+        read.address += length
+        read.left -= length
+        return count

@@ -1,0 +1,263 @@
+"""
+The datagram queue pair: what it sends and takes.
+
+Follows InfiniBand Architecture vol. 1, 9.8.3 (unreliable datagrams) and 11.4.2.1 (the 40 bytes of the GRH).
+Nothing here reads a clock or a socket; see L{txrdma.soft.rc.roce} for that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final, NamedTuple, TYPE_CHECKING
+
+from txrdma.error import ProtectionError
+from txrdma.iba.headers import Opcode
+from txrdma.iba.types import QPN
+from txrdma.iba.verbs import (
+    AddressVector,
+    Completion,
+    CompletionOpcode,
+    Operation,
+    ReceiveRequest,
+    Segment,
+    SendRequest,
+    Status,
+)
+from txrdma.soft.rc._packets import (
+    BTH_LENGTH,
+    Bytes,
+    Event,
+    FRAME,
+    gathered,
+    Incoming,
+    Outgoing,
+    PSN_MASK,
+    Received,
+    Retired,
+    scatter,
+)
+
+if TYPE_CHECKING:
+    from txrdma.soft.memory import Domain, KeyTable
+
+GRH_LENGTH: Final = 40
+
+_SEND_ONLY: Final = int(Opcode.UD_SEND_ONLY)
+_SEND_ONLY_WITH_IMMEDIATE: Final = int(Opcode.UD_SEND_ONLY_WITH_IMMEDIATE)
+
+_DETH: Final = Struct(">II")
+_WORD: Final = Struct(">I")
+
+_CONTROLLED: Final = 0x80000000
+"""A Q_Key with this bit, in a request, stands for the queue pair's own (IBA 10.2.5)."""
+
+
+class Datagram(NamedTuple):
+    """One to send, and where to."""
+
+    address: AddressVector
+    destination: QPN
+    packet: Outgoing
+
+
+class _Posted(NamedTuple):
+    """What is needed of a request that waits."""
+
+    identifier: int
+    address: AddressVector
+    destination: QPN
+    qkey: int
+    signaled: bool
+    solicited: bool
+    immediate: int | None
+    inline: bytes | None
+    segments: Sequence[Segment]
+
+
+class Datagrams:
+    """
+    A UD queue pair.
+
+    @ivar dropped: datagrams that found no receive, one that was too small, or came with the wrong Q_Key.
+    """
+
+    def __init__(
+        self,
+        number: QPN,
+        keys: KeyTable,
+        domain: Domain,
+        receives: deque[ReceiveRequest],
+        *,
+        mtu: int,
+        psn: int,
+        qkey: int,
+    ) -> None:
+        """
+        @param receives: the receive queue; what is filled is taken from its left.
+        @param mtu: the longest payload.
+        """
+        self._number = number
+        self._keys = keys
+        self._domain = domain
+        self._receives = receives
+        self._mtu = mtu
+        self._begin = self._psn = psn
+        self.qkey = qkey
+        self._posted: deque[_Posted] = deque()
+        self._events: list[Event] = []
+        self._stopped = False
+        self.dropped = 0
+
+    def retune(self, qkey: int, psn: int | None) -> None:
+        """Take other attributes; C{psn} is that of the first datagram."""
+        self.qkey = qkey
+        if psn is not None and psn != self._begin:
+            self._begin = self._psn = psn
+
+    # The verbs of a core.
+
+    def post(self, requests: Sequence[SendRequest], now: float) -> None:
+        """Send these after those before; each has an address."""
+        for request in requests:
+            assert request.address is not None
+            self._posted.append(
+                _Posted(
+                    request.identifier,
+                    request.address.address,
+                    QPN(request.remoteQPN & 0xFFFFFF),
+                    self.qkey if request.remoteQKey & _CONTROLLED else request.remoteQKey & 0xFFFFFFFF,
+                    request.signaled,
+                    request.solicited,
+                    request.immediate if request.operation is Operation.SEND_WITH_IMMEDIATE else None,
+                    b"".join(request.inline) if request.inline else None,
+                    tuple(request.segments),
+                )
+            )
+
+    def received(self, run: Incoming, header: bytes, now: float) -> None:
+        """
+        Datagrams for us.
+
+        @param header: the 40 bytes that stand for the GRH.
+        """
+        if self._stopped or run.opcode not in (_SEND_ONLY, _SEND_ONLY_WITH_IMMEDIATE):
+            self.dropped += run.packets
+            return
+        for number in range(run.packets):
+            if not self._take(run, number * run.stride + BTH_LENGTH, header):
+                self.dropped += 1
+
+    def expired(self, now: float) -> None:
+        """Datagrams wait for nothing."""
+
+    def deadline(self) -> float | None:
+        """Never."""
+        return None
+
+    def outgoing(self, now: float) -> list[Datagram]:
+        """What to send; it must leave before anything else is asked of this core."""
+        datagrams: list[Datagram] = []
+        while self._posted and not self._stopped:
+            posted = self._posted.popleft()
+            self._events.append(Retired(1))
+            try:
+                payload = self._payload(posted)
+            except ProtectionError:
+                self._failed(posted, Status.LOC_PROT_ERR)
+                break
+            if len(payload) > self._mtu:
+                self._failed(posted, Status.LOC_LEN_ERR)
+                break
+            extension = _DETH.pack(posted.qkey, self._number)
+            opcode = _SEND_ONLY
+            if posted.immediate is not None:
+                extension += _WORD.pack(posted.immediate & 0xFFFFFFFF)
+                opcode = _SEND_ONLY_WITH_IMMEDIATE
+            packet = Outgoing(opcode, self._psn, 1, extension, payload, self._mtu, solicited=posted.solicited)
+            datagrams.append(Datagram(posted.address, posted.destination, packet))
+            self._psn = self._psn + 1 & PSN_MASK
+            if posted.signaled:
+                self._events.append(self._completion(posted, Status.SUCCESS, len(payload)))
+        return datagrams
+
+    def events(self) -> list[Event]:
+        """What has happened since the last time."""
+        events = self._events
+        if events:
+            self._events = []
+        return events
+
+    def flush(self) -> list[tuple[int, CompletionOpcode]]:
+        """Stop; what is not completed, oldest first."""
+        self._stopped = True
+        left = [(posted.identifier, CompletionOpcode.SEND) for posted in self._posted]
+        self._posted.clear()
+        return left
+
+    # Inside.
+
+    def _payload(self, posted: _Posted) -> Bytes:
+        if posted.inline is not None:
+            return posted.inline
+        pieces = [self._keys.local(self._domain, segment, False) for segment in posted.segments]
+        return gathered(pieces, 0, sum(map(len, pieces))) if pieces else b""
+
+    def _completion(self, posted: _Posted, status: Status, length: int = 0) -> Completion:
+        return Completion(posted.identifier, status, CompletionOpcode.SEND, self._number, length)
+
+    def _failed(self, posted: _Posted, status: Status) -> None:
+        """A failed datagram ends sending: what was posted behind it is flushed (IBA 10.3.1.6)."""
+        self._events.append(self._completion(posted, status))
+        for other in self._posted:
+            self._events.append(self._completion(other, Status.WR_FLUSH_ERR))
+            self._events.append(Retired(1))
+        self._posted.clear()
+
+    def _take(self, run: Incoming, start: int, header: bytes) -> bool:
+        """Fill a receive with the datagram whose DETH begins there (IBA 9.8.3.1)."""
+        withImmediate = run.opcode == _SEND_ONLY_WITH_IMMEDIATE
+        extension = _DETH.size + (_WORD.size if withImmediate else 0)
+        length = run.stride - FRAME - extension - run.pad
+        if not 0 <= length <= self._mtu or not self._receives:
+            return False
+        qkey, source = _DETH.unpack_from(run.data, start)
+        if qkey != self.qkey:
+            return False
+        receive = self._receives[0]
+        try:
+            pieces = [self._keys.local(self._domain, segment, True) for segment in receive.segments]
+        except ProtectionError:
+            self._receives.popleft()
+            self._complete(Completion(receive.identifier, Status.LOC_PROT_ERR, _RECEIVE, self._number), run)
+            return False
+        if GRH_LENGTH + length > sum(map(len, pieces)):
+            return False  # the receive waits for one that fits (IBA 9.9.3, class D)
+        self._receives.popleft()
+        immediate: int | None = None
+        if withImmediate:
+            (immediate,) = _WORD.unpack_from(run.data, start + _DETH.size)
+        start += extension
+        scatter(pieces, 0, header)
+        scatter(pieces, GRH_LENGTH, run.data[start : start + length])
+        self._complete(
+            Completion(
+                receive.identifier,
+                Status.SUCCESS,
+                _RECEIVE,
+                self._number,
+                GRH_LENGTH + length,
+                immediate,
+                QPN(source & 0xFFFFFF),
+                True,
+            ),
+            run,
+        )
+        return True
+
+    def _complete(self, completion: Completion, run: Incoming) -> None:
+        self._events.append(Received(completion, run.solicited))
+
+
+_RECEIVE: Final = CompletionOpcode.RECEIVE

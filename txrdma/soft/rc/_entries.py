@@ -1,0 +1,155 @@
+"""
+A posted request on its way: the numbers of its packets, their extension headers, and where its answer goes.
+
+Follows InfiniBand Architecture vol. 1, 9.3 (extension headers) and 9.4 (operations). Numbers of a request
+that are wider than their fields are cut to them, as hardware's descriptors would.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final
+
+from txrdma.iba.headers import Opcode
+from txrdma.iba.verbs import CompletionOpcode, Segment, SendRequest, Status
+from txrdma.soft.rc._packets import BTH_LENGTH, ICRC_LENGTH, Incoming, scatter, scatterRun
+
+LONGEST_MESSAGE: Final = 1 << 31
+ATOMIC_LENGTH: Final = 8
+
+SEND_FIRST: Final = int(Opcode.RC_SEND_FIRST)
+WRITE_FIRST: Final = int(Opcode.RC_RDMA_WRITE_FIRST)
+READ_REQUEST: Final = int(Opcode.RC_RDMA_READ_REQUEST)
+COMPARE_SWAP: Final = int(Opcode.RC_COMPARE_SWAP)
+FETCH_ADD: Final = int(Opcode.RC_FETCH_ADD)
+
+_RETH: Final = Struct(">QII")
+_ATOMIC: Final = Struct(">QIQQ")
+_IMMEDIATE: Final = Struct(">I")
+
+_32_BITS: Final = 0xFFFFFFFF
+_64_BITS: Final = 0xFFFFFFFFFFFFFFFF
+_IS_LITTLE: Final = sys.byteorder == "little"
+
+_KINDS: Final = (
+    (CompletionOpcode.RDMA_WRITE, WRITE_FIRST, False, False),
+    (CompletionOpcode.RDMA_WRITE, WRITE_FIRST, True, False),
+    (CompletionOpcode.SEND, SEND_FIRST, False, False),
+    (CompletionOpcode.SEND, SEND_FIRST, True, False),
+    (CompletionOpcode.RDMA_READ, READ_REQUEST, False, True),
+    (CompletionOpcode.COMPARE_AND_SWAP, COMPARE_SWAP, False, True),
+    (CompletionOpcode.FETCH_AND_ADD, FETCH_ADD, False, True),
+)
+"""
+By C{Operation}: its completion, its first packet, whether there are immediate data, whether it has an answer.
+
+A tuple, because the hash of an enumeration's member costs as much as all else here.
+"""
+
+
+class Entry:
+    """
+    One request on its way: C{first} to C{end} are its sequence numbers.
+
+    @ivar opcode: of its packet, or of the first one of several.
+    @ivar answered: a READ or an atomic operation: an acknowledgement does not end it, its answer does.
+    @ivar atomic: the extension header of an atomic operation, else empty.
+    @ivar length: of the message; of an atomic operation's answer.
+    @ivar error: why it can't be carried out; found out as soon as possible, told when its turn has come.
+    """
+
+    __slots__ = (
+        "answered",
+        "atomic",
+        "end",
+        "error",
+        "fence",
+        "first",
+        "identifier",
+        "immediate",
+        "inline",
+        "kind",
+        "length",
+        "opcode",
+        "remoteAddress",
+        "rkey",
+        "segments",
+        "signaled",
+        "solicited",
+    )
+
+    def __init__(self, request: SendRequest, first: int, mtu: int) -> None:
+        self.identifier = request.identifier
+        self.kind, self.opcode, withImmediate, self.answered = _KINDS[request.operation]
+        self.signaled = request.signaled
+        self.solicited = request.solicited
+        self.fence = request.fence
+        self.remoteAddress = request.remoteAddress & _64_BITS
+        self.rkey = request.rkey & _32_BITS
+        self.error: Status | None = None
+        self.immediate: bytes | None = None
+        if withImmediate:
+            self.immediate = _IMMEDIATE.pack(request.immediate & _32_BITS)
+        self.inline: bytes | None = None
+        self.segments: Sequence[Segment] = ()
+        self.atomic = b""
+        if request.inline:
+            self.inline = b"".join(request.inline)
+            self.length = len(self.inline)
+        else:
+            self.segments = segments = tuple(request.segments)
+            self.length = segments[0].length if len(segments) == 1 else sum([s.length for s in segments])
+        if self.opcode > READ_REQUEST:
+            self._operate(request)
+        if not 0 <= self.length <= LONGEST_MESSAGE:
+            self.error = Status.LOC_LEN_ERR
+        self.first = first
+        self.end = first + (1 if self.error else max(1, -(-self.length // mtu)))
+
+    def _operate(self, request: SendRequest) -> None:
+        """An atomic operation."""
+        self.atomic = _ATOMIC.pack(
+            self.remoteAddress, self.rkey, request.operand & _64_BITS, request.compare & _64_BITS
+        )
+        if self.length < ATOMIC_LENGTH:
+            self.error = Status.LOC_LEN_ERR
+        self.length = ATOMIC_LENGTH
+
+    def reth(self) -> bytes:
+        """The header that the first packet of a WRITE has, and that of a SEND has not."""
+        if self.opcode != WRITE_FIRST:
+            return b""
+        return _RETH.pack(self.remoteAddress, self.rkey, self.length)
+
+    def question(self, offset: int, length: int) -> bytes:
+        """The header that asks for so many bytes of a READ, or for all of an atomic operation."""
+        return self.atomic or _RETH.pack(self.remoteAddress + offset & _64_BITS, self.rkey, length)
+
+    def take(
+        self,
+        pieces: Sequence[memoryview],
+        offset: int,
+        run: Incoming,
+        number: int,
+        count: int,
+        extension: int,
+    ) -> None:
+        """
+        Put payloads of answers where they belong.
+
+        @param pieces: the memory of C{segments}.
+        @param extension: the length of the header before each payload.
+        """
+        if self.atomic:
+            start = number * run.stride + BTH_LENGTH + extension
+            original = bytes(run.data[start : start + ATOMIC_LENGTH])
+            scatter(pieces, 0, original[::-1] if _IS_LITTLE else original)
+        elif extension == 0 and run.pad == 0:
+            scatterRun(pieces, offset, run, number, count)
+        else:
+            start = number * run.stride + BTH_LENGTH + extension
+            end = (number + 1) * run.stride - run.pad - ICRC_LENGTH
+            if end > start:
+                scatter(pieces, offset, run.data[start:end])

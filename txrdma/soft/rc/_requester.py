@@ -1,0 +1,548 @@
+"""
+The reliable requester: what a queue pair sends, sends again and gives up on.
+
+Follows InfiniBand Architecture vol. 1, 9.7 (reliable service) and 9.9.2 (requester's errors). Nothing here
+reads a clock or a socket; see L{txrdma.soft.rc.roce} for that.
+
+Where the specification leaves a choice:
+
+  - Credits in acknowledgements are not looked at: a receiver that is not ready says so (RNR NAK).
+  - A long RDMA READ goes out as several requests of at most L{READ_CHUNK} bytes, on a grid that stays the
+    same when it is asked for again. The responder sees several READs; nobody has to swallow all in one burst.
+  - READs and atomics are outstanding together up to C{maxRDAtomic}, each request of a long READ counted.
+  - How much is in the air at once is bounded by a L{Window <txrdma.soft.rc._window.Window>}.
+  - When to send again, and when to give up, is decided by L{Patience <txrdma.soft._patience.Patience>}. After
+    a silence the oldest packet goes out again, alone: the answer tells what else the peer misses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, TYPE_CHECKING
+
+from txrdma.error import ProtectionError
+from txrdma.iba.headers import NAKCode, Opcode, rnrTimerSeconds
+from txrdma.iba.types import QPN
+from txrdma.iba.verbs import Completion, CompletionOpcode, SendRequest, Status
+from txrdma.soft._patience import Patience
+from txrdma.soft.rc._entries import Entry
+from txrdma.soft.rc._packets import (
+    BTH_LENGTH,
+    Bytes,
+    Event,
+    Failed,
+    FRAME,
+    gathered,
+    Incoming,
+    nearest,
+    Outgoing,
+    PSN_MASK,
+    psnWords,
+    Retired,
+)
+from txrdma.soft.rc._window import Window
+
+if TYPE_CHECKING:
+    from txrdma.soft.memory import Domain, KeyTable
+
+READ_CHUNK: Final = 64 * 1024
+
+_RESPONSE_FIRST: Final = int(Opcode.RC_RDMA_READ_RESPONSE_FIRST)
+_RESPONSE_MIDDLE: Final = int(Opcode.RC_RDMA_READ_RESPONSE_MIDDLE)
+_ACKNOWLEDGE: Final = int(Opcode.RC_ACKNOWLEDGE)
+_ATOMIC_ACKNOWLEDGE: Final = int(Opcode.RC_ATOMIC_ACKNOWLEDGE)
+
+# What to add to the FIRST of a message.
+_MIDDLE: Final = 1
+_LAST: Final = 2
+_ONLY: Final = 4
+_WITH_IMMEDIATE: Final = 1
+
+_AETH_LENGTH: Final = 4
+
+_RNR_FOR_EVER: Final = 7
+
+_REFUSALS: Final = {
+    NAKCode.INVALID_REQUEST: Status.REM_INV_REQ_ERR,
+    NAKCode.REMOTE_ACCESS_ERROR: Status.REM_ACCESS_ERR,
+    NAKCode.REMOTE_OPERATIONAL_ERROR: Status.REM_OP_ERR,
+    NAKCode.INVALID_RD_REQUEST: Status.REM_INV_RD_REQ_ERR,
+}
+
+
+class Requester:
+    """
+    The sending half of an RC queue pair.
+
+    @ivar window: how much may be in the air.
+    @ivar alternate: whether there is another path, to which what has no try left on this one can go.
+    @ivar pathFailed: that has happened: nothing goes out before L{moved} is called, or L{abandoned}.
+    @ivar sent: one above the highest sequence number that ever went out.
+    @ivar resent: how many packets went out again; for statistics.
+    """
+
+    def __init__(
+        self,
+        number: QPN,
+        keys: KeyTable,
+        domain: Domain,
+        *,
+        mtu: int,
+        psn: int,
+        timeout: int,
+        retryCount: int,
+        rnrRetry: int,
+        maxRDAtomic: int,
+        batch: int = 15,
+    ) -> None:
+        """
+        @param psn: of the first packet.
+        @param timeout: its code; C{retryCount}, C{rnrRetry}, C{maxRDAtomic} as in L{QPAttributes}.
+        @param batch: full packets that go out best in one system call.
+        """
+        self._number = number
+        self._keys = keys
+        self._domain = domain
+        self._mtu = mtu
+        self._batch = batch
+        self._chunk = max(1, READ_CHUNK // mtu)
+        self.window = Window(mtu)
+        self._held = False  # whether the window keeps something from going
+        self._entries: deque[Entry] = deque()
+        self._cursor = 0  # the entry that _next is in
+        self._oldest = self._next = self._end = self.sent = psn
+        self._asked = psn  # the latest that an acknowledgement was asked for
+        self._reads: deque[int] = deque()  # where each outstanding READ or atomic request ends
+        self._limit = psn  # what is in the air stays below
+        self._patience = Patience(timeout, retryCount)
+        self._pausedUntil: float | None = None
+        self._recovering = False  # gone back for a NAK; a second one says the same
+        self._askAgainAt = -math.inf  # before that no answer can be here to a READ that was asked for again
+        self._probing = False  # gone back for the timer: one packet at a time until something is heard
+        self._events: list[Event] = []
+        self._stopped = False
+        self.alternate = self.pathFailed = False
+        self.resent = 0
+        self._rnrLeft = self._rnrRetry = rnrRetry
+        self._maxRDAtomic = maxRDAtomic
+
+    def retune(self, timeout: int, retryCount: int, rnrRetry: int, maxRDAtomic: int) -> None:
+        """Take other attributes."""
+        self._patience.retune(timeout, retryCount)
+        self._rnrRetry = rnrRetry
+        self._maxRDAtomic = maxRDAtomic
+
+    def moved(self, now: float) -> None:
+        """Everything goes by another path from now on, with all tries (IBA 17.2.8)."""
+        self._patience.moved(now)
+        self._rnrLeft = self._rnrRetry
+        self._recovering = self._probing = False
+        self.window = Window(self._mtu)
+        if self.pathFailed:
+            self.pathFailed = False
+            self._rewind()
+
+    def abandoned(self) -> None:
+        """The other path can't be had."""
+        if self.pathFailed:
+            self.pathFailed = False
+            self._fail(Status.RETRY_EXC_ERR)
+
+    # The verbs of a core.
+
+    def post(self, requests: Sequence[SendRequest], now: float) -> None:
+        """Carry these out after those before."""
+        entries, mtu, end = self._entries, self._mtu, self._end
+        for request in requests:
+            entry = Entry(request, end, mtu)
+            if entry.answered and self._maxRDAtomic == 0:
+                entry.error = Status.LOC_QP_OP_ERR
+            entries.append(entry)
+            end = entry.end
+        self._end = end
+
+    def received(self, run: Incoming, now: float) -> None:
+        """An acknowledgement, or answers to READs and atomics."""
+        if self._stopped:
+            return
+        if run.opcode == _ACKNOWLEDGE:
+            self._acknowledgements(run, now)
+        elif _RESPONSE_FIRST <= run.opcode <= _ATOMIC_ACKNOWLEDGE:
+            self._responses(run, now)
+        elif self._oldest < self.sent:  # nothing that we asked for
+            self._fail(Status.BAD_RESP_ERR)
+
+    def expired(self, now: float) -> None:
+        """The time of L{deadline} has come."""
+        deadline = self.deadline()
+        if deadline is None or now < deadline:
+            return
+        if self._pausedUntil is not None:
+            self._pausedUntil = None
+            self._patience.begin(now)
+        elif self._patience.isOver(now):
+            self._exhausted()
+        else:
+            self._patience.tried()
+            self._recovering = False
+            self._probing = True
+            self._rewind()
+
+    def deadline(self) -> float | None:
+        """When to call L{expired}."""
+        if self._pausedUntil is not None:
+            return self._pausedUntil
+        if self._oldest == self._next or self.pathFailed:
+            return None
+        deadline = self._patience.deadline()
+        return None if deadline == math.inf else deadline
+
+    def outgoing(self, now: float) -> list[Outgoing]:
+        """What to send; it must leave before anything else is asked of this core."""
+        runs: list[Outgoing] = []
+        if self._pausedUntil is not None or self._stopped or self.pathFailed:
+            return runs
+        entries = self._entries
+        if self._oldest == self._next and entries:
+            if self._oldest == self.sent:
+                self._patience.begin(now)
+            else:
+                self._patience.sentAgain(now)
+        self._limit = self._oldest + (1 if self._probing else self.window.size)
+        self._held = False
+        while self._cursor < len(entries):
+            entry = entries[self._cursor]
+            if entry.error is not None:
+                if self._cursor == 0:
+                    self._fail(entry.error)
+                break
+            if entry.fence and self._next == entry.first and self._reads:
+                break
+            room = self._limit - self._next
+            if entry.answered:
+                if not self._ask(entry, room, runs):
+                    break
+            else:
+                if room <= 0:
+                    self._held = True
+                    break
+                try:
+                    self._send(entry, room, runs)
+                except ProtectionError:
+                    entry.error = Status.LOC_PROT_ERR
+                    continue
+            if self._next == entry.end:
+                self._cursor += 1
+        if self._next > self.sent:
+            self.sent = self._next
+            self._patience.roundTrip.sent(self.sent, now)
+        return runs
+
+    def events(self) -> list[Event]:
+        """What has happened since the last time."""
+        events = self._events
+        if events:
+            self._events = []
+        return events
+
+    def flush(self) -> list[tuple[int, CompletionOpcode]]:
+        """Stop; what is not completed, oldest first."""
+        left = [(entry.identifier, entry.kind) for entry in self._entries]
+        self._stop()
+        self._entries.clear()
+        return left
+
+    # Sending.
+
+    def _send(self, entry: Entry, room: int, runs: list[Outgoing]) -> None:
+        """Send what the window takes of a SEND or a WRITE, from C{_next} on."""
+        mtu = self._mtu
+        next = self._next
+        stop = min(entry.end, next + room)
+        offset = (next - entry.first) * mtu
+        length = min(entry.length, (stop - entry.first) * mtu) - offset
+        payload: Bytes
+        if entry.inline is not None:
+            payload = entry.inline[offset : offset + length] if entry.end - entry.first > 1 else entry.inline
+        else:
+            local, domain = self._keys.local, self._domain
+            segments = entry.segments
+            if len(segments) == 1:  # as nearly always
+                payload = local(domain, segments[0], False)[offset : offset + length]
+            else:
+                pieces = [local(domain, segment, False) for segment in segments]
+                payload = gathered(pieces, offset, length) if pieces else b""
+        if next < self.sent:
+            self.resent += min(stop, self.sent) - next
+        if entry.end - entry.first == 1:
+            self._asked = stop
+            runs.append(self._ending(entry, entry.opcode + _ONLY, next, entry.reth(), payload))
+        else:
+            self._pieces(entry, next, stop, payload, runs)
+        self._next = stop
+
+    def _pieces(self, entry: Entry, next: int, stop: int, payload: Bytes, runs: list[Outgoing]) -> None:
+        """The packets of a long message that have these sequence numbers."""
+        mtu, batch, opcode = self._mtu, self._batch, entry.opcode
+        full = self._limit
+        interval = max(1, self.window.size // 4)
+        taken = 0
+        if next == entry.first:
+            runs.append(Outgoing(opcode, next, 1, entry.reth(), payload[:mtu], mtu, next + 1 == full))
+            next += 1
+            taken = mtu
+        middles = min(stop, entry.end - 1)
+        while next < middles:
+            count = min(middles - next, batch)
+            end = next + count
+            ask = end - self._asked >= interval or end == full
+            if ask:
+                self._asked = end
+            part = payload[taken : taken + count * mtu]
+            runs.append(Outgoing(opcode + _MIDDLE, next, count, b"", part, mtu, ask))
+            next = end
+            taken += count * mtu
+        if next < stop:
+            self._asked = stop
+            runs.append(self._ending(entry, opcode + _LAST, next, b"", payload[taken:]))
+
+    def _ending(self, entry: Entry, opcode: int, psn: int, extension: bytes, payload: Bytes) -> Outgoing:
+        """The packet that ends a message."""
+        if entry.immediate is not None:
+            opcode += _WITH_IMMEDIATE
+            extension += entry.immediate
+        return Outgoing(opcode, psn, 1, extension, payload, self._mtu, True, entry.solicited)
+
+    def _ask(self, entry: Entry, room: int, runs: list[Outgoing]) -> bool:
+        """Send the request of an atomic, or of the chunk of a READ that C{_next} is in, if it may go now."""
+        next = self._next
+        begin = next - (next - entry.first) % self._chunk
+        stop = min(begin + self._chunk, entry.end)
+        if len(self._reads) >= self._maxRDAtomic:
+            return False
+        if stop - next > room and next != self._oldest:
+            self._held = True
+            return False
+        offset = (next - entry.first) * self._mtu
+        length = min(entry.length, (stop - entry.first) * self._mtu) - offset
+        if next < self.sent:
+            self.resent += 1
+        question = entry.question(offset, length)
+        runs.append(Outgoing(entry.opcode, next, 1, question, b"", self._mtu, True))
+        self._reads.append(stop)
+        self._next = self._asked = stop
+        return True
+
+    # Answers.
+
+    def _acknowledgements(self, run: Incoming, now: float) -> None:
+        for number, word in enumerate(psnWords(run)):
+            if self._stopped:
+                return
+            psn = nearest(word & PSN_MASK, self._oldest)
+            if psn >= self.sent or run.stride != FRAME + _AETH_LENGTH:
+                continue  # a ghost: of a connection before this one
+            syndrome = run.data[number * run.stride + BTH_LENGTH]
+            kind, value = syndrome >> 5, syndrome & 31
+            if psn < self._oldest:
+                self._patience.roundTrip.heardTwice()
+            elif kind == 0:
+                if not self._advance(psn + 1, now):
+                    self._implied()
+            elif not self._advance(psn, now):
+                self._implied()
+            elif kind == 1:
+                self._notReady(value, now)
+            elif kind == 3:
+                self._refused(value)
+
+    def _refused(self, code: int) -> None:
+        """A NAK for the oldest packet (IBA 9.7.5.2.8)."""
+        if code == NAKCode.PSN_SEQUENCE_ERROR:
+            self._implied()
+        else:
+            self._fail(_REFUSALS.get(NAKCode(code), Status.BAD_RESP_ERR))
+
+    def _notReady(self, timer: int, now: float) -> None:
+        """An RNR NAK for the oldest packet (IBA 9.7.5.2.8)."""
+        if self._pausedUntil is not None or self._oldest == self._next:
+            return  # it came twice
+        if self._rnrRetry != _RNR_FOR_EVER:
+            if self._rnrLeft == 0:
+                self._fail(Status.RNR_RETRY_EXC_ERR)
+                return
+            self._rnrLeft -= 1
+        self._pausedUntil = now + rnrTimerSeconds(timer)
+        self._probing = False
+        self._rewind()
+
+    def _responses(self, run: Incoming, now: float) -> None:
+        """Answers to READs and atomics (IBA 9.7.5.1.3): they acknowledge what was before them, too."""
+        words = psnWords(run)
+        extension = 0 if run.opcode == _RESPONSE_MIDDLE else _AETH_LENGTH
+        length = run.stride - FRAME - extension - run.pad
+        number = 0
+        while number < run.packets and not self._stopped:
+            psn = nearest(words[number] & PSN_MASK, self._oldest)
+            if psn < self._oldest or psn >= self.sent:
+                self._patience.roundTrip.heardTwice()
+                number += 1  # a second answer, or a ghost
+                continue
+            if psn > self._oldest and not self._advance(psn, now):
+                self._missed(now)
+                return
+            entry = self._entries[0]
+            if not entry.answered or (run.opcode == _ATOMIC_ACKNOWLEDGE) != bool(entry.atomic):
+                self._fail(Status.BAD_RESP_ERR)
+                return
+            count = 1
+            if extension == 0:
+                while (
+                    number + count < run.packets
+                    and psn + count < entry.end - 1
+                    and (words[number + count] - psn - count) & PSN_MASK == 0
+                ):
+                    count += 1
+            if not self._answer(entry, run, number, count, length, extension):
+                return
+            number += count
+            self._progress(psn + count, now)
+            if self._oldest == entry.end:
+                self._retire(1)
+
+    def _answer(
+        self, entry: Entry, run: Incoming, number: int, count: int, length: int, extension: int
+    ) -> bool:
+        """Put the payloads of packets, which are the next ones, where they belong."""
+        offset = (self._oldest - entry.first) * self._mtu
+        if length != min(self._mtu, entry.length - offset):
+            self._fail(Status.BAD_RESP_ERR)
+            return False
+        try:
+            local, domain = self._keys.local, self._domain
+            pieces = [local(domain, segment, True) for segment in entry.segments]
+        except ProtectionError:
+            self._fail(Status.LOC_PROT_ERR)
+            return False
+        entry.take(pieces, offset, run, number, count, extension)
+        return True
+
+    # What is known of the peer.
+
+    def _advance(self, to: int, now: float) -> bool:
+        """
+        Everything before C{to} has arrived.
+
+        @return: False when a READ or an atomic before it was not answered: the answer must have been lost.
+        """
+        entries = self._entries
+        oldest = self._oldest
+        whole = True
+        count = 0
+        while oldest < to:
+            entry = entries[count]
+            if entry.answered:
+                whole = False
+                break
+            if entry.end > to:
+                oldest = to
+            else:
+                oldest = entry.end
+                count += 1
+        if oldest != self._oldest:
+            self._progress(oldest, now)
+        if count:
+            self._retire(count)
+        return whole
+
+    def _progress(self, oldest: int, now: float) -> None:
+        """The peer has more than before: all counters begin anew (IBA 9.9.2.1.1)."""
+        if self._probing:
+            self._probing = False
+            self._patience.roundTrip.answered()
+            if oldest < self.sent:  # else only answers were lost, or late
+                self.window.lost()
+        elif self._held:
+            self.window.acknowledged(oldest - self._oldest)
+        self._patience.progressed(oldest, now)
+        self._oldest = oldest
+        self._rnrLeft = self._rnrRetry
+        self._recovering = False
+        self._pausedUntil = None
+        reads = self._reads
+        while reads and reads[0] <= oldest:
+            reads.popleft()
+        if self._next < oldest:  # an answer to what we were about to send again
+            self._next = oldest
+            self._cursor = 0
+            while self._cursor < len(self._entries) and self._entries[self._cursor].end <= oldest:
+                self._cursor += 1
+
+    def _retire(self, count: int) -> None:
+        """The oldest entries are done."""
+        popleft = self._entries.popleft
+        events = self._events
+        for _ in range(count):
+            entry = popleft()
+            if entry.signaled:
+                events.append(
+                    Completion(entry.identifier, Status.SUCCESS, entry.kind, self._number, entry.length)
+                )
+        self._cursor -= count
+        events.append(Retired(count))
+
+    def _implied(self) -> None:
+        """Something was lost on the way: go back, once until something new arrives or the timer ends."""
+        if self._recovering or self._pausedUntil is not None or self.pathFailed:
+            return
+        if self._patience.retryCount == 0:
+            self._exhausted()
+            return
+        self._recovering = True
+        self._probing = False
+        self.window.lost()
+        self._rewind()
+
+    def _missed(self, now: float) -> None:
+        """
+        Answers to a READ have a gap: ask for all from there on, once in a round trip.
+
+        What comes within a round trip of asking answers what was asked before. Where answers come in disorder
+        each would have all others asked for again, and that again be in disorder.
+        """
+        if now >= self._askAgainAt:
+            self._askAgainAt = now + self._patience.roundTrip.expected
+            self._implied()
+
+    def _exhausted(self) -> None:
+        """Give the path up: all its tries are used."""
+        if self.alternate:
+            self.alternate = False
+            self.pathFailed = True
+        else:
+            self._fail(Status.RETRY_EXC_ERR)
+
+    def _rewind(self) -> None:
+        """Send again from the oldest that was not acknowledged."""
+        self._next = self._asked = self._oldest
+        self._cursor = 0
+        self._reads.clear()
+        self._patience.roundTrip.rewound()
+
+    def _fail(self, status: Status) -> None:
+        """The oldest request has failed, and with it the connection."""
+        if self._stopped:
+            return
+        entry = self._entries.popleft()
+        self._events.append(Completion(entry.identifier, status, entry.kind, self._number))
+        self._events.append(Retired(1))
+        self._events.append(Failed(None))
+        self._stop()
+
+    def _stop(self) -> None:
+        self._stopped = True
+        self._pausedUntil = None
+        self._cursor = 0
+        self._oldest = self._next

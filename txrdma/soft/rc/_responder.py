@@ -1,0 +1,486 @@
+"""
+The reliable responder: what a queue pair does with the requests of its peer.
+
+Follows InfiniBand Architecture vol. 1, 9.7.4 (validating requests), 9.7.5 (answers) and 9.9.3 (responder's
+errors). Nothing here reads a clock or a socket; see L{txrdma.soft.rc.roce} for that. Answers to READs and
+atomics are in L{txrdma.soft.rc._answers}.
+
+Answers wait for L{Responder.outgoing}, so that all requests that arrived together get one acknowledgement.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final, TYPE_CHECKING
+
+from txrdma.error import ProtectionError
+from txrdma.iba.headers import AETHKind, NAKCode, NO_CREDITS, Opcode
+from txrdma.iba.types import QPN
+from txrdma.iba.verbs import Access, AsyncEventKind, Completion, CompletionOpcode, ReceiveRequest, Status
+from txrdma.soft.rc._answers import (
+    Answer,
+    Answers,
+    ATOMIC_ETH,
+    ATOMIC_LENGTH,
+    COMPARE_SWAP,
+    Read,
+    REMOTE_READ,
+    RETH,
+)
+from txrdma.soft.rc._packets import (
+    ACKNOWLEDGE,
+    BTH_LENGTH,
+    consecutive,
+    Event,
+    Failed,
+    FRAME,
+    Incoming,
+    nearest,
+    Outgoing,
+    PSN_MASK,
+    psnWords,
+    Received,
+    scatter,
+    scatterRun,
+)
+
+if TYPE_CHECKING:
+    from txrdma.soft.memory import Domain, KeyTable
+
+MOST_AT_ONCE: Final = 64
+"""Packets of READ answers in one L{Responder.outgoing}: other queue pairs want their turn."""
+
+_SEND_FIRST: Final = int(Opcode.RC_SEND_FIRST)
+_SEND_ONLY_WITH_IMMEDIATE: Final = int(Opcode.RC_SEND_ONLY_WITH_IMMEDIATE)
+_WRITE_FIRST: Final = int(Opcode.RC_RDMA_WRITE_FIRST)
+_WRITE_ONLY_WITH_IMMEDIATE: Final = int(Opcode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE)
+_READ_REQUEST: Final = int(Opcode.RC_RDMA_READ_REQUEST)
+_FETCH_ADD: Final = int(Opcode.RC_FETCH_ADD)
+_ACKNOWLEDGE: Final = int(Opcode.RC_ACKNOWLEDGE)
+
+_QUESTIONS: Final = (_READ_REQUEST, COMPARE_SWAP, _FETCH_ADD)
+
+# Places in a message, as opcodes count them from the FIRST of SENDs and of WRITEs.
+_FIRST: Final = 0
+_MIDDLE: Final = 1
+_LAST: Final = 2
+_LAST_WITH_IMMEDIATE: Final = 3
+_ONLY: Final = 4
+_ONLY_WITH_IMMEDIATE: Final = 5
+
+_WORD: Final = Struct(">I")
+
+_REMOTE_WRITE: Final = int(Access.REMOTE_WRITE)
+_REMOTE_ATOMIC: Final = int(Access.REMOTE_ATOMIC)
+
+_ACK: Final = NO_CREDITS
+_RNR: Final = AETHKind.RNR_NAK << 5
+_NAK: Final = AETHKind.NAK << 5
+_SEQUENCE_ERROR: Final = _NAK | NAKCode.PSN_SEQUENCE_ERROR
+_INVALID_REQUEST: Final = _NAK | NAKCode.INVALID_REQUEST
+_ACCESS_ERROR: Final = _NAK | NAKCode.REMOTE_ACCESS_ERROR
+_OPERATIONAL_ERROR: Final = _NAK | NAKCode.REMOTE_OPERATIONAL_ERROR
+
+
+class _Refused(Exception):
+    """A request that ends the connection: the syndrome that the peer gets, and the event of ours."""
+
+    def __init__(self, syndrome: int, kind: AsyncEventKind | None) -> None:
+        super().__init__(syndrome)
+        self.syndrome = syndrome
+        self.kind = kind
+
+
+class _NotReady(Exception):
+    """No receive was posted."""
+
+
+def _invalid() -> _Refused:
+    return _Refused(_INVALID_REQUEST, AsyncEventKind.QP_REQUEST_ERROR)
+
+
+def _forbidden() -> _Refused:
+    return _Refused(_ACCESS_ERROR, AsyncEventKind.QP_ACCESS_ERROR)
+
+
+class Responder:
+    """
+    The receiving half of an RC queue pair.
+
+    @ivar duplicates: packets that came again; for statistics.
+    """
+
+    def __init__(
+        self,
+        number: QPN,
+        keys: KeyTable,
+        domain: Domain,
+        receives: deque[ReceiveRequest],
+        *,
+        mtu: int,
+        psn: int,
+        access: int,
+        maxDestRDAtomic: int,
+        minRNRTimer: int,
+        batch: int = 15,
+    ) -> None:
+        """
+        @param receives: the receive queue; what is filled is taken from its left.
+        @param psn: of the first packet to come.
+        @param access: what the queue pair allows; C{maxDestRDAtomic}, C{minRNRTimer} as in L{QPAttributes}.
+        @param batch: full packets that go out best in one system call.
+        """
+        self._number = number
+        self._keys = keys
+        self._domain = domain
+        self._receives = receives
+        self._mtu = mtu
+        self._expected = self._first = psn
+        self._messages = 0
+        self._events: list[Event] = []
+        self._answers = Answers(keys, domain, mtu, batch)
+        self._acknowledge = False
+        self._nak: int | None = None
+        self._asked = False  # a NAK went out, and what it asked for has not come yet
+        self._stopped = False
+        self._parting: list[Event] = []  # told when the NAK that ends everything is out
+        # The message that is arriving: SEND or WRITE by the opcode of its FIRST.
+        self._message: int | None = None
+        self._offset = 0
+        self._receive: ReceiveRequest | None = None
+        self._address = self._rkey = self._length = 0
+        self.duplicates = 0
+        self.retune(access, maxDestRDAtomic, minRNRTimer)
+
+    def retune(self, access: int, maxDestRDAtomic: int, minRNRTimer: int) -> None:
+        """Take other attributes."""
+        self._access = access
+        self._mostAnswers = maxDestRDAtomic
+        self._answers.keep(maxDestRDAtomic)
+        self._minRNRTimer = minRNRTimer
+
+    # The verbs of a core.
+
+    def received(self, run: Incoming, now: float) -> None:
+        """Requests of the peer."""
+        words = psnWords(run)
+        number = 0
+        while number < run.packets and not self._stopped:
+            word = words[number]
+            psn = nearest(word & PSN_MASK, self._expected)
+            if psn != self._expected:
+                self._outOfOrder(psn, run, number)
+                number += 1
+                continue
+            self._asked = False
+            try:
+                number += self._execute(run, words, number)
+            except _NotReady:
+                self._asked = True
+                self._nak = _RNR | self._minRNRTimer
+                return
+            except _Refused as refused:
+                self._refuse(refused)
+                return
+
+    def expired(self, now: float) -> None:
+        """A responder waits for nothing."""
+
+    def deadline(self) -> float | None:
+        """Never."""
+        return None
+
+    @property
+    def pending(self) -> bool:
+        """Whether L{outgoing} has more."""
+        return bool(self._answers.waiting)
+
+    @property
+    def isEstablished(self) -> bool:
+        """Whether a packet of the peer was taken."""
+        return self._expected != self._first
+
+    def remind(self) -> None:
+        """Acknowledge what has arrived though nobody asked, as a sign to the peer (IBA 9.7.7.2.5)."""
+        self._acknowledge = not self._stopped
+
+    def outgoing(self, now: float) -> list[Outgoing]:
+        """Answers to send, in order; they must leave before anything else is asked of this core."""
+        runs: list[Outgoing] = []
+        room = MOST_AT_ONCE
+        waiting = self._answers.waiting
+        while waiting and room > 0:
+            try:
+                room -= self._answers.give(room, self._messages, runs)
+            except ProtectionError:  # it is deregistered since
+                self._expected = waiting[0].next
+                waiting.clear()
+                self._refuse(_forbidden())
+                break
+        if not waiting:
+            if self._nak is not None:  # it acknowledges what was before it
+                runs.append(self._packet(self._expected, self._nak))
+                self._nak = None
+            elif self._acknowledge:
+                runs.append(self._packet(self._expected - 1, _ACK))
+            self._acknowledge = False
+            if self._parting:
+                self._events += self._parting
+                if isinstance(self._parting[0], Received):
+                    self._receive = None
+                self._parting = []
+        return runs
+
+    def events(self) -> list[Event]:
+        """What has happened since the last time."""
+        events = self._events
+        if events:
+            self._events = []
+        return events
+
+    def flush(self) -> None:
+        """Stop; a receive that is half filled fails: it is ours, even if the receive queue is not."""
+        self._stopped = True
+        self._answers.waiting.clear()
+        self._acknowledge = False
+        self._nak = None
+        self._parting = []
+        if self._receive is not None:
+            completion = Completion(
+                self._receive.identifier, Status.WR_FLUSH_ERR, CompletionOpcode.RECEIVE, self._number
+            )
+            self._events.append(Received(completion, True))
+            self._receive = None
+
+    # Requests.
+
+    def _execute(self, run: Incoming, words: Sequence[int], number: int) -> int:
+        """Do what the next packet asks for, and those behind it that are alike; return how many."""
+        opcode = run.opcode
+        if opcode <= _WRITE_ONLY_WITH_IMMEDIATE:
+            family = _SEND_FIRST if opcode < _WRITE_FIRST else _WRITE_FIRST
+            if opcode - family == _MIDDLE:
+                return self._middles(family, run, words, number)
+            self._ending(family, opcode - family, run, number)
+            if words[number] & ACKNOWLEDGE:
+                self._acknowledge = True
+        elif opcode in _QUESTIONS:
+            self._question(run, number)
+        else:
+            raise _invalid()
+        return 1
+
+    def _middles(self, family: int, run: Incoming, words: Sequence[int], number: int) -> int:
+        """Full packets from within a message."""
+        mtu = self._mtu
+        if self._message != family or run.stride != mtu + FRAME or run.pad:
+            raise _invalid()
+        count, flags = consecutive(words, number, run.packets)
+        length = count * mtu
+        if family == _WRITE_FIRST:
+            scatterRun((self._target(length),), 0, run, number, count)
+        else:
+            scatterRun(self._pieces(length), self._offset, run, number, count)
+        self._offset += length
+        self._expected += count
+        if flags & ACKNOWLEDGE:
+            self._acknowledge = True
+        return count
+
+    def _ending(self, family: int, place: int, run: Incoming, number: int) -> None:
+        """A packet that begins a message, or ends it, or both."""
+        begins = place == _FIRST or place >= _ONLY
+        withImmediate = place == _LAST_WITH_IMMEDIATE or place == _ONLY_WITH_IMMEDIATE
+        if self._message != (None if begins else family):
+            raise _invalid()
+        write = family == _WRITE_FIRST
+        start = BTH_LENGTH + (RETH.size if write and begins else 0) + (_WORD.size if withImmediate else 0)
+        length = run.stride - FRAME + BTH_LENGTH - start - run.pad
+        mtu = self._mtu
+        if place == _FIRST:
+            sound = length == mtu and run.pad == 0
+        else:
+            sound = (0 if begins else 1) <= length <= mtu
+        if not sound:
+            raise _invalid()
+        if self._receive is None and (withImmediate if write else begins) and not self._receives:
+            raise _NotReady
+        start += number * run.stride
+        payload = run.data[start : start + length]
+        immediate: int | None = None
+        if withImmediate:
+            (immediate,) = _WORD.unpack_from(run.data, start - _WORD.size)
+        if write:
+            target = self._writeBegins(run, number)[:length] if begins else self._target(length)
+            if self._offset + length != self._length and place != _FIRST:
+                raise _invalid()
+            if len(target) != length:  # less was announced
+                raise _invalid()
+            target[:] = payload
+            if withImmediate:
+                self._receive = self._receives.popleft()
+        else:
+            if begins:
+                self._offset = 0
+                self._receive = self._receives.popleft()
+            if length:
+                scatter(self._pieces(length), self._offset, payload)
+        self._message = family
+        self._offset += length
+        self._expected += 1
+        if place != _FIRST:
+            self._ended(run.solicited, immediate)
+
+    def _writeBegins(self, run: Incoming, number: int) -> memoryview:
+        """Check the right to all that a WRITE announces, and return it (IBA 9.7.4.1.5, 9.7.4.1.6)."""
+        address, rkey, length = RETH.unpack_from(run.data, number * run.stride + BTH_LENGTH)
+        if not self._access & _REMOTE_WRITE:
+            raise _invalid()
+        try:
+            target = self._keys.remote(self._domain, rkey, address, length, _REMOTE_WRITE)
+        except ProtectionError:
+            raise _forbidden() from None
+        self._address, self._rkey, self._length = address, rkey, length
+        self._offset = 0
+        return target
+
+    def _target(self, length: int) -> memoryview:
+        """Where the next bytes of a WRITE belong."""
+        offset = self._offset
+        if offset + length > self._length:
+            raise _invalid()
+        try:
+            return self._keys.remote(self._domain, self._rkey, self._address + offset, length, _REMOTE_WRITE)
+        except ProtectionError:  # it is deregistered since
+            raise _forbidden() from None
+
+    def _pieces(self, length: int) -> list[memoryview]:
+        """The memory of the receive that is being filled, if so many bytes more fit."""
+        receive = self._receive
+        assert receive is not None
+        local, domain = self._keys.local, self._domain
+        try:
+            pieces = [local(domain, segment, True) for segment in receive.segments]
+        except ProtectionError:
+            self._spoil(Status.LOC_PROT_ERR)
+            raise _Refused(_OPERATIONAL_ERROR, None) from None
+        if self._offset + length > sum(map(len, pieces)):
+            self._spoil(Status.LOC_LEN_ERR)
+            raise _Refused(_INVALID_REQUEST, None)
+        return pieces
+
+    def _spoil(self, status: Status) -> None:
+        """The receive that is being filled fails; its completion tells, no event is needed."""
+        assert self._receive is not None
+        completion = Completion(self._receive.identifier, status, CompletionOpcode.RECEIVE, self._number)
+        self._parting = [Received(completion, True)]
+
+    def _ended(self, solicited: bool, immediate: int | None) -> None:
+        """A message is complete."""
+        self._messages += 1
+        receive, self._receive = self._receive, None
+        if receive is not None:
+            kind = (
+                CompletionOpcode.RECEIVE
+                if self._message == _SEND_FIRST
+                else CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE
+            )
+            completion = Completion(
+                receive.identifier, Status.SUCCESS, kind, self._number, self._offset, immediate
+            )
+            self._events.append(Received(completion, solicited))
+        self._message = None
+
+    def _refuse(self, refused: _Refused) -> None:
+        """Nothing more can be done here, once the NAK is out."""
+        self._nak = refused.syndrome
+        self._parting.append(Failed(refused.kind))
+        self._stopped = True
+
+    # READs and atomics.
+
+    def _question(self, run: Incoming, number: int) -> None:
+        """A new request of a READ or of an atomic operation."""
+        if self._message is not None:
+            raise _invalid()
+        psn = self._expected
+        if run.opcode == _READ_REQUEST:
+            read = self._read(psn, run, number, again=False)
+            self._admit()
+            self._answers.waiting.append(read)
+            self._expected = read.end
+        else:
+            header = self._atomicHeader(run, number)
+            target = self._atomicTarget(header)
+            self._admit()
+            self._answers.execute(psn, run.opcode, header, target)
+            self._expected = psn + 1
+        self._messages += 1
+        self._acknowledge = False  # the answer does that
+
+    def _admit(self) -> None:
+        """Refuse one more than agreed (IBA 9.7.4.1.8)."""
+        if self._answers.new >= self._mostAnswers:
+            raise _invalid()
+
+    def _read(self, psn: int, run: Incoming, number: int, again: bool) -> Read:
+        """What a READ request says."""
+        if run.stride != FRAME + RETH.size or not self._access & REMOTE_READ:
+            raise _invalid()
+        address, rkey, length = RETH.unpack_from(run.data, number * run.stride + BTH_LENGTH)
+        try:
+            self._keys.remote(self._domain, rkey, address, length, REMOTE_READ)
+        except ProtectionError:
+            raise _forbidden() from None
+        packets = max(1, -(-length // self._mtu))
+        return Read(psn, psn + packets, address, rkey, length, again)
+
+    def _atomicHeader(self, run: Incoming, number: int) -> bytes:
+        if run.stride != FRAME + ATOMIC_ETH.size or not self._access & _REMOTE_ATOMIC:
+            raise _invalid()
+        start = number * run.stride + BTH_LENGTH
+        return bytes(run.data[start : start + ATOMIC_ETH.size])
+
+    def _atomicTarget(self, header: bytes) -> memoryview:
+        """
+        Where an atomic operation works.
+
+        The right to the memory is checked before its alignment, as the Linux kernel does.
+        """
+        address, rkey, _operand, _compare = ATOMIC_ETH.unpack(header)
+        try:
+            target = self._keys.remote(self._domain, rkey, address, ATOMIC_LENGTH, _REMOTE_ATOMIC)
+        except ProtectionError:
+            raise _forbidden() from None
+        if address % ATOMIC_LENGTH:
+            raise _invalid()
+        return target
+
+    def _outOfOrder(self, psn: int, run: Incoming, number: int) -> None:
+        """A packet after a gap, or one that was here before (IBA 9.7.4.1.2)."""
+        if psn > self._expected:
+            if not self._asked:
+                self._asked = True
+                self._nak = _SEQUENCE_ERROR
+            return
+        self.duplicates += 1
+        if run.opcode not in _QUESTIONS:
+            self._acknowledge = True
+            return
+        answer: Answer | None
+        try:
+            if run.opcode == _READ_REQUEST:
+                answer = self._read(psn, run, number, again=True)
+            else:
+                answer = self._answers.known(psn, run.opcode, self._atomicHeader(run, number))
+        except _Refused:
+            return  # the peer will find that it gets no answer
+        if answer is not None and answer.end <= self._expected:
+            self._answers.repeat(answer, self._mostAnswers)
+
+    def _packet(self, psn: int, syndrome: int) -> Outgoing:
+        """An acknowledgement."""
+        aeth = _WORD.pack(syndrome << 24 | self._messages & PSN_MASK)
+        return Outgoing(_ACKNOWLEDGE, psn, 1, aeth, b"", self._mtu)

@@ -1,0 +1,594 @@
+"""
+RoCE v2: queue pairs of this process on one UDP port.
+
+Follows annex A17 of the InfiniBand Architecture vol. 1. Makes datagrams of what the cores want to send, and
+runs of packets of the datagrams that come, checks the ICRC, and keeps the one timer that all cores share.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from functools import lru_cache
+from struct import Struct
+from typing import cast, Final
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from txrdma.error import DeviceUnavailable
+from txrdma.iba.internet import checksummed, ipHeaders, packedIP, UDP
+from txrdma.iba.pcap import RoCECapture
+from txrdma.iba.roce import crc32, Flow, IDENTIFICATION_CHANGES, LARGEST, RESIDUE
+from txrdma.iba.types import DEFAULT_PKEY, MTU, QPN
+from txrdma.iba.verbs import AddressVector, QPKind
+from txrdma.soft._netdev import softMAC, udpPort
+from txrdma.soft._route import Owner, Route
+from txrdma.soft.rc._datagram import GRH_LENGTH
+from txrdma.soft.rc._packets import ACKNOWLEDGE, BTH_LENGTH, FRAME, ICRC_LENGTH, Incoming, Outgoing, PSN_MASK
+from txrdma.soft.rc.routes import DatagramRoute, PortRoute, RoCERoute
+from txrdma.soft.rc.udp import Carrier, ipAndPort, RawAddress
+
+_HEAD: Final = Struct(">Q")
+_HEAD_AND_WORD: Final = Struct(">QI")
+
+_ICRC: Final = Struct("<I")
+_PADDING: Final = tuple(bytes(count) for count in range(4))
+_MEMBER: Final = int(DEFAULT_PKEY) & 0x7FFF
+_IDENTIFICATIONS: Final = len(IDENTIFICATION_CHANGES)
+_NO_CHANGES: Final = (0,) * _IDENTIFICATIONS
+_PEERS: Final = 4096
+_LENGTHS: Final = 64
+
+
+@lru_cache(256)
+def _headsOf(length: int, count: int) -> Struct:
+    """What finds the beginnings of so many packets."""
+    return Struct(">" + f"Q{length - 8}x" * count)
+
+
+@dataclass
+class RoCECounters:
+    """
+    What a port has seen.
+
+    @ivar datagramsSent: RoCE packets; C{writes} counts what went to the system in one piece.
+    @ivar wrongICRC: dropped: spoilt, or for somebody else's checksum.
+    @ivar malformed: dropped: too short, of a version or partition that we don't know.
+    @ivar strays: dropped: for a queue pair that there is not, or from a host that is not its peer.
+    """
+
+    packetsSent: int = 0
+    bytesSent: int = 0
+    writes: int = 0
+    packetsReceived: int = 0
+    bytesReceived: int = 0
+    reads: int = 0
+    wrongICRC: int = 0
+    malformed: int = 0
+    strays: int = 0
+
+
+class Peer:
+    """
+    Somebody that we exchange datagrams with: an address and a UDP port, as seen from a port of ours.
+
+    @ivar at: that port of ours.
+    @ivar guess: the IPv4 identification that the next datagram may have, where we can't see it.
+    @ivar most: identifications below this are believed. Ours are small; those of strangers are anything,
+        which leaves 16 bits of the check.
+    """
+
+    __slots__ = (
+        "_sendingRuns",
+        "_takingRuns",
+        "at",
+        "changes",
+        "guess",
+        "inbound",
+        "ip",
+        "most",
+        "port",
+        "raw",
+        "sending",
+        "taking",
+    )
+
+    def __init__(self, raw: RawAddress, at: RoCEPort) -> None:
+        self.raw = raw
+        self.at = at
+        self.ip, self.port = ip, port = ipAndPort(raw)
+        here, herePort = at.address, at.port
+        self.inbound = Flow(ip, port, here, herePort)
+        self.taking = self.inbound.states
+        self.sending = Flow(here, herePort, ip, port).states
+        self.changes = _NO_CHANGES if ":" in ip else IDENTIFICATION_CHANGES
+        self.guess = 0
+        self.most = 65536
+        self._sendingRuns: dict[int, list[int]] = {}
+        self._takingRuns: dict[int, list[int]] = {}
+
+    def sendingStates(self, length: int) -> list[int]:
+        """For datagrams of this length that are sent at once, what their ICRC starts from."""
+        states = self._sendingRuns.get(length)
+        if states is None:
+            states = self._sendingRuns[length] = [self.sending[length] ^ change for change in self.changes]
+        return states
+
+    def takingStates(self, length: int) -> list[int]:
+        """The same for those that come at once."""
+        states = self._takingRuns.get(length)
+        if states is None:
+            if len(self._takingRuns) >= _LENGTHS:
+                self._takingRuns.clear()
+            states = self._takingRuns[length] = [self.taking[length] ^ change for change in self.changes]
+        return states
+
+
+class RoCEPort:
+    """
+    Where RoCE routes of one port of a device begin: one UDP port.
+
+    @ivar counters: what came and went.
+    @ivar siblings: this and the other ports of the device, by their numbers.
+    @ivar isEnabled: while it is not, nothing goes out and nothing comes in.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        carrier: Carrier,
+        capture: RoCECapture | None = None,
+        mtu: MTU = MTU.MTU_4096,
+    ) -> None:
+        """
+        @param carrier: is the port's from now on, and closed with it.
+        @param capture: gets every packet; its owner closes its file.
+        @param mtu: of the port; connections say their own.
+        """
+        self.counters = RoCECounters()
+        self.address, self.port = carrier.address, carrier.port
+        self.siblings: dict[int, RoCEPort] = {1: self}
+        self.isEnabled = True
+        self._clock = clock
+        self._carrier = carrier
+        self._capture = capture
+        self._mtu = mtu
+        self._routes: dict[QPN, PortRoute] = {}
+        self._peers: dict[RawAddress, Peer] = {}
+        self._touched: dict[PortRoute, None] = {}
+        self._inTurn = False
+        # What waits for room in the carrier.
+        self._unsent: deque[tuple[bytes, int, RawAddress]] = deque()
+        # The frame: datagrams that go out in one piece.
+        self._buffer = bytearray(LARGEST)
+        self._view = memoryview(self._buffer)
+        self._fill = self._segment = self._inFrame = 0
+        self._framePeer: Peer | None = None
+        # Deadlines, and routes that have more to send.
+        self._deadlines: dict[PortRoute, float] = {}
+        self._timer: IDelayedCall | None = None
+        self._timerAt = 0.0
+        self._more: dict[PortRoute, None] = {}
+        self._moreCall: IDelayedCall | None = None
+        self._closed = False
+        carrier.start(self)
+
+    def __repr__(self) -> str:
+        return f"<RoCEPort {self.address} port {self.port}>"
+
+    # RoutePort
+
+    def connect(self, owner: Owner) -> Route | None:
+        """The route for a queue pair that goes to RTR; None to a destination of the other IP family."""
+        if self._closed:
+            raise DeviceUnavailable(f"{self!r} is closed")
+        if owner.kind is QPKind.UD:
+            return DatagramRoute(self, owner)
+        address = owner.attributes.address
+        peer = None if address is None else self.peerAt(address)
+        return None if peer is None else RoCERoute(self, owner, peer)
+
+    @property
+    def resting(self) -> None:
+        """Peers that nobody acknowledges give up."""
+
+    def setEnabled(self, isEnabled: bool) -> None:
+        """The port was taken down, or up again: what waits for room is lost, like all that comes later."""
+        self.isEnabled = isEnabled and not self._closed
+        if not isEnabled:
+            self._unsent.clear()
+
+    def close(self) -> None:
+        """Close the socket."""
+        if self._closed:
+            return
+        self._closed = True
+        self.isEnabled = False
+        for call in (self._timer, self._moreCall):
+            if call is not None and call.active():
+                call.cancel()
+        self._timer = self._moreCall = None
+        self._routes.clear()
+        self._deadlines.clear()
+        self._more.clear()
+        self._unsent.clear()
+        self._carrier.close()
+
+    # For routes.
+
+    @property
+    def batch(self) -> int:
+        """About how many full packets go out in one piece."""
+        return min(self._carrier.segments, LARGEST // (MTU.MTU_4096.bytes + FRAME))
+
+    @property
+    def mtu(self) -> int:
+        """The longest payload of a datagram."""
+        return self._mtu.bytes
+
+    def seconds(self) -> float:
+        """What time it is."""
+        return self._clock.seconds()
+
+    def register(self, route: PortRoute) -> None:
+        """Packets for its number are its, now."""
+        self._routes[route.number] = route
+
+    def forget(self, route: PortRoute) -> None:
+        """It is closed."""
+        if self._routes.get(route.number) is route:
+            del self._routes[route.number]
+        self._deadlines.pop(route, None)
+        self._more.pop(route, None)
+        self._touched.pop(route, None)
+
+    def release(self, route: PortRoute) -> None:
+        """It sends by another port from now on, but still listens here."""
+        self._deadlines.pop(route, None)
+        self._more.pop(route, None)
+
+    def peerAt(self, address: AddressVector) -> Peer | None:
+        """The peer at the end of that way, if there is one for us."""
+        ip = address.dgid.ip
+        if ip is None:
+            return None
+        port = udpPort(address)
+        raw = self._carrier.rawAddress(ip, port)
+        if raw is None:
+            return None
+        peer = self._peer(raw)
+        if address.dmac == softMAC(ip, port):
+            peer.most = _IDENTIFICATIONS
+        return peer
+
+    def turn(self, route: PortRoute) -> None:
+        """
+        Send what it has to send, tell its queue pair what has happened, look after its deadline.
+
+        While packets come in this is put off, so that all get one answer.
+        """
+        if self._inTurn:
+            self._touched[route] = None
+        elif not self._closed:
+            self._turn(route, self._clock.seconds())
+
+    def _turn(self, route: PortRoute, now: float) -> None:
+        try:
+            self._serve(route, now)
+        except Exception:
+            self._fail(route)
+
+    def _fail(self, route: PortRoute) -> None:
+        """Something has raised on its behalf, which costs nobody else anything."""
+        self.release(route)
+        route.fail()
+
+    def _serve(self, route: PortRoute, now: float) -> None:
+        if not self._unsent:
+            if route.transmit(now):
+                self._later(route)
+            if self._fill:
+                self._flush()
+        else:
+            self._more[route] = None
+        route.deliver()
+        deadline = route.deadline()
+        if deadline is None:
+            self._deadlines.pop(route, None)
+        elif not self._closed:
+            self._deadlines[route] = deadline
+            if self._timer is None or deadline < self._timerAt:
+                self._schedule(deadline, now)
+
+    def _later(self, route: PortRoute) -> None:
+        self._more[route] = None
+        if self._moreCall is None:
+            self._moreCall = self._clock.callLater(0, self._goOn)
+
+    def _goOn(self) -> None:
+        """Another turn for those that had more to send than one turn allows."""
+        self._moreCall = None
+        self._continue()
+
+    def _continue(self) -> None:
+        more, self._more = self._more, {}
+        now = self._clock.seconds()
+        for route in more:
+            self._turn(route, now)
+
+    # Time.
+
+    def _schedule(self, deadline: float, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timerAt = deadline
+        self._timer = self._clock.callLater(max(0.0, deadline - now), self._due)
+
+    def _due(self) -> None:
+        """A busy reactor runs late calls before it reads: what has come meanwhile is heard first."""
+        self._timer = self._clock.callLater(0, self._expired)
+
+    def _expired(self) -> None:
+        self._timer = None
+        now = self._clock.seconds()
+        for route, deadline in list(self._deadlines.items()):
+            if deadline <= now and route in self._deadlines:
+                try:
+                    route.expired(now)
+                except Exception:
+                    self._fail(route)
+                else:
+                    route.port._turn(route, now)
+        if self._deadlines and self._timer is None:
+            self._schedule(min(self._deadlines.values()), now)
+
+    # Out.
+
+    def emit(self, peer: Peer, heading: int, run: Outgoing) -> None:
+        """
+        Put packets into the frame, and send it whenever it is full.
+
+        @param heading: see L{txrdma.soft.rc._packets.heading}.
+        """
+        if run.packets > 1:
+            self._emitRun(peer, heading, run)
+            return
+        opcode, psn, _packets, extension, payload, _size, acknowledge, solicited = run
+        length = len(payload)
+        pad = -length & 3
+        behind = BTH_LENGTH + len(extension)
+        total = behind + length + pad + ICRC_LENGTH
+        if (
+            peer is not self._framePeer
+            or total > self._segment
+            or self._inFrame >= self._carrier.segments
+            or self._fill + total > LARGEST
+        ):
+            if self._fill:
+                self._flush()
+            self._framePeer, self._segment = peer, total
+        start = self._fill
+        buffer, view = self._buffer, self._view
+        head = opcode << 56 | solicited << 55 | pad << 52 | heading
+        word = psn & PSN_MASK | (ACKNOWLEDGE if acknowledge else 0)
+        _HEAD_AND_WORD.pack_into(buffer, start, head, word)
+        if extension:
+            view[start + BTH_LENGTH : start + behind] = extension
+        if length:
+            view[start + behind : start + behind + length] = payload
+        end = start + total - ICRC_LENGTH
+        if pad:
+            view[end - pad : end] = _PADDING[pad]
+        state = peer.sending[total] ^ peer.changes[self._inFrame]
+        _ICRC.pack_into(buffer, end, crc32(view[start:end], state))
+        self._fill = start + total
+        self._inFrame += 1
+        if total < self._segment:
+            self._flush()  # a shorter one must be the last
+
+    def emitAlone(self, peer: Peer, heading: int, run: Outgoing) -> None:
+        """Send packets outside of a turn, when a route ends."""
+        self.emit(peer, heading, run)
+        if self._fill:
+            self._flush()
+
+    def _emitRun(self, peer: Peer, heading: int, run: Outgoing) -> None:
+        """The hot loop of sending, about 1 us a packet: full packets without extension headers."""
+        opcode, psn, packets, _extension, payload, size, acknowledge, _solicited = run
+        total = size + FRAME
+        behind = total - ICRC_LENGTH
+        buffer, view = self._buffer, self._view
+        states = peer.sendingStates(total)
+        pack, seal = _HEAD_AND_WORD.pack_into, _ICRC.pack_into
+        head = opcode << 56 | heading
+        words = [word & PSN_MASK for word in range(psn, psn + packets)]
+        if acknowledge:
+            words[-1] |= ACKNOWLEDGE
+        most = min(self._carrier.segments, LARGEST // total)
+        source = done = 0
+        while done < packets:
+            if peer is not self._framePeer or total != self._segment or self._inFrame >= most:
+                if self._fill:
+                    self._flush()
+                self._framePeer, self._segment = peer, total
+            start, index = self._fill, self._inFrame
+            count = min(packets - done, most - index)
+            for word, state in zip(words[done : done + count], states[index : index + count], strict=True):
+                pack(buffer, start, head, word)
+                end = start + behind
+                view[start + BTH_LENGTH : end] = payload[source : source + size]
+                seal(buffer, end, crc32(view[start:end], state))
+                source += size
+                start += total
+            done += count
+            self._fill = start
+            self._inFrame = index + count
+
+    def _flush(self) -> None:
+        """Send the frame."""
+        peer = self._framePeer
+        assert peer is not None
+        data, segment = self._view[: self._fill], self._segment
+        if self.isEnabled:
+            counters = self.counters
+            counters.packetsSent += self._inFrame
+            counters.bytesSent += self._fill
+            counters.writes += 1
+            if self._capture is not None:
+                self._record(data, segment, peer, True)
+            if self._unsent or not self._carrier.send(data, segment, peer.raw):
+                self._unsent.append((bytes(data), segment, peer.raw))
+        self._fill = self._inFrame = self._segment = 0
+        self._framePeer = None
+
+    def writable(self) -> None:
+        """The carrier has room again."""
+        unsent = self._unsent
+        while unsent:
+            data, segment, raw = unsent[0]
+            if not self._carrier.send(memoryview(data), segment, raw):
+                return
+            unsent.popleft()
+        self._continue()
+
+    # In.
+
+    def received(self, data: memoryview, segment: int, source: RawAddress) -> None:
+        """Datagrams from the carrier."""
+        if not self.isEnabled:
+            return
+        peer = self._peers.get(source) or self._peer(source)
+        if self._capture is not None:
+            self._record(data, segment, peer, False)
+        now = self._clock.seconds()
+        self._inTurn = True
+        self.counters.reads += 1
+        size = len(data)
+        if size <= segment and self._carrier.merges and size >= FRAME and not size & 3:
+            if crc32(data, peer.taking[size]) == RESIDUE:  # what came alone, quickly
+                (head,) = _HEAD.unpack_from(data)
+                self._dispatch(head, data, size, 1, peer, now)
+                return
+        whole = size - size % segment
+        if whole > segment and self._uniform(peer, data[:whole], segment):
+            (head,) = _HEAD.unpack_from(data)
+            self._dispatch(head, data[:whole], segment, whole // segment, peer, now)
+            if whole < size:
+                self._single(peer, data[whole:], size - whole, whole // segment, now)
+        else:
+            self._single(peer, data, segment, peer.guess if segment >= size else 0, now)
+
+    def _uniform(self, peer: Peer, data: memoryview, segment: int) -> bool:
+        """
+        The hot loop of receiving: whether these are alike, and their ICRC is right.
+
+        The identifications count up from 0, as those of one send do.
+        """
+        count = len(data) // segment
+        if segment < FRAME or segment & 3 or count >= _IDENTIFICATIONS:
+            return False
+        heads = _headsOf(segment, count).unpack_from(data)
+        if heads.count(heads[0]) != count:
+            return False
+        begins, states = range(0, len(data), segment), peer.takingStates(segment)[:count]
+        found = [crc32(data[at : at + segment], state) for at, state in zip(begins, states, strict=True)]
+        return found.count(RESIDUE) == count
+
+    def _single(self, peer: Peer, data: memoryview, segment: int, index: int, now: float) -> None:
+        """
+        Datagrams of any sort.
+
+        @param index: the identification that the first one may have.
+        """
+        states, changes = peer.taking, peer.changes
+        unpack = _HEAD.unpack_from
+        counters = self.counters
+        head = begin = stride = count = 0
+        for offset in range(0, len(data), segment):
+            datagram = data[offset : offset + segment]
+            length = len(datagram)
+            if length < FRAME or length & 3:
+                counters.malformed += 1
+                right = False
+            elif crc32(datagram, states[length] ^ changes[index]) == RESIDUE:
+                right = True
+            else:
+                identification = peer.inbound.identification(datagram)
+                right = identification is not None and identification < peer.most
+                counters.wrongICRC += not right
+                index = identification or 0
+            index = index + 1 if index < _IDENTIFICATIONS - 1 else 0
+            if right:
+                (this,) = unpack(datagram)
+                if this == head and length == stride and count:
+                    count += 1
+                    continue
+            if count:
+                self._dispatch(head, data[begin : begin + count * stride], stride, count, peer, now)
+            if right:
+                head, begin, stride, count = this, offset, length, 1
+            else:
+                count = 0
+        if count:
+            self._dispatch(head, data[begin : begin + count * stride], stride, count, peer, now)
+        if not self._carrier.merges:
+            peer.guess = index
+
+    def _dispatch(self, head: int, data: memoryview, stride: int, count: int, peer: Peer, now: float) -> None:
+        """A run of packets whose BTHs begin with the same eight bytes."""
+        counters = self.counters
+        flags = head >> 48
+        pad = flags >> 4 & 3
+        if flags & 0xF or head >> 32 & 0x7FFF != _MEMBER or stride < FRAME + pad:
+            counters.malformed += count
+            return
+        route = self._routes.get(QPN(head & 0xFFFFFF))
+        run = Incoming(head >> 56, flags & 0x80 != 0, pad, data, stride, count, flags & 0x40 != 0)
+        try:
+            isOurs = route is not None and route.received(run, peer, now)
+        except Exception:
+            self._fail(cast(PortRoute, route))
+            return
+        if route is None or not isOurs:
+            counters.strays += count
+            return
+        counters.packetsReceived += count
+        counters.bytesReceived += len(data)
+        self._touched[route] = None
+
+    def turnEnded(self) -> None:
+        """Everything that came together is here: answer."""
+        self._inTurn = False
+        if self._touched:
+            touched, self._touched = self._touched, {}
+            now = self._clock.seconds()
+            for route in touched:
+                if route.number in self._routes:
+                    route.port._turn(route, now)
+
+    # Peers.
+
+    def _peer(self, raw: RawAddress) -> Peer:
+        peer = self._peers.get(raw)
+        if peer is None:
+            if len(self._peers) >= _PEERS:
+                self._peers.clear()  # routes keep theirs
+            peer = self._peers[raw] = Peer(raw, self)
+        return peer
+
+    def grhFor(self, peer: Peer, length: int) -> bytes:
+        """The 40 bytes before a datagram of so many bytes; IPv4's header is the latter half (annex A17)."""
+        ip, _udp = ipHeaders(packedIP(peer.ip), packedIP(self.address), (peer.port, self.port), length)
+        raw = checksummed(ip, UDP(), b"")[: ip.size]
+        return raw.rjust(GRH_LENGTH, b"\0")
+
+    def _record(self, data: memoryview, segment: int, peer: Peer, ours: bool) -> None:
+        capture = self._capture
+        assert capture is not None
+        here = self.address, self.port, softMAC(self.address, self.port)
+        there = peer.ip, peer.port, softMAC(peer.ip, peer.port)
+        now = self._clock.seconds()
+        for offset in range(0, len(data), segment):
+            packet = bytes(data[offset : offset + segment][:-ICRC_LENGTH])
+            if len(packet) >= BTH_LENGTH:
+                capture.packet(*((here, there) if ours else (there, here)), packet, now)

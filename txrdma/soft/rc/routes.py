@@ -1,0 +1,487 @@
+"""
+The routes on a RoCE port: RC connections, and datagrams.
+
+Each drives the cores of one queue pair; what they share is in L{txrdma.soft.rc.roce}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol, TYPE_CHECKING
+
+from twisted.logger import Logger
+
+from txrdma.iba.headers import Opcode
+from txrdma.iba.types import MTU, QPN
+from txrdma.iba.verbs import (
+    Access,
+    AddressVector,
+    AsyncEventKind,
+    Completion,
+    CompletionOpcode,
+    MigrationState,
+    QPState,
+    SendRequest,
+)
+from txrdma.soft.rc._datagram import Datagrams
+from txrdma.soft.rc._migration import Migration
+from txrdma.soft.rc._packets import Event, heading, Incoming, Received, Retired
+from txrdma.soft.rc._requester import Requester
+from txrdma.soft.rc._responder import Responder
+
+if TYPE_CHECKING:
+    from txrdma.soft._route import Owner
+    from txrdma.soft.rc.roce import Peer, RoCEPort
+
+_log = Logger()
+
+_FIRST_ANSWER: Final = int(Opcode.RC_RDMA_READ_RESPONSE_FIRST)
+_LAST_ANSWER: Final = int(Opcode.RC_ATOMIC_ACKNOWLEDGE)
+_LAST_OF_RC: Final = 0x1F
+
+
+class PortRoute(Protocol):
+    """
+    What a port asks of the routes on it.
+
+    @ivar port: the one that it sends by.
+    """
+
+    number: QPN
+    port: RoCEPort
+
+    def received(self, run: Incoming, peer: Peer, now: float) -> bool:
+        """Packets for this queue pair; False when they are none of its business."""
+
+    def transmit(self, now: float) -> bool:
+        """Hand what is to be sent to the port; True when there is more for the next turn."""
+
+    def deliver(self) -> None:
+        """Tell the queue pair what has happened."""
+
+    def deadline(self) -> float | None:
+        """When C{expired} is to be called."""
+
+    def expired(self, now: float) -> None:
+        """That time has come."""
+
+    def fail(self) -> None:
+        """Something has raised, which is logged here: the queue pair is of no more use."""
+
+
+def _tell(owner: Owner, events: Sequence[Event]) -> None:
+    """Hand the events of a core to its queue pair."""
+    for event in events:
+        if isinstance(event, Completion):
+            owner.sendCompleted(event)
+        elif isinstance(event, Retired):
+            owner.retired(event.requests)
+        elif isinstance(event, Received):
+            owner.receiveCompleted(event.completion, event.solicited)
+        else:
+            owner.failed(event.kind)
+
+
+def _fail(route: PortRoute, owner: Owner) -> None:
+    """Log what has just raised, and end the queue pair."""
+    _log.failure(
+        "A queue pair of the software RDMA device at {address} fails by an error ({route!r})",
+        address=route.port.address,
+        route=route,
+    )
+    try:
+        owner.failed(AsyncEventKind.QP_FATAL)
+    except Exception:
+        _log.failure("It could not even let go of what it had to do ({route!r})", route=route)
+
+
+def _said(value: int | None) -> int:
+    """An attribute that the state machine of queue pairs insists on."""
+    assert value is not None
+    return value
+
+
+class RoCERoute:
+    """
+    The connection of an RC queue pair, by UDP.
+
+    @ivar requester: None until the queue pair may send.
+    """
+
+    name = "rocev2"
+    polled = False
+    placing = None
+
+    def __init__(self, port: RoCEPort, owner: Owner, peer: Peer) -> None:
+        attributes = owner.attributes
+        self.number = owner.number
+        self.port = port
+        self._owner = owner
+        self._address = attributes.address
+        self._peer = peer
+        # Where packets may come from, too: the alternate path, and the one from which we migrated.
+        self._alternate: Peer | None = None
+        self._former: Peer | None = None
+        self._migration = Migration()
+        self._isArming = False  # anything but MIGRATED
+        self._refusalTold = False
+        self._ports = {port}
+        self._destination = QPN(_said(attributes.destinationQPN))
+        self._heading = heading(self._destination)
+        self._mtu = MTU(_said(attributes.pathMTU)).bytes
+        self.responder = Responder(
+            owner.number,
+            owner.keys,
+            owner.domain,
+            owner.receives,
+            mtu=self._mtu,
+            psn=_said(attributes.rqPSN),
+            access=int(attributes.access or Access.NONE),
+            maxDestRDAtomic=_said(attributes.maxDestRDAtomic),
+            minRNRTimer=_said(attributes.minRNRTimer),
+            batch=port.batch,
+        )
+        self.requester: Requester | None = None
+        self._establishedTold = False
+        self._stopped = False
+        port.register(self)
+
+    def __repr__(self) -> str:
+        return f"<RoCERoute {self.number:#08x} to {self._peer.ip} port {self._peer.port}>"
+
+    # Route
+
+    def post(self, requests: Sequence[SendRequest]) -> None:
+        """Carry these out, in order, after those before."""
+        assert self.requester is not None
+        self.requester.post(requests, self.port.seconds())
+        self.port.turn(self)
+
+    def receivesPosted(self) -> None:
+        """A peer that was told to wait comes again by itself."""
+
+    def poll(self) -> None:
+        """The reactor does that."""
+
+    def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
+        """The reactor wakes by itself."""
+
+    def flush(self) -> list[tuple[int, CompletionOpcode]]:
+        """Stop; what is not completed, oldest first. What was is told before."""
+        left = self._stop()
+        self.deliver()
+        return left
+
+    def attributesChanged(self) -> None:
+        """C{modify} has changed timers, counters, the state or a path."""
+        attributes = self._owner.attributes
+        self.responder.retune(
+            int(attributes.access or Access.NONE),
+            _said(attributes.maxDestRDAtomic),
+            _said(attributes.minRNRTimer),
+        )
+        if self.requester is not None:
+            self.requester.retune(*self._patience())
+        elif attributes.state is QPState.RTS:
+            timeout, retryCount, rnrRetry, maxRDAtomic = self._patience()
+            self.requester = Requester(
+                self.number,
+                self._owner.keys,
+                self._owner.domain,
+                mtu=self._mtu,
+                psn=_said(attributes.sqPSN),
+                timeout=timeout,
+                retryCount=retryCount,
+                rnrRetry=rnrRetry,
+                maxRDAtomic=maxRDAtomic,
+                batch=self.port.batch,
+            )
+        if attributes.address is not self._address and attributes.address is not None:
+            self._readdress(attributes.address)
+        if attributes.migrationState is MigrationState.REARM is not self._migration.state:
+            self._rearm()
+
+    def migrate(self) -> None:
+        """Take the alternate path now; an acknowledgement on it tells the peer."""
+        if self._migrate(self.port.seconds()):
+            self.responder.remind()
+            self.port.turn(self)
+
+    def close(self) -> None:
+        """Let go."""
+        self._stop()
+        for port in self._ports:
+            port.forget(self)
+
+    def _stop(self) -> list[tuple[int, CompletionOpcode]]:
+        self._stopped = True
+        self._acknowledge()
+        self.responder.flush()
+        return [] if self.requester is None else self.requester.flush()
+
+    def _acknowledge(self) -> None:
+        """
+        Send the acknowledgement that is still owed, so that the peer does not wait for one that never comes.
+
+        Behind answers to READs, which are not given any more, it would tell too much.
+        """
+        if not self.responder.pending:
+            for run in self.responder.outgoing(self.port.seconds()):
+                self.port.emitAlone(self._peer, self._heading, run)
+
+    def _patience(self) -> tuple[int, int, int, int]:
+        attributes = self._owner.attributes
+        return (
+            _said(attributes.timeout),
+            _said(attributes.retryCount),
+            _said(attributes.rnrRetry),
+            _said(attributes.maxRDAtomic),
+        )
+
+    # Paths (IBA 17.2.8).
+
+    def _peerAt(self, address: AddressVector) -> Peer | None:
+        """The peer at the end of that way, which begins at any of the device's ports."""
+        port = self.port.siblings.get(address.port, self.port)
+        peer = port.peerAt(address)
+        if peer is not None:
+            self._ports.add(port)
+            port.register(self)
+        return peer
+
+    def _take(self, peer: Peer) -> None:
+        """Send to there from now on."""
+        self._former, self._peer = self._peer, peer
+        if peer.at is not self.port:
+            self.port.release(self)
+            self.port = peer.at
+
+    def _readdress(self, address: AddressVector) -> None:
+        """C{modify} said another address."""
+        self._address = address
+        peer = self._peerAt(address)
+        if peer is not None:
+            self._take(peer)
+
+    def _become(self, state: MigrationState) -> None:
+        self._migration.state = state
+        self._isArming = state is not MigrationState.MIGRATED
+        self._heading = heading(self._destination, self._migration.request)
+        if self.requester is not None:
+            self.requester.alternate = state is MigrationState.ARMED
+
+    def _rearm(self) -> None:
+        """Make the alternate path ready; an acknowledgement tells the peer."""
+        address = self._owner.attributes.alternateAddress
+        self._alternate = None if address is None else self._peerAt(address)
+        self._refusalTold = False
+        if self._alternate is None:
+            self._refuse()
+            return
+        self._become(MigrationState.REARM)
+        self.responder.remind()
+        self.port.turn(self)
+
+    def _migrate(self, now: float) -> bool:
+        """Take the alternate path, if it can be had."""
+        alternate = self._alternate
+        if alternate is None or not alternate.at.isEnabled:
+            self._refuse()
+            return False
+        self._alternate = None
+        self._take(alternate)
+        self._become(MigrationState.MIGRATED)
+        self._owner.migrationChanged(MigrationState.MIGRATED)
+        self._address = self._owner.attributes.address
+        if self.requester is not None:
+            self.requester.retune(*self._patience())
+            self.requester.moved(now)
+        return True
+
+    def _refuse(self) -> None:
+        """Tell that the alternate path can't be had, once for each time that it was loaded."""
+        if not self._refusalTold:
+            self._refusalTold = True
+            self._owner.told(AsyncEventKind.PATH_MIGRATION_FAILED)
+
+    def _admits(self, peer: Peer, migrationRequest: bool) -> bool:
+        """Whether it is our peer, from another port of its or by another path."""
+        if _isSame(peer, self._peer) or _isSame(peer, self._alternate) or _isSame(peer, self._former):
+            return True
+        if self._isArming and migrationRequest and not self._stopped:
+            self._refuse()  # it migrates to where we don't know it
+        return False
+
+    def _hear(self, peer: Peer, migrationRequest: bool, now: float) -> None:
+        """Where the peer is with its alternate path."""
+        state = self._migration.heard(
+            migrationRequest, _isSame(peer, self._peer), _isSame(peer, self._alternate)
+        )
+        if state is MigrationState.ARMED:
+            self._become(state)
+            self._owner.migrationChanged(state)
+            self.responder.remind()
+        elif state is MigrationState.MIGRATED:
+            self._migrate(now)
+
+    # PortRoute
+
+    def received(self, run: Incoming, peer: Peer, now: float) -> bool:
+        """Packets for this queue pair, from wherever its peer sends them."""
+        if peer is not self._peer and not self._admits(peer, run.migrationRequest):
+            return False
+        opcode = run.opcode
+        if opcode > _LAST_OF_RC:
+            return False
+        if self._stopped:
+            return True
+        if self._isArming:
+            self._hear(peer, run.migrationRequest, now)
+        requester = self.requester
+        if _FIRST_ANSWER <= opcode <= _LAST_ANSWER:
+            if requester is not None:
+                requester.received(run, now)
+                if requester.pathFailed:
+                    self._pathFailed(requester, now)
+            return True
+        self.responder.received(run, now)
+        if requester is None and not self._establishedTold and self.responder.isEstablished:
+            self._establishedTold = True
+            self._owner.told(AsyncEventKind.COMMUNICATION_ESTABLISHED)
+        return True
+
+    def transmit(self, now: float) -> bool:
+        """Hand what is to be sent to the port; True when there is more for the next turn."""
+        emit, peer, head = self.port.emit, self._peer, self._heading
+        if self.requester is not None:
+            for run in self.requester.outgoing(now):
+                emit(peer, head, run)
+        for run in self.responder.outgoing(now):
+            emit(peer, head, run)
+        return self.responder.pending
+
+    def deliver(self) -> None:
+        """Tell the queue pair what has happened."""
+        _tell(self._owner, self.responder.events())
+        if self.requester is not None:
+            _tell(self._owner, self.requester.events())
+
+    def deadline(self) -> float | None:
+        """That of the requester."""
+        return None if self.requester is None else self.requester.deadline()
+
+    def expired(self, now: float) -> None:
+        """An answer, or the end of a pause, is due."""
+        requester = self.requester
+        if requester is not None:
+            requester.expired(now)
+            if requester.pathFailed:
+                self._pathFailed(requester, now)
+
+    def fail(self) -> None:
+        """Something has raised."""
+        _fail(self, self._owner)
+
+    def _pathFailed(self, requester: Requester, now: float) -> None:
+        """Nothing came back by this path: try the other one."""
+        if not self._migrate(now):
+            requester.abandoned()
+
+
+def _isSame(peer: Peer, known: Peer | None) -> bool:
+    """Whether these are one path: kernels send from any UDP port."""
+    return peer is known or (known is not None and peer.at is known.at and peer.ip == known.ip)
+
+
+class DatagramRoute:
+    """The way of a UD queue pair to everybody."""
+
+    name = "rocev2"
+    polled = False
+    placing = None
+
+    def __init__(self, port: RoCEPort, owner: Owner) -> None:
+        attributes = owner.attributes
+        self.number = owner.number
+        self.port = port
+        self._owner = owner
+        self.datagrams = Datagrams(
+            owner.number,
+            owner.keys,
+            owner.domain,
+            owner.receives,
+            mtu=port.mtu,
+            psn=attributes.sqPSN or 0,
+            qkey=attributes.qkey or 0,
+        )
+        port.register(self)
+
+    def __repr__(self) -> str:
+        return f"<DatagramRoute {self.number:#08x}>"
+
+    # Route
+
+    def post(self, requests: Sequence[SendRequest]) -> None:
+        """Send these, in order, after those before."""
+        self.datagrams.post(requests, self.port.seconds())
+        self.port.turn(self)
+
+    def receivesPosted(self) -> None:
+        """What came before is lost."""
+
+    def poll(self) -> None:
+        """The reactor does that."""
+
+    def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
+        """The reactor wakes by itself."""
+
+    def flush(self) -> list[tuple[int, CompletionOpcode]]:
+        """Stop; what is not completed, oldest first. What was is told before."""
+        left = self.datagrams.flush()
+        self.deliver()
+        return left
+
+    def attributesChanged(self) -> None:
+        """C{modify} has changed the Q_Key, or the PSN to begin with."""
+        attributes = self._owner.attributes
+        self.datagrams.retune(attributes.qkey or 0, attributes.sqPSN)
+
+    def migrate(self) -> None:
+        """Each datagram says its own path."""
+
+    def close(self) -> None:
+        """Let go."""
+        self.datagrams.flush()
+        self.port.forget(self)
+
+    # PortRoute
+
+    def received(self, run: Incoming, peer: Peer, now: float) -> bool:
+        """Datagrams for this queue pair."""
+        if run.opcode <= _LAST_OF_RC:
+            return False
+        self.datagrams.received(run, self.port.grhFor(peer, run.stride), now)
+        return True
+
+    def transmit(self, now: float) -> bool:
+        """Hand what is to be sent to the port; what leads nowhere is lost."""
+        for address, destination, run in self.datagrams.outgoing(now):
+            peer = self.port.peerAt(address)
+            if peer is not None:
+                self.port.emit(peer, heading(destination), run)
+        return False
+
+    def deliver(self) -> None:
+        """Tell the queue pair what has happened."""
+        _tell(self._owner, self.datagrams.events())
+
+    def deadline(self) -> float | None:
+        """Never."""
+        return None
+
+    def expired(self, now: float) -> None:
+        """Datagrams wait for nothing."""
+
+    def fail(self) -> None:
+        """Something has raised."""
+        _fail(self, self._owner)

@@ -1,0 +1,85 @@
+"""
+Atomic operations between two queue pairs on one host: asked for in the ring, executed where the memory is.
+
+Follows InfiniBand Architecture vol. 1, 9.4.5 and 9.7.4.1. The process whose memory it is executes them all,
+one after the other: so they are atomic within its device. What was there before stands in that process's box
+until the one who asked has seen that the record is consumed; see L{txrdma.soft.shared._layout}.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from typing import Final
+
+from txrdma.error import ProtectionError
+from txrdma.iba.types import RKey
+from txrdma.iba.verbs import Operation, Status
+from txrdma.soft._route import Owner
+from txrdma.soft.shared._layout import ASKED_BYTES, barrier, ORDERED, REMOTE_ATOMIC, RESULT_COUNT, RESULTS
+from txrdma.soft.shared._writer import spread
+
+WORD_BYTES: Final = 8
+
+_WORD: Final = (1 << 64) - 1
+_ADD: Final = int(Operation.FETCH_AND_ADD)
+_SWAP: Final = int(Operation.COMPARE_AND_SWAP)
+
+
+def packed(address: int, rkey: RKey, operand: int, compare: int) -> memoryview:
+    """What a record of an atomic carries."""
+    numbers = (address, rkey, operand, compare)
+    return memoryview(b"".join((number & _WORD).to_bytes(8, "little") for number in numbers))
+
+
+def execute(owner: Owner, operation: int, asked: memoryview) -> tuple[Status, int]:
+    """
+    Do what a peer asks for, if it may; how that ends is how it does over RoCE v2, and as it does with rxe.
+
+    @return: the status at the peer, and what was there before.
+    """
+    attributes = owner.attributes
+    if len(asked) != ASKED_BYTES or operation not in (_ADD, _SWAP):
+        return Status.REM_INV_REQ_ERR, 0
+    if not int(attributes.access or 0) & REMOTE_ATOMIC or attributes.maxDestRDAtomic == 0:
+        return Status.REM_INV_REQ_ERR, 0
+    address, rkey, operand, compare = (
+        int.from_bytes(asked[at : at + 8], "little") for at in range(0, ASKED_BYTES, 8)
+    )
+    try:
+        memory = owner.keys.remote(owner.domain, rkey, address, WORD_BYTES, REMOTE_ATOMIC)
+    except ProtectionError:
+        return Status.REM_ACCESS_ERR, 0
+    if address % WORD_BYTES:
+        return Status.REM_INV_REQ_ERR, 0
+    return Status.SUCCESS, perform(memory, operation, operand, compare)
+
+
+def perform(memory: memoryview, operation: int, operand: int, compare: int) -> int:
+    """Change these 8 bytes; what was there before."""
+    before = int.from_bytes(memory, sys.byteorder)
+    if operation == _ADD:
+        memory[:] = (before + operand & _WORD).to_bytes(WORD_BYTES, sys.byteorder)
+    elif before == compare:
+        memory[:] = operand.to_bytes(WORD_BYTES, sys.byteorder)
+    return before
+
+
+class Atomics(deque[tuple[int, list[memoryview]]]):
+    """
+    The atomics that we have asked for: for each the position of its record's end, and where its result goes.
+
+    @ivar brought: how many results there have been.
+    """
+
+    brought = 0
+
+    def bring(self, results: memoryview, consumed: int) -> None:
+        """Put the results of what is consumed where they belong."""
+        if not ORDERED:
+            barrier()
+        while self and self[0][0] <= consumed:
+            _, pieces = self.popleft()
+            word = results[RESULTS + self.brought % RESULT_COUNT]
+            spread(pieces, 0, memoryview(word.to_bytes(WORD_BYTES, sys.byteorder)))
+            self.brought += 1

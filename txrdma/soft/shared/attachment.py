@@ -1,0 +1,324 @@
+"""
+Where a queue pair of ours meets one of another process on the same host.
+
+See L{txrdma.soft.shared.routes} for how the two find each other.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import sys
+from typing import Final, Protocol, TYPE_CHECKING
+
+from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorTime
+from twisted.logger import Logger
+
+from txrdma.error import ResourceExhausted
+from txrdma.iba.types import QPN, RKey
+from txrdma.iba.verbs import AsyncEventKind, Operation, SendRequest
+from txrdma.logs import Seldom
+from txrdma.soft._route import Owner
+from txrdma.soft.shared._lane import Lane
+from txrdma.soft.shared._layout import RemoteRegion, Surroundings
+from txrdma.soft.shared._rendezvous import (
+    Access,
+    Answer,
+    Join,
+    makeBox,
+    mapRegion,
+    MessageKind,
+    MOST_DATA,
+    Note,
+    Reach,
+    Region,
+    Want,
+)
+from txrdma.soft.shared._writer import part, spread
+from txrdma.soft.shared.unixpackets import NO_DESCRIPTORS
+
+if TYPE_CHECKING:
+    from txrdma.soft.completion import SoftCompletionQueue
+
+_log = Logger()
+_seldom = Seldom(_log)
+
+_AGAIN: Final = 0.1
+"""Seconds until a region is asked for again, for which there was no descriptor."""
+
+_RING: Final = (1).to_bytes(8, sys.byteorder)
+_ALWAYS: Final = memoryview((1).to_bytes(8, sys.byteorder)).cast("Q")
+
+
+class SharingReactor(IReactorFDSet, IReactorTime):
+    """What we need of a reactor."""
+
+
+class LocalOwner(Owner, Protocol):
+    """
+    The queue pair, with what of it a peer may ring.
+
+    @ivar shared: the queue whose receives it shares with others, if there is one.
+    """
+
+    sendQueue: SoftCompletionQueue
+    receiveQueue: SoftCompletionQueue
+    shared: object | None
+
+
+class Around(Protocol):
+    """The port on which it happens."""
+
+    reactor: SharingReactor
+
+    def makeLane(
+        self, owner: LocalOwner, surroundings: Surroundings, box: memoryview, peer: tuple[str, int]
+    ) -> Lane:
+        """A lane to that peer."""
+
+
+class Neighbour(Protocol):
+    """The other process."""
+
+    name: tuple[str, int]
+    attachments: dict[QPN, Attachment]
+
+    def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
+        """To it."""
+
+
+class Attachment:
+    """
+    Where one queue pair of ours meets one of a peer: its lane, and all that the lane keeps open.
+
+    @ivar lane: the data path.
+    """
+
+    def __init__(self, port: Around, peer: Neighbour, owner: LocalOwner, destination: QPN, ring: int) -> None:
+        self.owner = owner
+        self.number = owner.number
+        self.destination = destination
+        self._port = port
+        self._peer = peer
+        self._timer: IDelayedCall | None = None
+        self._again: IDelayedCall | None = None
+        self._starved: set[RKey] = set()  # regions for which there was no descriptor
+        self._moving: tuple[SendRequest, list[memoryview], int, int] | None = None
+        try:
+            self._box, mapping = makeBox(ring)
+        except OSError as error:
+            raise ResourceExhausted(f"no shared memory for a queue pair: {error}") from error
+        self._own = mapping
+        self._mappings: dict[RKey | None, mmap.mmap] = {}  # of the peer's regions, and under None its box
+        self._doorbells: list[int] = []
+        self.joined = False
+        self.lane = port.makeLane(owner, self, memoryview(mapping), peer.name)
+
+    def invite(self) -> None:
+        """Tell the peer's queue pair that ours is there."""
+        sends, receives = self.owner.sendQueue.channel, self.owner.receiveQueue.channel
+        message = Join(
+            kind=MessageKind.JOIN,
+            source=self.number,
+            notes=self.lane.wantsNotes,
+            destination=self.destination,
+            firstPSN=self.owner.attributes.rqPSN or 0,
+        )
+        self._peer.send(message.encode(), (self._box, receives.doorbell, sends.doorbell))
+
+    def join(self, box: mmap.mmap, doorbells: list[int], notes: bool) -> None:
+        """The peer's queue pair is there."""
+        self.joined = True
+        self._mappings[None] = box
+        self._doorbells = doorbells
+        self.lane.attach(memoryview(box), notes)
+
+    # What the lane asks for: txrdma.soft.shared._layout.Surroundings.
+
+    def ringReceives(self) -> None:
+        self._ring(0)
+
+    def ringSends(self) -> None:
+        self._ring(1)
+
+    def _ring(self, which: int) -> None:
+        try:
+            os.write(self._doorbells[which], _RING)
+        except (OSError, IndexError):
+            pass  # it rings already, or nobody is there to hear it
+
+    def nudge(self) -> None:
+        self._note(MessageKind.NUDGE)
+
+    def _note(self, kind: MessageKind) -> None:
+        self._peer.send(Note(kind=kind, source=self.number, destination=self.destination).encode())
+
+    def wantRegion(self, rkey: RKey) -> None:
+        message = Want(kind=MessageKind.WANT, source=self.number, destination=self.destination, rkey=rkey)
+        self._peer.send(message.encode())
+
+    def access(self, request: SendRequest, pieces: list[memoryview]) -> None:
+        self._moving = (request, pieces, 0, sum(map(len, pieces)))
+        self._move()
+
+    def starved(self, rkey: RKey) -> None:
+        """Ask for a region again in a while: the process has no descriptor for it at present."""
+        _seldom.warn(
+            "descriptors",
+            "no descriptor is left for memory of another process: what goes there waits for one",
+        )
+        self._starved.add(rkey)
+        self._askLater()
+
+    def _askLater(self) -> None:
+        if self._again is None or not self._again.active():
+            self._again = self._port.reactor.callLater(_AGAIN, self._askAgain)
+
+    def _askAgain(self) -> None:
+        starved, self._starved = self._starved, set()
+        for rkey in starved:
+            self.wantRegion(rkey)
+
+    def watch(self) -> None:
+        if self._timer is None or not self._timer.active():
+            self._timer = self._port.reactor.callLater(0, self._expired)
+
+    def rest(self) -> None:
+        """Leave the reactor, until C{wake}."""
+        for call in (self._timer, self._again):
+            if call is not None and call.active():
+                call.cancel()
+
+    def wake(self) -> None:
+        """Be part of the reactor, again or still."""
+        if self._timer is not None and not self._timer.active():
+            self.watch()
+        if self._starved:
+            self._askLater()
+
+    def _expired(self) -> None:
+        self._timer = None
+        try:
+            self.lane.poll()
+            again = self.lane.expired(self._port.reactor.seconds())
+        except Exception:
+            self.fail()
+            return
+        if again is not None and self._timer is None:
+            self._timer = self._port.reactor.callLater(again, self._expired)
+
+    def fail(self) -> None:
+        """Log what has just raised, and end the queue pair: that costs nobody else anything."""
+        _log.failure(
+            "A queue pair that shares memory with another process fails by an error ({lane!r})",
+            lane=self.lane,
+        )
+        try:
+            self.owner.failed(AsyncEventKind.QP_FATAL)
+        except Exception:
+            _log.failure("It could not even let go of what it had to do ({lane!r})", lane=self.lane)
+
+    def left(self) -> None:
+        self._note(MessageKind.LEAVE)
+        self._peer.attachments.pop(self.number, None)
+        self._release()
+        closeMapping(self._own)
+        os.close(self._box)
+
+    def _release(self) -> None:
+        """Let go of what came from the peer."""
+        self.rest()
+        self._timer = self._again = None
+        self._starved.clear()
+        self._moving = None
+        doorbells, self._doorbells = self._doorbells, []
+        for doorbell in doorbells:
+            os.close(doorbell)
+        mappings, self._mappings = self._mappings, {}
+        for mapping in mappings.values():
+            closeMapping(mapping)
+
+    # What the peer says.
+
+    def peerGone(self, event: AsyncEventKind | None) -> None:
+        """Its queue pair is no more; with an event, neither is its process."""
+        self.lane.peerGone(event)
+        self._release()
+
+    def regionTold(self, told: Region, descriptors: list[int]) -> None:
+        """The answer to C{wantRegion}."""
+        region: RemoteRegion | None = None
+        if told.rkey in self._mappings:
+            raise ValueError("a region that nobody asked for")
+        if told.reach is Reach.MAPPED:
+            if len(descriptors) != 1:
+                raise ValueError("a mapped region comes with one descriptor")
+            self._forgetDeregistered()
+            try:
+                mapping, region = mapRegion(told, descriptors[0])
+            except OSError as error:
+                if error.errno not in NO_DESCRIPTORS:
+                    raise
+                self.starved(told.rkey)
+                return
+            self._mappings[told.rkey] = mapping
+        elif told.reach is Reach.BY_MESSAGES:
+            region = RemoteRegion(told.address, told.length, told.rights, None, _ALWAYS)
+        self.lane.regionKnown(told.rkey, region, told.access)
+
+    def _forgetDeregistered(self) -> None:
+        """Give back memory that the peer does not use any more."""
+        regions = self.lane.regions
+        for rkey in [key for key, region in regions.items() if region is not None and not region.valid[0]]:
+            del regions[rkey]
+            mapping = self._mappings.pop(RKey(rkey), None)
+            if mapping is not None:
+                closeMapping(mapping)
+
+    def _move(self) -> None:
+        """Ask for the next part of an access by messages."""
+        if self._moving is None:
+            return
+        request, pieces, done, length = self._moving
+        if done == length:
+            self._moving = None
+            self.lane.accessed(True)
+            return
+        writing = request.operation is not Operation.RDMA_READ
+        size = min(MOST_DATA, length - done)
+        message = Access(
+            kind=MessageKind.ACCESS,
+            source=self.number,
+            destination=self.destination,
+            writing=writing,
+            rkey=request.rkey,
+            address=request.remoteAddress + done,
+            length=size,
+        )
+        what = b"".join(part(pieces, done, size)) if writing else b""
+        self._peer.send(message.encode() + what)
+
+    def moved(self, answer: Answer, content: memoryview) -> None:
+        """The answer to what C{_move} asked."""
+        if self._moving is None:
+            raise ValueError("an answer to nothing")
+        request, pieces, done, length = self._moving
+        if not answer.allowed:
+            self._moving = None
+            self.lane.accessed(False)
+            return
+        size = min(MOST_DATA, length - done)
+        if request.operation is Operation.RDMA_READ:
+            if len(content) != size:
+                raise ValueError("an answer of another length")
+            spread(pieces, done, content)
+        self._moving = (request, pieces, done + size, length)
+        self._move()
+
+
+def closeMapping(mapping: mmap.mmap) -> None:
+    """Unmap it, now or when the last view of it is gone."""
+    try:
+        mapping.close()
+    except BufferError:
+        pass  # somebody still looks at it: it goes with the last view

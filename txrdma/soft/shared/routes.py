@@ -1,0 +1,507 @@
+"""
+The way to queue pairs of other processes on the same host: by memory that both have mapped.
+
+Two processes of one user find each other at an abstract UNIX socket (L{rendezvousName}); over the connection
+they pass boxes, doorbells and memory regions to each other (L{txrdma.soft.shared._rendezvous}). Its end is
+the end of the peer: the kernel tells at once, however that process died.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+from collections.abc import Callable
+from typing import cast, Final, TYPE_CHECKING
+
+from twisted.logger import Logger
+
+from txrdma.error import DeviceUnavailable, ProtectionError, WireError
+from txrdma.iba.pcap import RoCECapture
+from txrdma.iba.types import GID, QPN
+from txrdma.iba.verbs import AsyncEventKind, QPKind
+from txrdma.logs import Seldom
+from txrdma.soft._netdev import softMAC, udpPort
+from txrdma.soft._route import Owner, Route
+from txrdma.soft.shared._lane import Lane
+from txrdma.soft.shared._layout import REMOTE_READ, REMOTE_WRITE, RING_BYTES, Surroundings
+from txrdma.soft.shared._rendezvous import (
+    Access,
+    Answer,
+    checkDoorbell,
+    decode,
+    Hello,
+    Join,
+    LONGEST,
+    MAGIC,
+    mapBox,
+    MessageKind,
+    Note,
+    Reach,
+    Region,
+    rendezvousName,
+    shareable,
+    VERSION,
+    Want,
+)
+from txrdma.soft.shared.attachment import Attachment, LocalOwner, SharingReactor
+from txrdma.soft.shared.capture import RecordedLane, Recorder
+from txrdma.soft.shared.unixpackets import NO_DESCRIPTORS, PacketSocket, packetSocket
+from txrdma.unixsockets import LocalListener, peerOf, Reactor
+
+if TYPE_CHECKING:
+    from txrdma.soft.memory import KeyTable
+
+_log = Logger()
+_seldom = Seldom(_log)
+
+_MOST_WAITING: Final = 256
+_REMOTE: Final = REMOTE_WRITE | REMOTE_READ
+
+
+class _Peer:
+    """
+    Another process, or another device of our own.
+
+    @ivar attachments: by our queue pairs' numbers.
+    """
+
+    def __init__(self, port: SharedMemoryPort, name: tuple[str, int]) -> None:
+        self.name = name
+        self.attachments: dict[QPN, Attachment] = {}
+        self.links: list[_Link] = []
+        self._port = port
+        self._invitations: dict[tuple[QPN, QPN], tuple[mmap.mmap, list[int], bool]] = {}
+
+    def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
+        """To it, over whichever connection there is."""
+        if self.links:
+            self.links[0].socket.send(message, descriptors)
+
+    def add(self, attachment: Attachment) -> None:
+        """A queue pair of ours is ready to receive."""
+        self.attachments[attachment.number] = attachment
+        attachment.invite()
+        invitation = self._invitations.pop((attachment.destination, attachment.number), None)
+        if invitation is not None:
+            attachment.join(*invitation)
+            attachment.watch()  # the peer may have written before: look, once we are part of our queues
+
+    def lost(self, reason: str) -> None:
+        """It is no more, or does not deserve to be."""
+        links, self.links = self.links, []
+        for link in links:
+            link.socket.close()
+        self._port.forget(self)
+        for invitation in self._invitations.values():
+            _discard(*invitation[:2])
+        self._invitations.clear()
+        attachments = list(self.attachments.values())
+        if attachments:
+            _log.debug(
+                "memory is shared no more with a process of this host, by {count} queue pairs: {reason}",
+                count=len(attachments),
+                reason=reason,
+            )
+        for attachment in attachments:
+            try:
+                attachment.peerGone(AsyncEventKind.QP_FATAL)
+            except Exception:
+                attachment.fail()
+
+    # What it says. Descriptors that are kept are taken out of the list.
+
+    def joined(self, told: Join, descriptors: list[int]) -> None:
+        if len(descriptors) != 3:
+            raise ValueError(f"an invitation comes with three descriptors, not {len(descriptors)}")
+        checkDoorbell(descriptors[1])
+        checkDoorbell(descriptors[2])
+        key = (told.source, told.destination)
+        if key in self._invitations or len(self._invitations) >= _MOST_WAITING:
+            raise ValueError("too many invitations")
+        attachment = self.attachments.get(told.destination)
+        if attachment is not None and (attachment.destination != told.source or attachment.joined):
+            self.refuse(told)
+            return
+        try:
+            box = mapBox(descriptors[0])
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTORS:
+                raise
+            self.refuse(told)
+            return
+        doorbells = descriptors[1:]
+        del descriptors[1:]
+        if attachment is None:
+            self._invitations[key] = (
+                box,
+                doorbells,
+                told.notes,
+            )  # its queue pair is not ready yet
+        else:
+            attachment.join(box, doorbells, told.notes)
+            attachment.lane.poll()  # the peer may have written, and rung for it, before we could see its box
+
+    def refuse(self, told: Join) -> None:
+        """Its queue pair does not meet ours."""
+        refusal = Note(kind=MessageKind.LEAVE, source=told.destination, destination=told.source)
+        self.send(refusal.encode())
+
+    def left(self, told: Note) -> None:
+        invitation = self._invitations.pop((told.source, told.destination), None)
+        if invitation is not None:
+            _discard(*invitation[:2])
+        attachment = self.attachment(told.source, told.destination)
+        if attachment is not None:
+            attachment.peerGone(None)
+
+    def attachment(self, source: QPN, destination: QPN) -> Attachment | None:
+        """Ours, when it is the one that is meant."""
+        attachment = self.attachments.get(destination)
+        return attachment if attachment is not None and attachment.destination == source else None
+
+    def wanted(self, told: Want, answer: Callable[[bytes, tuple[int, ...]], None]) -> None:
+        attachment = self.attachment(told.source, told.destination)
+        if attachment is None:
+            return  # it has just left, and the peer will hear it
+        owner = attachment.owner
+        region = owner.keys.find(owner.domain, told.rkey)
+        access = _allowed(owner)
+        rights = 0 if region is None else region.rights & access & _REMOTE
+        reply = Region(
+            kind=MessageKind.REGION,
+            source=told.destination,
+            destination=told.source,
+            rkey=told.rkey,
+            access=access,
+        )
+        if region is None or not rights:
+            answer(reply.encode(), ())
+            return
+        reply = reply.replace(rights=rights, address=region.address, length=region.length)
+        if region.descriptor is not None:
+            try:
+                descriptor = shareable(region.descriptor, rights)
+            except OSError:
+                pass
+            else:
+                reply = reply.replace(reach=Reach.MAPPED, validOffset=region.validOffset)
+                answer(reply.encode(), (descriptor,))
+                os.close(descriptor)
+                return
+        answer(reply.replace(reach=Reach.BY_MESSAGES).encode(), ())
+
+    def accessed(
+        self, told: Access, content: memoryview, answer: Callable[[bytes, tuple[int, ...]], None]
+    ) -> None:
+        attachment = self.attachment(told.source, told.destination)
+        if attachment is None:
+            return
+        owner = attachment.owner
+        need = REMOTE_WRITE if told.writing else REMOTE_READ
+        reply = Answer(kind=MessageKind.ANSWER, source=told.destination, destination=told.source)
+        try:
+            if not _allowed(owner) & need:
+                raise ProtectionError("the queue pair does not allow it")
+            memory = owner.keys.remote(owner.domain, told.rkey, told.address, told.length, need)
+        except ProtectionError:
+            answer(reply.encode(), ())
+            return
+        if told.writing:
+            memory[:] = content
+            answer(reply.replace(allowed=True).encode(), ())
+        else:
+            answer(reply.replace(allowed=True, length=told.length).encode() + memory, ())
+
+
+class _Link:
+    """
+    One connection to a peer.
+
+    @ivar peer: None until it has said who it is.
+    """
+
+    def __init__(self, port: SharedMemoryPort, sock: socket.socket, peer: _Peer | None) -> None:
+        self._port = port
+        self.peer = peer
+        self._pid = peerOf(sock).pid
+        self._greeted = False
+        self.socket = PacketSocket(port.reactor, sock, LONGEST, self)
+        hello = Hello(
+            kind=MessageKind.HELLO,
+            magic=MAGIC,
+            version=VERSION,
+            port=port.port,
+            address=GID.fromIP(port.address),
+        )
+        self.socket.send(hello.encode())
+
+    def heard(self, message: bytes, descriptors: list[int]) -> None:
+        """One message: whatever is wrong with it costs this peer its connection, and nobody else."""
+        try:
+            self._dispatch(message, descriptors)
+        except (WireError, ValueError, OSError) as error:
+            _seldom.warn(
+                (self._port.address, self._port.port),
+                "process {pid}, with which memory was to be shared, is not to be understood: {error}",
+                pid=self._pid,
+                error=error,
+            )
+            self.socket.close(str(error))
+
+    def starved(self, message: bytes) -> None:
+        """Its descriptors are lost: a region is asked for again, an invitation comes to nothing."""
+        try:
+            told, _ = decode(message)
+        except WireError as error:
+            self.socket.close(str(error))
+            return
+        peer = self.peer
+        if peer is None or not self._greeted:
+            self.socket.close("it does not say who it is")
+        elif isinstance(told, Join):
+            peer.refuse(told)
+        elif isinstance(told, Region):
+            attachment = peer.attachment(told.source, told.destination)
+            if attachment is not None:
+                attachment.starved(told.rkey)
+
+    def _dispatch(self, message: bytes, descriptors: list[int]) -> None:
+        told, content = decode(message)
+        if isinstance(told, Hello):
+            self._hello(told)
+            return
+        peer = self.peer
+        if peer is None or not self._greeted:
+            raise ValueError("it does not say who it is")
+        if isinstance(told, Join):
+            peer.joined(told, descriptors)
+        elif isinstance(told, Want):
+            peer.wanted(told, self.socket.send)
+        elif isinstance(told, Access):
+            peer.accessed(told, content, self.socket.send)
+        elif isinstance(told, Note) and told.kind is MessageKind.LEAVE:
+            peer.left(told)
+        elif isinstance(told, (Note, Region, Answer)):
+            attachment = peer.attachment(told.source, told.destination)
+            if attachment is None:
+                return
+            if isinstance(told, Region):
+                attachment.regionTold(told, descriptors)
+            elif isinstance(told, Answer):
+                attachment.moved(told, content)
+            else:
+                attachment.lane.nudged()
+
+    def _hello(self, told: Hello) -> None:
+        name = (told.address.ip or "", told.port)
+        if told.magic != MAGIC or told.version != VERSION or self._greeted:
+            raise ValueError(f"this is version {VERSION}, not {told.version}")
+        if self.peer is None:
+            self.peer = self._port.peer(name)
+            self.peer.links.append(self)
+        elif self.peer.name != name:
+            raise ValueError(f"asked for {self.peer.name}, and {name} answers")
+        self._greeted = True
+
+    def ended(self, reason: str) -> None:
+        """The connection is closed: so is all that belonged to it."""
+        self._port.unlink(self)
+        if self.peer is not None:
+            self.peer.lost(reason)
+
+
+class SharedMemoryPort:
+    """
+    Where routes through shared memory begin: a L{RoutePort <txrdma.soft._route.RoutePort>}.
+
+    @ivar address: our device's IP address, and C{port} its UDP port: by these we are found.
+    """
+
+    def __init__(
+        self,
+        reactor: SharingReactor,
+        address: str,
+        port: int,
+        capture: RoCECapture | None = None,
+        ring: int = RING_BYTES,
+    ) -> None:
+        """
+        @param capture: gets every packet that RoCE v2 would have sent; its owner closes its file.
+        @raise DeviceUnavailable: our name is taken.
+        """
+        self.reactor = reactor
+        self.address = address
+        self.port = port
+        self._capture = capture
+        self._ring = ring
+        self._enabled = True
+        self._guarded: list[KeyTable] = []  # memory that was reached through us when we went down
+        self._peers: dict[tuple[str, int], _Peer] = {}
+        self._links: dict[_Link, None] = {}
+        try:
+            name = rendezvousName(address, port)
+            self._listener = LocalListener(
+                cast(Reactor, reactor), socket.SOCK_SEQPACKET, name, self._accepted, "our shared memory"
+            )
+        except OSError as error:
+            raise DeviceUnavailable(
+                f"no rendezvous for shared memory at {address} port {port}: {error}"
+            ) from error
+
+    def connect(self, owner: Owner) -> Route | None:
+        """The route to a queue pair of a process on this host, when such a process is there."""
+        attributes = owner.attributes
+        if owner.kind is not QPKind.RC or attributes.address is None or attributes.destinationQPN is None:
+            return None
+        address = attributes.address.dgid.ip
+        if address is None:
+            return None
+        peer = self._reach((address, udpPort(attributes.address)))
+        if peer is None:
+            return None
+        attachment = Attachment(self, peer, cast(LocalOwner, owner), attributes.destinationQPN, self._ring)
+        attachment.lane.setEnabled(self._enabled)
+        peer.add(attachment)
+        return attachment.lane
+
+    def setEnabled(self, isEnabled: bool) -> None:
+        """
+        The port was taken down, or up again.
+
+        While it is down our lanes stand still, and messages wait in their sockets. Peers are told: who waits
+        for us does so from now on as long as it may, and who would reach our memory looks first.
+        """
+        if self._enabled == isEnabled:
+            return
+        self._enabled = isEnabled
+        attachments = self._joints()
+        if isEnabled:
+            self._unguard()
+        else:
+            self._guarded = list({id(each.owner.keys): each.owner.keys for each in attachments}.values())
+            for keys in self._guarded:
+                keys.guard(True)
+        for attachment in attachments:
+            attachment.lane.setEnabled(isEnabled)
+            attachment.nudge()
+        for link in tuple(self._links):
+            link.socket.setReading(isEnabled)
+
+    @property
+    def resting(self) -> SharedMemoryPort:
+        """The port itself rests: what peers write stays in shared memory, what they say in sockets."""
+        return self
+
+    def rest(self) -> None:
+        """Leave the reactor: peers wait with what needs an answer."""
+        self._listener.setReading(False)
+        for link in self._links:
+            link.socket.setReading(False)
+            link.socket.setWriting(False)
+        for attachment in self._joints():
+            attachment.rest()
+
+    def wake(self) -> None:
+        """Be part of the reactor, again or still."""
+        self._listener.setReading(True)
+        for link in self._links:
+            link.socket.setReading(self._enabled)
+            link.socket.setWriting(True)
+        for attachment in self._joints():
+            attachment.wake()
+
+    def _joints(self) -> list[Attachment]:
+        """Where our queue pairs meet others."""
+        return [attachment for peer in self._peers.values() for attachment in peer.attachments.values()]
+
+    def _unguard(self) -> None:
+        guarded, self._guarded = self._guarded, []
+        for keys in guarded:
+            keys.guard(False)
+
+    def _reach(self, name: tuple[str, int]) -> _Peer | None:
+        peer = self._peers.get(name)
+        if peer is not None and peer.links:
+            return peer
+        sock = packetSocket()
+        try:
+            sock.connect(rendezvousName(*name))
+            foreign = peerOf(sock).user != os.geteuid()
+        except OSError:
+            sock.close()
+            return None
+        if foreign:
+            sock.close()
+            return None
+        peer = self.peer(name)
+        link = self._link(sock, peer)
+        if link.socket.fileno() < 0:  # it has died this very moment
+            self.unlink(link)
+            return None
+        peer.links.append(link)
+        return peer
+
+    def _link(self, sock: socket.socket, peer: _Peer | None) -> _Link:
+        link = _Link(self, sock, peer)
+        link.socket.setReading(self._enabled)
+        self._links[link] = None
+        return link
+
+    def makeLane(
+        self, owner: LocalOwner, surroundings: Surroundings, box: memoryview, peer: tuple[str, int]
+    ) -> Lane:
+        """A lane to that peer."""
+        shared = owner.shared is not None
+        if self._capture is None:
+            return Lane(owner, surroundings, box, shared)
+        here = (self.address, self.port)
+        recorder = Recorder(
+            self._capture,
+            (*here, softMAC(*here)),
+            (*peer, softMAC(*peer)),
+            both=peer != here,
+            now=self.reactor.seconds,
+        )
+        return RecordedLane(owner, surroundings, box, recorder, shared)
+
+    def peer(self, name: tuple[str, int]) -> _Peer:
+        """The one with that name, which may be new to us."""
+        if name not in self._peers:
+            self._peers[name] = _Peer(self, name)
+        return self._peers[name]
+
+    def _accepted(self, sock: socket.socket) -> None:
+        self._link(sock, None)
+
+    def unlink(self, link: _Link) -> None:
+        """It is closed."""
+        self._links.pop(link, None)
+
+    def forget(self, peer: _Peer) -> None:
+        """It is gone."""
+        if self._peers.get(peer.name) is peer:
+            del self._peers[peer.name]
+
+    def close(self) -> None:
+        """Close the rendezvous, and all connections. Twice is fine."""
+        self._listener.close()
+        self._unguard()
+        for peer in list(self._peers.values()):
+            peer.lost("we close")
+        for link in list(self._links):
+            link.socket.close()
+        self._links.clear()
+
+
+def _allowed(owner: Owner) -> int:
+    """What the peer may do through this queue pair."""
+    attributes = owner.attributes
+    access = int(attributes.access or 0)
+    return access if attributes.maxDestRDAtomic else access & ~REMOTE_READ
+
+
+def _discard(box: mmap.mmap, doorbells: list[int]) -> None:
+    box.close()
+    for doorbell in doorbells:
+        os.close(doorbell)

@@ -1,0 +1,194 @@
+"""
+Packets with descriptors over an abstract UNIX socket, between processes of one user.
+
+See unix(7): SOCK_SEQPACKET, SCM_RIGHTS.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import os
+import socket
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from zope.interface import implementer
+
+from twisted.internet.error import ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import IReactorFDSet, IReadWriteDescriptor
+from twisted.python.failure import Failure
+
+_MOST_DESCRIPTORS: Final = 8
+_MOST_QUEUED: Final = 4096
+_AT_ONCE: Final = 32
+_LATER: Final = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
+
+
+NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
+"""Errors of system calls that find no descriptor left."""
+
+
+class Hearer(Protocol):
+    """Who gets what a L{PacketSocket} brings."""
+
+    def heard(self, message: bytes, descriptors: list[int]) -> None:
+        """One message. The descriptors that are left in the list are closed when this returns."""
+
+    def starved(self, message: bytes) -> None:
+        """One message that came with descriptors, which are lost: this process may have no more."""
+
+    def ended(self, reason: str) -> None:
+        """Nothing more will come; the socket is closed."""
+
+
+def packetSocket() -> socket.socket:
+    """A new one, that never blocks."""
+    kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+    return socket.socket(socket.AF_UNIX, kind)
+
+
+@implementer(IReadWriteDescriptor)
+class PacketSocket:
+    """One end of a connection."""
+
+    def __init__(self, reactor: IReactorFDSet, sock: socket.socket, longest: int, hearer: Hearer) -> None:
+        self._reactor = reactor
+        self._socket = sock
+        self._longest = longest
+        self._hearer = hearer
+        self._queued: deque[tuple[bytes, list[int]]] = deque()
+        self._closed = False
+        reactor.addReader(self)
+
+    def fileno(self) -> int:
+        """The socket's; -1 when closed."""
+        return self._socket.fileno()
+
+    def logPrefix(self) -> str:
+        """As Twisted's log shows it."""
+        return "txrdma.soft.shared.routes"
+
+    def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Send one message, now or as soon as there is room."""
+        if self._closed:
+            return
+        if self._queued or not self._sent(message, descriptors):
+            self._queue(message, descriptors)
+
+    def _queue(self, message: bytes, descriptors: Sequence[int]) -> None:
+        if len(self._queued) >= _MOST_QUEUED:
+            self.close("it does not read what we send")
+        else:
+            self._queued.append((message, [os.dup(descriptor) for descriptor in descriptors]))
+            self._reactor.addWriter(self)
+
+    def _sent(self, message: bytes, descriptors: Sequence[int]) -> bool:
+        """Tell whether it is on its way, or never will be."""
+        try:
+            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+            self._socket.sendmsg([message], ancillary if descriptors else [], socket.MSG_NOSIGNAL)
+        except OSError as error:
+            if error.errno in _LATER:
+                return False
+            self.close(f"sending failed: {error}")
+        return True
+
+    def setReading(self, isReading: bool) -> None:
+        """Hear nothing for now, or again; what was sent meanwhile is heard then."""
+        if self._closed:
+            return
+        if isReading:
+            self._reactor.addReader(self)
+        else:
+            self._reactor.removeReader(self)
+
+    def setWriting(self, isWriting: bool) -> None:
+        """Send what is queued as soon as there is room, or leave it for now."""
+        if isWriting and self._queued:
+            self._reactor.addWriter(self)
+        else:
+            self._reactor.removeWriter(self)
+
+    def doWrite(self) -> None:
+        """There is room."""
+        while self._queued:
+            message, descriptors = self._queued.popleft()
+            if not self._sent(message, descriptors):
+                self._queued.appendleft((message, descriptors))
+                return
+            _closeAll(descriptors)
+        self._reactor.removeWriter(self)
+
+    def doRead(self) -> None:
+        """Take some messages."""
+        for _ in range(_AT_ONCE):
+            if self._closed or not self._receive():
+                return
+
+    def _receive(self) -> bool:
+        room = socket.CMSG_SPACE(_MOST_DESCRIPTORS * 4)
+        try:
+            message, ancillary, flags, _ = self._socket.recvmsg(
+                self._longest + 1, room, socket.MSG_CMSG_CLOEXEC
+            )
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            self.close(f"receiving failed: {error}")
+            return False
+        descriptors: list[int] = []
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                numbers = array.array("i")
+                numbers.frombytes(content[: len(content) // 4 * 4])
+                descriptors += numbers
+        try:
+            if not message:
+                self.close("it has ended, or closed its device")
+            elif flags & socket.MSG_CTRUNC and self._isStarving():
+                self._hearer.starved(message)
+            elif flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+                self.close("it sent more than any message has")
+            else:
+                self._hearer.heard(message, descriptors)
+        finally:
+            _closeAll(descriptors)
+        return True
+
+    def _isStarving(self) -> bool:
+        """Whether this process, or the system, has no descriptors left."""
+        try:
+            os.close(os.dup(self._socket.fileno()))
+        except OSError as error:
+            return error.errno in NO_DESCRIPTORS
+        return False
+
+    def connectionLost(self, reason: Failure) -> None:
+        """
+        The reactor reads no more: because it ends, or because C{doRead} has raised.
+
+        When it ends, whoever owns the socket may still have something to send, and closes it.
+        """
+        if not reason.check(ConnectionLost, ConnectionDone):
+            self.close(reason.getErrorMessage())
+
+    def close(self, reason: str = "") -> None:
+        """Leave the reactor, then close; what is queued is not sent. With a reason the hearer is told."""
+        if self._closed:
+            return
+        self._closed = True
+        self._reactor.removeReader(self)
+        self._reactor.removeWriter(self)
+        self._socket.close()
+        for _, descriptors in self._queued:
+            _closeAll(descriptors)
+        self._queued.clear()
+        if reason:
+            self._hearer.ended(reason)
+
+
+def _closeAll(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())

@@ -1,0 +1,201 @@
+"""
+Tests for L{txrdma.iba.headers}: against scapy's RoCE layer, recorded packets, and the specification's tables.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import WireError
+from txrdma.iba.headers import (
+    ackTimeoutSeconds,
+    AETH,
+    AETHKind,
+    AtomicAckETH,
+    AtomicETH,
+    BTH,
+    creditCode,
+    creditCount,
+    DETH,
+    EXTENSIONS,
+    GRH,
+    IETH,
+    ImmDt,
+    NAKCode,
+    Opcode,
+    RETH,
+    rnrTimerCode,
+    rnrTimerSeconds,
+)
+from txrdma.iba.types import GID
+from txrdma.test.iba.test_roce import scapyRoCE
+from txrdma.testing.captures import packets
+from txrdma.testing.strategies import layouts
+from txrdma.wire import Layout
+
+LAYOUTS: tuple[type[Layout], ...] = (AETH, BTH, DETH, GRH, IETH, RETH, AtomicAckETH, AtomicETH, ImmDt)
+
+
+class HeaderTests(SynchronousTestCase):
+    """Transport headers."""
+
+    @given(st.data())
+    def test_roundTrip(self, draw: st.DataObject) -> None:
+        """What is written is read again."""
+        for layout in LAYOUTS:
+            header = draw.draw(layouts(layout))
+            self.assertEqual(layout.decode(header.encode()), header)
+
+    @given(st.binary(max_size=48))
+    def test_anyBytes(self, raw: bytes) -> None:
+        """Any bytes are a header that is written as it came, or a WireError."""
+        for layout in LAYOUTS:
+            try:
+                header = layout.decode(raw)
+            except WireError:
+                self.assertLess(len(raw), layout.size)
+            else:
+                self.assertEqual(header.encode(), raw[: layout.size])
+
+    @given(layouts(BTH))
+    def test_scapyBTH(self, bth: BTH) -> None:
+        """Scapy makes the same bytes of the same fields."""
+        theirs = scapyRoCE().BTH(
+            opcode=int(bth.opcode),
+            solicited=int(bth.solicited),
+            migreq=int(bth.migration),
+            padcount=bth.pad,
+            version=bth.version,
+            pkey=bth.pkey,
+            fecn=bth.reserved8 >> 7,
+            becn=bth.reserved8 >> 6 & 1,
+            resv6=bth.reserved8 & 63,
+            dqpn=bth.destination,
+            ackreq=int(bth.acknowledge),
+            resv7=bth.reserved7,
+            psn=bth.psn,
+            icrc=0,
+        )
+        self.assertEqual(bytes(theirs)[:12], bth.encode())
+
+    @given(layouts(AETH), layouts(GRH))
+    def test_scapyOthers(self, aeth: AETH, grh: GRH) -> None:
+        """Scapy reads the same fields in AETH and GRH."""
+        theirs = scapyRoCE().AETH(aeth.encode())
+        self.assertEqual((theirs.syndrome, theirs.msn), (aeth.syndrome, aeth.msn))
+        route = scapyRoCE().GRH(grh.encode())
+        self.assertEqual(
+            (route.ipver, route.tclass, route.flowlabel), (grh.version, grh.trafficClass, grh.flowLabel)
+        )
+        self.assertEqual(
+            (route.paylen, route.nexthdr, route.hoplmt), (grh.payloadLength, grh.nextHeader, grh.hopLimit)
+        )
+        self.assertEqual(GID(route.sgid.to_bytes(16, "big")), grh.sgid)
+        self.assertEqual(GID(route.dgid.to_bytes(16, "big")), grh.dgid)
+
+    def test_scapyOpcodes(self) -> None:
+        """Scapy has the same numbers for the same opcodes."""
+        theirs = {
+            number: name for number, name in scapyRoCE()._bth_opcodes.items() if not name.startswith("RD_")
+        }
+        ours = {int(opcode): opcode.name for opcode in Opcode if "INVALIDATE" not in opcode.name}
+        self.assertEqual(ours, theirs)
+
+    def test_extensions(self) -> None:
+        """Every opcode says which headers follow, as their names have it."""
+        self.assertEqual(set(EXTENSIONS), set(Opcode))
+        for opcode, headers in EXTENSIONS.items():
+            self.assertEqual("WITH_IMMEDIATE" in opcode.name, ImmDt in headers, opcode)
+            self.assertEqual("INVALIDATE" in opcode.name, IETH in headers, opcode)
+            self.assertEqual(opcode.name.startswith("UD"), DETH in headers, opcode)
+            begins = (
+                "WRITE_FIRST" in opcode.name or "WRITE_ONLY" in opcode.name or "READ_REQUEST" in opcode.name
+            )
+            self.assertEqual(begins, RETH in headers, opcode)
+
+
+class RecordedTests(SynchronousTestCase):
+    """What the kernel said, in words."""
+
+    def test_verbs(self) -> None:
+        """The recording of pyverbs holds what its README says: requests of each kind, and a refusal."""
+        found = [captured.packet for captured in packets("verbs")]
+        kinds = {packet.bth.opcode for packet in found}
+        self.assertLessEqual(
+            {
+                Opcode.RC_RDMA_WRITE_ONLY,
+                Opcode.RC_SEND_ONLY,
+                Opcode.RC_RDMA_READ_REQUEST,
+                Opcode.RC_FETCH_ADD,
+                Opcode.RC_ATOMIC_ACKNOWLEDGE,
+            },
+            kinds,
+        )
+        answers = [aeth for packet in found if (aeth := packet.get(AETH)) is not None]
+        refused = [aeth for aeth in answers if aeth.kind is AETHKind.NAK]
+        self.assertEqual([aeth.syndrome for aeth in refused], [0x62])
+        self.assertEqual(NAKCode(refused[0].value), NAKCode.REMOTE_ACCESS_ERROR)
+
+    def test_readAnswers(self) -> None:
+        """A read of rping asks for as many bytes as its answer carries."""
+        asked = answered = 0
+        for captured in packets("rping"):
+            packet = captured.packet
+            reth = packet.get(RETH)
+            if packet.bth.opcode is Opcode.RC_RDMA_READ_REQUEST and reth is not None:
+                asked += reth.length
+            if "READ_RESPONSE" in packet.bth.opcode.name:
+                answered += len(packet.payload)
+        self.assertGreater(asked, 0)
+        self.assertEqual(asked, answered)
+
+
+class CodeTests(SynchronousTestCase):
+    """Times and counts by their codes."""
+
+    def test_syndromes(self) -> None:
+        """A syndrome says what it was made to say."""
+        self.assertEqual(AETH.ack(5).syndrome, 0x1F)
+        self.assertEqual((AETH.ack(5, 3).kind, AETH.ack(5, 3).value), (AETHKind.ACK, 3))
+        busy = AETH.rnrNAK(1, 12)
+        self.assertEqual((busy.syndrome, busy.kind, busy.value), (0x2C, AETHKind.RNR_NAK, 12))
+        refused = AETH.nak(1, NAKCode.REMOTE_ACCESS_ERROR)
+        self.assertEqual((refused.syndrome, refused.kind, refused.value), (0x62, AETHKind.NAK, 2))
+        self.assertIs(AETH(syndrome=0x40).kind, AETHKind.RESERVED)
+
+    def test_rnrTimers(self) -> None:
+        """Places of the specification's table, in milliseconds; 0 is the longest."""
+        for code, milliseconds in {
+            0: 655.36,
+            1: 0.01,
+            4: 0.04,
+            5: 0.06,
+            12: 0.64,
+            14: 1.28,
+            24: 40.96,
+            31: 491.52,
+        }.items():
+            self.assertAlmostEqual(rnrTimerSeconds(code) * 1000, milliseconds)
+        times = [rnrTimerSeconds(code) for code in [*range(1, 32), 0]]
+        self.assertEqual(times, sorted(times))
+        self.assertEqual(len(times), 32)
+        self.assertEqual([rnrTimerCode(rnrTimerSeconds(code)) for code in range(32)], list(range(32)))
+        self.assertEqual((rnrTimerCode(0.0005), rnrTimerCode(99)), (12, 0))
+
+    def test_credits(self) -> None:
+        """Places of the specification's table; 31 does not count."""
+        for code, count in {0: 0, 4: 4, 5: 6, 10: 32, 15: 192, 20: 1024, 30: 32768}.items():
+            self.assertEqual(creditCount(code), count)
+        self.assertIsNone(creditCount(31))
+        self.assertEqual([creditCode(creditCount(code)) for code in range(32)], list(range(32)))
+        self.assertEqual((creditCode(5), creditCode(1 << 20), creditCode(-1)), (4, 30, 0))
+
+    def test_timeouts(self) -> None:
+        """The code 14 is the usual 67 milliseconds; 0 is for ever."""
+        self.assertAlmostEqual(ackTimeoutSeconds(14), 0.0671, places=4)
+        self.assertEqual(ackTimeoutSeconds(0), math.inf)

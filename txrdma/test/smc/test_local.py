@@ -1,0 +1,343 @@
+"""
+The C{local} carrier: names, and what the two sides of an announcement say to each other.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections.abc import Callable
+from typing import Any, cast
+
+from twisted.internet import unix
+from twisted.internet.error import ConnectionDone
+from twisted.internet.testing import MemoryReactorClock
+from twisted.python.failure import Failure
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.smc.carriers import local as signalling
+from txrdma.smc.carriers.local import (
+    Announced,
+    Announcement,
+    Announcements,
+    AnnouncingReactor,
+    candidateNames,
+    findListener,
+    listenerName,
+    PATIENCE,
+)
+from txrdma.smc.carriers.owners import Place
+from txrdma.smc.handshake._silence import silentPeers
+from txrdma.unixsockets import Credentials
+
+CLIENT = Place("127.0.0.1", 40000)
+
+
+class PumpedReactor(MemoryReactorClock):
+    """A reactor with real UNIX sockets, which looks at them when it is told to."""
+
+    def adoptStreamConnection(self, fileDescriptor: int, family: int, factory: Any) -> Any:
+        return unix.Server._fromConnectedSocket(fileDescriptor, factory, self)
+
+    def advance(self, amount: float) -> None:
+        """Let time pass; what a call schedules for now waits for the next turn, as in real reactors."""
+        self.rightNow += amount
+        for call in [each for each in self.getDelayedCalls() if each.getTime() <= self.rightNow]:
+            if call.active():
+                run: Callable[[], object] = cast(Any, call).func
+                call.cancel()
+                run()
+
+    def serve(self) -> None:
+        """Let everybody read and write, until nobody can."""
+        while True:
+            ready, writable, _ = select.select(self.getReaders(), self.getWriters(), [], 0)
+            if not ready and not writable:
+                return
+            for each in ready:
+                if each in self.getReaders():
+                    self.served(each, each.doRead())
+            for each in writable:
+                if each in self.getWriters():
+                    self.served(each, each.doWrite())
+
+    def served(self, each: Any, why: Exception | None) -> None:
+        if why is not None:
+            self.removeReader(each)
+            self.removeWriter(each)
+            each.connectionLost(Failure(why))
+
+
+class NameTests(SynchronousTestCase):
+    """Under which names listeners answer."""
+
+    def test_names(self) -> None:
+        """A listener is looked for by the exact address, then by those that mean every interface."""
+        self.assertEqual(listenerName(Place("127.0.0.1", 80)), "\0txrdma/smc/127.0.0.1:80")
+        self.assertEqual(listenerName(Place("0.0.0.0", 80)), "\0txrdma/smc/*:80")
+        self.assertEqual(
+            candidateNames(Place("127.0.0.1", 80)),
+            ("\0txrdma/smc/127.0.0.1:80", "\0txrdma/smc/*:80", "\0txrdma/smc/[::]:80"),
+        )
+        self.assertEqual(candidateNames(Place("::1", 80)), ("\0txrdma/smc/[::1]:80", "\0txrdma/smc/[::]:80"))
+
+
+class Base(SynchronousTestCase):
+    """A listener by TCP, and a reactor."""
+
+    def setUp(self) -> None:
+        self.reactor = PumpedReactor()
+        tcp = socket.socket()
+        self.addCleanup(tcp.close)
+        tcp.bind(("127.0.0.1", 0))
+        tcp.listen()
+        self.place = Place("127.0.0.1", tcp.getsockname()[1])
+
+    def announcements(self, anybody: bool = False) -> Announcements:
+        """The listener answers."""
+        announcements = Announcements(cast(AnnouncingReactor, self.reactor), anybody)
+        announcements.listen(self.place)
+        self.addCleanup(self.reactor.serve)
+        self.addCleanup(announcements.stop)
+        return announcements
+
+
+class FindTests(Base):
+    """Who is believed."""
+
+    def answering(self, place: Place) -> None:
+        squatter = socket.socket(socket.AF_UNIX)
+        self.addCleanup(squatter.close)
+        squatter.bind(listenerName(place))
+        squatter.listen()
+
+    def test_believed(self) -> None:
+        """Who owns the TCP socket is believed."""
+        self.assertIsNone(findListener(self.place))
+        self.answering(self.place)
+        found = findListener(self.place)
+        assert found is not None
+        found.close()
+
+    def test_squatter(self) -> None:
+        """Somebody who answers under the name, but does not own the TCP socket, is not believed."""
+        self.answering(self.place)
+        self.patch(signalling, "peerOf", lambda connection: Credentials(1, 65533))
+        self.assertIsNone(findListener(self.place))
+
+
+class AnnouncementTests(Base):
+    """A client that announces a connection, and its listener."""
+
+    def announce(self, client: Place = CLIENT) -> Announcement:
+        """A client has said where its connection comes from."""
+        listener = findListener(self.place)
+        assert listener is not None
+        announcement = Announcement(cast(AnnouncingReactor, self.reactor), client, self.place, listener)
+        self.told: list[str] = []
+        announcement.then(lambda: self.told.append("answered"))
+        return announcement
+
+    def connected(self, announcement: Announcement) -> None:
+        """The client's TCP connection is there."""
+        announcement.then(lambda: self.told.append("accepted" if announcement.isAccepted else "plain"))
+
+    def claimed(self, announcements: Announcements) -> Announced:
+        """The listener has the client's TCP connection."""
+        announced = announcements.claim(CLIENT)
+        assert announced is not None
+        announced.onWithdrawal = lambda: self.told.append("withdrawn")
+        return announced
+
+    def assertNothingLeft(self) -> None:
+        """Nothing but the listener is in the reactor."""
+        self.reactor.serve()
+        self.assertEqual(len(self.reactor.getReaders()), 1)
+        self.assertEqual(self.reactor.getWriters(), [])
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def test_accepted(self) -> None:
+        """The listener expects the connection, has it, and says so; then nothing is left of all that."""
+        announcements = self.announcements()
+        announcement = self.announce()
+        self.assertEqual(self.told, [])
+        self.reactor.serve()
+        self.assertEqual((self.told, announcement.user), (["answered"], os.geteuid()))
+        self.assertEqual(announcement.listener, (os.getpid(), os.geteuid()))
+        self.connected(announcement)
+        announced = self.claimed(announcements)
+        self.assertEqual(announced.client, (os.getpid(), os.geteuid()))
+        announced.accepted()
+        self.reactor.serve()
+        self.assertEqual(self.told, ["answered", "accepted"])
+        self.assertNothingLeft()
+        self.assertEqual(self.told, ["answered", "accepted"])
+
+    def test_unexpected(self) -> None:
+        """A connection that nobody announced is claimed by nobody."""
+        self.assertIsNone(self.announcements().claim(CLIENT))
+
+    def test_patience(self) -> None:
+        """A listener that does not answer is waited for, but not for long; it is remembered as silent."""
+        announcements = self.announcements()
+        announcement = self.announce()
+        self.reactor.advance(PATIENCE)
+        self.reactor.advance(0)
+        self.assertEqual((self.told, announcement.isOver, announcement.user), (["answered"], True, -1))
+        self.assertTrue(silentPeers(self.reactor).isSilent(self.place, self.reactor.seconds()))
+        self.assertNothingLeft()
+        self.assertEqual(announcements.expected, {})
+
+    def test_busyListener(self) -> None:
+        """A listener that accepts when the client has given up hears of that, whatever comes first."""
+        announcements = self.announcements()
+        announcement = self.announce()
+        self.reactor.serve()
+        self.connected(announcement)
+        announced = self.claimed(announcements)
+        self.reactor.advance(PATIENCE)
+        self.reactor.advance(0)
+        self.assertEqual(self.told, ["answered", "plain"])
+        announced.accepted()
+        self.reactor.serve()
+        self.assertEqual(self.told, ["answered", "plain", "withdrawn"])
+        self.assertNothingLeft()
+
+    def test_busyClient(self) -> None:
+        """A client that was busy for so long hears what the listener had said in time."""
+        announcements = self.announcements()
+        announcement = self.announce()
+        self.reactor.serve()
+        self.connected(announcement)
+        self.claimed(announcements).accepted()
+        self.reactor.advance(PATIENCE + 5)
+        self.reactor.serve()
+        self.assertEqual(self.told, ["answered", "accepted"])
+        self.assertFalse(silentPeers(self.reactor).isSilent(self.place, self.reactor.seconds()))
+        self.assertNothingLeft()
+
+    def test_forgotten(self) -> None:
+        """A client that was stopped tells nobody, and leaves nothing."""
+        announcements = self.announcements()
+        announcement = self.announce()
+        self.reactor.serve()
+        self.assertEqual(list(announcements.expected), [CLIENT])
+        self.connected(announcement)
+        announcement.forget()
+        self.assertNothingLeft()
+        self.assertEqual((self.told, announcements.expected), (["answered"], {}))
+
+    def test_listenerCloses(self) -> None:
+        """Who waits for a connection to be accepted hears when the listener accepts no more."""
+        announcements = self.announcements()
+        announcement = self.announce()
+        self.reactor.serve()
+        self.connected(announcement)
+        announcements.stop()
+        self.reactor.serve()
+        self.assertEqual(self.told, ["answered", "plain"])
+        self.assertEqual(self.reactor.getReaders(), [])
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def test_somebodyElseListens(self) -> None:
+        """A listener's word counts no more when another user has come between."""
+        announcements = self.announcements()
+        announcement = self.announce()
+        self.reactor.serve()
+        self.connected(announcement)
+        announcement.listener = Credentials(1, 1000)
+        self.patch(signalling, "acceptingUsers", lambda target: {1001})
+        self.claimed(announcements).accepted()
+        self.reactor.serve()
+        self.assertEqual(self.told, ["answered", "plain", "withdrawn"])
+        self.assertNothingLeft()
+
+    def test_twice(self) -> None:
+        """A connection can be announced once; a second client hears at once that it is not expected."""
+        announcements = self.announcements()
+        first = self.announce()
+        self.reactor.serve()
+        second = self.announce()
+        self.reactor.serve()
+        self.assertEqual((self.told, second.isOver, second.user), (["answered"], True, -1))
+        self.assertEqual(list(announcements.expected), [CLIENT])
+        first.forget()
+
+    def test_stranger(self) -> None:
+        """What a stranger has announced gives way to who belongs here, and not the other way round."""
+        announcements = self.announcements(anybody=True)
+        stranger = Announced(cast(Any, None), Credentials(1, 65533))
+        other = Announced(cast(Any, None), Credentials(2, 65534))
+        ours = Announced(cast(Any, None), Credentials(3, os.geteuid()))
+        self.assertTrue(announcements.expect(CLIENT, stranger))
+        self.assertFalse(announcements.expect(CLIENT, other))
+        self.assertTrue(announcements.expect(CLIENT, ours))
+        self.assertFalse(announcements.expect(CLIENT, stranger))
+        self.assertIs(announcements.claim(CLIENT), ours)
+
+    def test_notItsOwn(self) -> None:
+        """Who announces another's connection is found out, unless it is root."""
+        with socket.create_connection(self.place) as client:
+            own = Place.of(*client.getsockname())
+            user = os.geteuid()
+            for who, isFrom in ((user, True), (user + 1, False), (0, True)):
+                announced = Announced(cast(Any, None), Credentials(1, who))
+                self.assertEqual(announced.isFrom(own, self.place), isFrom)
+
+    def test_nonsense(self) -> None:
+        """Who says something else is shown the door."""
+        announcements = self.announcements()
+        lines = (b"hello", b"connecting", b"connecting here 5", b"connecting ::1 x", b"plain", b"\xff" * 500)
+        for line in lines:
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(listenerName(self.place))
+                client.send(line + b"\r\n")
+                self.reactor.serve()
+                client.setblocking(False)
+                self.assertEqual(client.recv(100), b"", line)
+        self.assertEqual((announcements.expected, announcements.sessions), ({}, set()))
+        self.assertNothingLeft()
+
+    def test_welcome(self) -> None:
+        """Other users may announce themselves only where the device was chosen by hand."""
+        for anybody in (False, True):
+            announcements = Announcements(cast(AnnouncingReactor, self.reactor), anybody)
+            self.assertTrue(announcements.welcome(os.geteuid()))
+            self.assertTrue(announcements.welcome(0))
+            self.assertEqual(announcements.welcome(os.geteuid() + 1), anybody)
+
+    def test_takenName(self) -> None:
+        """A listener whose name is taken goes without; its log entry is text."""
+        self.announcements()
+        entries: list[str] = []
+        warn: Callable[..., None] = lambda text, **fields: entries.append(text.format(**fields))  # noqa: E731
+        self.patch(signalling._log, "warn", warn)
+        second = Announcements(cast(AnnouncingReactor, self.reactor), False)
+        second.listen(self.place)
+        second.stop()
+        [entry] = entries
+        self.assertIn("plain TCP", entry)
+        self.assertTrue(entry.isprintable())
+
+    def test_manyClients(self) -> None:
+        """Hundreds announce themselves at once, and none takes another's place."""
+        announcements = self.announcements()
+        many = [self.announce(CLIENT._replace(port=40000 + number)) for number in range(300)]
+        self.reactor.serve()
+        self.assertEqual({each.user for each in many}, {os.geteuid()})
+        self.assertEqual(len(announcements.expected), 300)
+        for each in many:
+            each.forget()
+        self.assertNothingLeft()
+        self.assertEqual(announcements.expected, {})
+
+    def test_clientDies(self) -> None:
+        """A client that goes without a word is forgotten."""
+        announcements = self.announcements()
+        announcement = self.announce()
+        self.reactor.serve()
+        transport: Any = announcement._protocol.transport
+        transport.connectionLost(Failure(ConnectionDone()))
+        self.assertNothingLeft()
+        self.assertEqual(announcements.expected, {})

@@ -1,0 +1,331 @@
+"""
+Twisted's own tests of stream transports, over C{smc} endpoints, in SMC mode and in each kind of fallback.
+
+They need real reactors and real sockets; each runs on the select, poll, epoll and asyncio reactors.
+
+Of C{twisted.internet.test}, these can't run on an endpoint, and are left out: C{TCPPortTestsMixin} and
+C{StreamTransportTestsMixin} (log messages and descriptors of a listening C{tcp.Port}),
+C{TCPTransportServerAddressTestMixin} (C{repr} of C{tcp.Server}), C{TCPConnectorTestsBuilder} (an endpoint has
+no connector), and C{TCPConnectionTestsBuilder}'s C{test_resumeProducing...} (whether the transport itself is
+among the reactor's readers; what they are about is tested here).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, ClassVar, TYPE_CHECKING
+
+from zope.interface import implementer
+
+from twisted.internet import interfaces
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.endpoints import clientFromString, serverFromString
+from twisted.internet.test import test_tcp
+from twisted.internet.test.connectionmixins import (
+    ConnectableProtocol,
+    ConnectionTestsMixin,
+    EndpointCreator,
+    runProtocolsWithReactor,
+    StreamClientTestsMixin,
+)
+from twisted.internet.test.reactormixins import ReactorBuilder
+from twisted.internet.test.test_tcp import AbortConnectionMixin, WriteSequenceTestsMixin
+from twisted.python.failure import Failure
+from twisted.test.test_tcp import MyClientFactory, MyServerFactory
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.smc.insight import status
+
+NOT_THERE = r"device=soft\:192.0.2.1"
+"""A device that can't be opened: its address is nobody's."""
+
+
+class Creator(EndpointCreator):
+    """
+    Makes endpoints from strings.
+
+    @ivar mode: what connections between them become.
+    """
+
+    host = "127.0.0.1"
+    mode = "SMC-R"
+    serverString = "smc:{host}:0"
+    clientString = "smc:{host}:{port}"
+
+    def server(self, reactor: Any) -> Any:
+        return serverFromString(reactor, self.serverString.format(host=self._quoted))
+
+    def client(self, reactor: Any, serverAddress: Any) -> Any:
+        return clientFromString(reactor, self.clientString.format(host=self._quoted, port=serverAddress.port))
+
+    @property
+    def _quoted(self) -> str:
+        return self.host.replace(":", r"\:")
+
+
+class IPv6Creator(Creator):
+    """The same over IPv6."""
+
+    host = "::1"
+
+
+class AgreedCreator(Creator):
+    """Both ends were told."""
+
+    serverString = "smc:{host}:0:peer=smc"
+    clientString = "smc:{host}:{port}:peer=smc"
+
+
+class PlainServerCreator(Creator):
+    """The server does not know of SMC."""
+
+    mode = "TCP"
+    serverString = "tcp:0:interface={host}"
+
+
+class PlainClientCreator(Creator):
+    """The client does not know of SMC."""
+
+    mode = "TCP"
+    clientString = "tcp:{host}:{port}"
+
+
+class DecliningServerCreator(Creator):
+    """The server has no device."""
+
+    mode = "TCP"
+    serverString = "smc:{host}:0:" + NOT_THERE
+
+
+class DecliningClientCreator(Creator):
+    """The client has no device."""
+
+    mode = "TCP"
+    clientString = "smc:{host}:{port}:" + NOT_THERE
+
+
+@implementer(interfaces.IConnector)
+class _Connector:
+    """An endpoint's attempt in the form of what C{connectTCP} returns."""
+
+    def __init__(self, endpoint: Any, factory: Any) -> None:
+        self._factory = factory
+        self._connecting = endpoint.connect(factory)
+        self._connecting.addErrback(self._failed)
+
+    def _failed(self, failure: Failure) -> None:
+        self._factory.clientConnectionFailed(self, failure)
+
+    def stopConnecting(self) -> None:
+        self._connecting.cancel()
+
+    def disconnect(self) -> None:
+        self._connecting.cancel()
+
+    def connect(self) -> None:
+        raise NotImplementedError
+
+    def getDestination(self) -> Any:
+        raise NotImplementedError
+
+
+if TYPE_CHECKING:
+
+    class _Base(ReactorBuilder, SynchronousTestCase):
+        """What C{makeTestCaseClasses} makes of it."""
+else:
+    _Base = ReactorBuilder
+
+
+class _Peer(ConnectableProtocol):
+    """Either kind of transport will do."""
+
+    transport: Any
+
+
+class _Builder(_Base):
+    """What these tests have in common."""
+
+    timeout = 5
+    _reactors = [
+        "twisted.internet.selectreactor.SelectReactor",
+        "twisted.internet.pollreactor.PollReactor",
+        "twisted.internet.epollreactor.EPollReactor",
+        "twisted.internet.test.reactormixins.AsyncioSelectorReactor",
+    ]
+    requiredInterfaces = (interfaces.IReactorTCP, interfaces.IReactorUNIX)
+    endpoints: ClassVar[Creator] = Creator()
+
+    def buildReactor(self) -> Any:
+        reactor = super().buildReactor()
+        seen: set[str] = set()
+        self.modes = seen
+        register = status.register
+
+        def registered(transport: Any) -> None:
+            seen.add(transport.smc.mode)
+            register(transport)
+
+        self.patch(status, "register", registered)
+        self.addCleanup(self._check)
+        return reactor
+
+    def _check(self) -> None:
+        self.assertLessEqual(self.modes, {self.endpoints.mode})
+
+
+class _Connections(  # type: ignore[misc]  # endpoints of a narrower type
+    _Builder, ConnectionTestsMixin, StreamClientTestsMixin
+):
+    """Connecting and disconnecting."""
+
+    _address: Any = None
+
+    def listen(self, reactor: Any, factory: Any) -> None:
+        def listening(port: Any) -> None:
+            self._address = port.getHost()
+
+        self.endpoints.server(reactor).listen(factory).addCallback(listening)
+
+    def connect(self, reactor: Any, factory: Any) -> Any:
+        address = self._address or IPv4Address("TCP", self.endpoints.host, 1)
+        return _Connector(self.endpoints.client(reactor, address), factory)
+
+
+_HASTY = (test_tcp.StreamingProducerClient, test_tcp.ProducerAbortingClient, test_tcp.ResumeThrowsClient)
+
+
+class _Aborts(_Builder, AbortConnectionMixin):  # type: ignore[misc]  # endpoints of a narrower type
+    """C{abortConnection}, everywhere."""
+
+    def runAbortTest(
+        self, clientClass: Any, serverClass: Any, clientConnectionLostReason: Any = None
+    ) -> None:
+        """
+        As Twisted's, but a client who acts at once begins when the server is connected.
+
+        So it is with TCP within one process; here the server may be the one who hears last.
+        """
+        if clientClass in _HASTY:
+
+            class Patient(clientClass):  # type: ignore[misc]  # whichever it is
+                def connectionMade(self) -> None:
+                    if self.otherProtocol.transport is None:
+                        self.reactor.callLater(0.001, self.connectionMade)
+                    else:
+                        super().connectionMade()
+
+            clientClass = Patient
+        super().runAbortTest(clientClass, serverClass, clientConnectionLostReason)
+
+
+class _Sequences(_Builder, WriteSequenceTestsMixin):  # type: ignore[misc]  # the interfaces, too
+    """C{writeSequence} and producers."""
+
+    def getConnectedClientAndServer(self, reactor: Any, interface: str, addressFamily: int) -> Deferred[Any]:
+        server: Any = MyServerFactory()
+        server.protocolConnectionMade = Deferred()
+        server.protocolConnectionLost = Deferred()
+        client: Any = MyClientFactory()
+        client.protocolConnectionMade = Deferred()
+        client.protocolConnectionLost = Deferred()
+        lost = gatherResults([client.protocolConnectionLost, server.protocolConnectionLost])
+        lost.addBoth(lambda result: (reactor.stop(), result)[1])
+
+        async def connected() -> Any:
+            port = await self.endpoints.server(reactor).listen(server)
+            self.endpoints.client(reactor, port.getHost()).connect(client)
+            made = await gatherResults([client.protocolConnectionMade, server.protocolConnectionMade])
+            return (*made, port)
+
+        return Deferred.fromCoroutine(connected())
+
+
+class _Reading(_Builder):
+    """Pausing, resuming and half-close: C{TCPConnectionTestsBuilder}, as far as it is about any transport."""
+
+    def _asTwisted(self, name: str) -> None:
+        # What Twisted writes to see aborts on macOS needs a server that is connected before its client
+        # is gone: true of TCP within one process, and by chance of everything else.
+        run = partial(runProtocolsWithReactor, writeToPeerAfterAbort=False)
+        self.patch(test_tcp, "runProtocolsWithReactor", run)
+        self.patch(test_tcp, "TCPCreator", lambda: self.endpoints)
+        getattr(test_tcp.TCPConnectionTestsBuilder, name)(self)
+
+    def test_connectionLostAfterPausedTransport(self) -> None:
+        """Who paused hears of the end when it resumes."""
+        self._asTwisted("test_connectionLostAfterPausedTransport")
+
+    def test_doubleHalfClose(self) -> None:
+        """Both ends may close their writing half, one after the other."""
+        self._asTwisted("test_doubleHalfClose")
+
+    def test_pausedHearsNothing(self) -> None:
+        """A paused protocol gets no data until it resumes, and then all of it."""
+        heard: list[tuple[bool, bytes]] = []
+
+        class Server(_Peer):
+            paused = False
+
+            def connectionMade(self) -> None:
+                self.paused = True
+                self.transport.pauseProducing()
+                self.reactor.callLater(0.05, self.resume)
+
+            def resume(self) -> None:
+                self.paused = False
+                self.transport.resumeProducing()
+
+            def dataReceived(self, data: bytes) -> None:
+                heard.append((self.paused, data))
+                self.transport.loseConnection()
+
+        class Client(_Peer):
+            def connectionMade(self) -> None:
+                self.transport.write(b"one")
+                self.transport.write(b"two")
+
+        runProtocolsWithReactor(self, Server(), Client(), self.endpoints, writeToPeerAfterAbort=False)
+        self.assertEqual(heard, [(False, b"onetwo")])
+
+    def test_resumeWhileDisconnecting(self) -> None:
+        """After C{loseConnection}, C{resumeProducing} brings no more data."""
+        heard: list[bytes] = []
+
+        class Server(_Peer):
+            def connectionMade(self) -> None:
+                self.transport.loseConnection()
+                self.transport.resumeProducing()
+
+            def dataReceived(self, data: bytes) -> None:
+                heard.append(data)
+
+        class Client(_Peer):
+            def connectionMade(self) -> None:
+                self.transport.write(b"too late")
+
+        runProtocolsWithReactor(self, Server(), Client(), self.endpoints, writeToPeerAfterAbort=False)
+        self.assertEqual(heard, [])
+
+
+def _classes() -> dict[str, type]:
+    """Each group of tests with each creator, on each reactor."""
+    made: dict[str, type] = {}
+    for group in (_Connections, _Aborts, _Sequences, _Reading):
+        for creator in (
+            Creator,
+            IPv6Creator,
+            AgreedCreator,
+            PlainServerCreator,
+            PlainClientCreator,
+            DecliningServerCreator,
+            DecliningClientCreator,
+        ):
+            name = creator.__name__.removesuffix("Creator") + group.__name__.removeprefix("_")
+            body = {"endpoints": creator(), "__module__": __name__, "__doc__": group.__doc__}
+            made.update(type(name, (group,), body).makeTestCaseClasses())  # type: ignore[attr-defined]
+    return made
+
+
+globals().update(_classes())

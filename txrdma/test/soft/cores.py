@@ -1,0 +1,121 @@
+"""
+What tests of the RoCE cores have in common: packets as the port hands them over, and memory with keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from txrdma.iba.headers import AETH, AtomicETH, BTH, NAKCode, Opcode, RETH
+from txrdma.iba.types import QPN, RKey
+from txrdma.iba.verbs import Access, Completion, Segment
+from txrdma.soft.memory import Domain, KeyTable, Region
+from txrdma.soft.rc._packets import ACKNOWLEDGE, Event, Incoming, Outgoing, PSN_MASK
+
+EVERYTHING = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
+
+
+def incoming(
+    opcode: int,
+    psn: int,
+    payload: bytes = b"",
+    extension: bytes = b"",
+    *,
+    acknowledge: bool = False,
+    solicited: bool = False,
+    packets: int = 1,
+) -> Incoming:
+    """
+    A run of packets as the port makes it of datagrams whose ICRC was right.
+
+    @param payload: of all packets, in equal parts.
+    """
+    size = len(payload) // packets
+    pad = -size % 4
+    parts = []
+    for number in range(packets):
+        asks = acknowledge and number == packets - 1
+        bth = BTH(
+            opcode=Opcode(opcode),
+            solicited=solicited,
+            pad=pad,
+            destination=QPN(7),
+            acknowledge=asks,
+            psn=psn + number & PSN_MASK,
+        )
+        part = payload[number * size : (number + 1) * size]
+        parts.append(bth.encode() + extension + part + bytes(pad + 4))
+    return Incoming(int(opcode), solicited, pad, memoryview(b"".join(parts)), len(parts[0]), packets)
+
+
+def arrived(run: Outgoing) -> Incoming:
+    """What one core has sent, as another one gets it."""
+    size = run.size if run.packets > 1 else max(len(run.payload), 1)
+    parts = []
+    for number in range(run.packets):
+        part = bytes(run.payload[number * size : (number + 1) * size])
+        pad = -len(part) % 4
+        last = number == run.packets - 1
+        word = run.psn + number & PSN_MASK | (ACKNOWLEDGE if run.acknowledge and last else 0)
+        parts.append(
+            bytes((run.opcode, run.solicited << 7 | pad << 4, 0xFF, 0xFF, 0, 0, 0, 7))
+            + word.to_bytes(4, "big")
+            + run.extension
+            + part
+            + bytes(pad + 4)
+        )
+    return Incoming(run.opcode, run.solicited, pad, memoryview(b"".join(parts)), len(parts[0]), run.packets)
+
+
+def ack(psn: int, msn: int = 0) -> Incoming:
+    """An acknowledgement of everything up to here."""
+    return incoming(Opcode.RC_ACKNOWLEDGE, psn, extension=AETH.ack(msn).encode())
+
+
+def nak(psn: int, code: NAKCode, msn: int = 0) -> Incoming:
+    """A refusal."""
+    return incoming(Opcode.RC_ACKNOWLEDGE, psn, extension=AETH.nak(msn, code).encode())
+
+
+def rnr(psn: int, timer: int = 1, msn: int = 0) -> Incoming:
+    """A receiver that is not ready."""
+    return incoming(Opcode.RC_ACKNOWLEDGE, psn, extension=AETH.rnrNAK(msn, timer).encode())
+
+
+def reth(address: int, rkey: int, length: int) -> bytes:
+    """The header of RDMA requests."""
+    return RETH(address=address, rkey=RKey(rkey), length=length).encode()
+
+
+def atomicETH(address: int, rkey: int, operand: int, compare: int) -> bytes:
+    """The header of atomic requests."""
+    return AtomicETH(address=address, rkey=RKey(rkey), swap=operand, compare=compare).encode()
+
+
+def completions(events: Sequence[Event]) -> list[Completion]:
+    """Those of the send queue."""
+    return [event for event in events if isinstance(event, Completion)]
+
+
+class Memory:
+    """A key table and one region in it, with guards around."""
+
+    def __init__(self, length: int = 65536, access: Access = EVERYTHING) -> None:
+        self.keys = KeyTable()
+        self.domain = Domain()
+        self.bytes = bytearray(b"\xee" * (length + 128))
+        self.region: Region = self.keys.register(
+            self.domain, memoryview(self.bytes)[64 : 64 + length], access
+        )
+
+    def segment(self, offset: int, length: int) -> Segment:
+        """A piece of the region."""
+        return self.region.segment(offset, length)
+
+    def put(self, offset: int, data: bytes) -> None:
+        """Write as the application."""
+        self.region.view[offset : offset + len(data)] = data
+
+    def get(self, offset: int, length: int) -> bytes:
+        """Read as the application."""
+        return bytes(self.region.view[offset : offset + length])

@@ -1,0 +1,218 @@
+"""
+Two lanes face to face in one process's memory, with the least around them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+
+from txrdma.error import ProtectionError
+from txrdma.iba.types import QPN, RKey
+from txrdma.iba.verbs import (
+    Access,
+    AsyncEventKind,
+    Completion,
+    CompletionOpcode,
+    MigrationState,
+    Operation,
+    QPAttributes,
+    QPKind,
+    ReceiveRequest,
+    SendRequest,
+    Status,
+)
+from txrdma.soft.memory import Domain, KeyTable, Region
+from txrdma.soft.shared._lane import Lane
+from txrdma.soft.shared._layout import CONSUMED, HEADER_BYTES, RemoteRegion, STALLED, WAKE
+from txrdma.soft.shared._writer import spread
+
+ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
+
+
+class Side:
+    """
+    One end: what a queue pair is to its lane, and what surrounds the lane.
+
+    @ivar said: what it would have said to the other process, until C{deliver}.
+    @ivar mapped: whether its memory can be mapped by the other.
+    """
+
+    def __init__(self, number: int, ring: int, shared: deque[ReceiveRequest] | None = None) -> None:
+        self.kind = QPKind.RC
+        self.number = QPN(number)
+        self.attributes = QPAttributes(
+            rnrRetry=7,
+            retryCount=1,
+            timeout=12,
+            minRNRTimer=1,
+            access=ALL,
+            maxRDAtomic=4,
+            maxDestRDAtomic=4,
+        )
+        self.keys = KeyTable()
+        self.domain = Domain()
+        self.receives: deque[ReceiveRequest] = deque() if shared is None else shared
+        self.isShared = shared is not None
+        self.sent: list[Completion] = []
+        self.received: list[Completion] = []
+        self.solicited: list[bool] = []
+        self.events: list[AsyncEventKind | None] = []
+        self.news: list[AsyncEventKind] = []
+        self.flushed: list[tuple[int, CompletionOpcode]] = []
+        self.retirements = 0
+        self.posted = 0
+        self.rung: list[str] = []
+        self.said: list[Callable[[], None]] = []
+        self.watched = 0
+        self.gone = False
+        self.mapped = True
+        self.other: Side
+        self.box = memoryview(bytearray(HEADER_BYTES + ring))
+        self.memory = self.keys.register(self.domain, memoryview(bytearray(1 << 16)), ALL)
+        self.valid: dict[RKey, memoryview] = {}
+        self.lane = Lane(self, self, self.box, self.isShared)
+
+    # What a test does.
+
+    def meet(self, other: Side) -> None:
+        """Begin."""
+        self.other = other
+        self.lane.attach(other.box)
+
+    def post(self, *requests: SendRequest) -> None:
+        """Send."""
+        self.posted += len(requests)
+        self.lane.post(requests)
+
+    def receive(self, identifier: int, *pieces: tuple[int, int]) -> None:
+        """Post a receive for pieces of our memory: offset and length."""
+        segments = [self.memory.segment(offset, length) for offset, length in pieces]
+        self.receives.append(ReceiveRequest(identifier, segments))
+        self.lane.receivesPosted()
+
+    def deliver(self) -> None:
+        """Let what was said be heard."""
+        said, self.said = self.said, []
+        for each in said:
+            each()
+
+    def close(self, region: Region) -> None:
+        """Deregister memory."""
+        region.close()
+        for word in self.valid.values():
+            word[0] = 0
+
+    # txrdma.soft._route.Owner
+
+    def retired(self, count: int) -> None:
+        self.retirements += count
+
+    def sendCompleted(self, completion: Completion) -> None:
+        self.sent.append(completion)
+
+    def receiveCompleted(self, completion: Completion, solicited: bool) -> None:
+        self.received.append(completion)
+        self.solicited.append(solicited)
+
+    def failed(self, event: AsyncEventKind | None = None) -> None:
+        if not self.events:
+            self.events.append(event)
+            self.flushed = self.lane.flush()
+            if not self.isShared:
+                self.receives.clear()
+
+    def told(self, event: AsyncEventKind) -> None:
+        self.news.append(event)
+
+    def migrationChanged(self, state: MigrationState) -> None:
+        raise AssertionError("there is no other path")
+
+    # txrdma.soft.shared._layout.Surroundings
+
+    def ringReceives(self) -> None:
+        self.rung.append("receives")
+
+    def ringSends(self) -> None:
+        self.rung.append("sends")
+
+    def nudge(self) -> None:
+        self.said.append(lambda: self.other.lane.nudged())
+
+    def watch(self) -> None:
+        self.watched += 1
+
+    def left(self) -> None:
+        self.gone = True
+
+    def wantRegion(self, rkey: RKey) -> None:
+        access = int(self.other.attributes.access or 0)
+        self.said.append(lambda: self.lane.regionKnown(rkey, self.other.grant(rkey), access))
+
+    def grant(self, rkey: RKey) -> RemoteRegion | None:
+        """What the other process may do with our memory."""
+        region = self.keys.find(self.domain, rkey)
+        if region is None:
+            return None
+        word = self.valid.setdefault(rkey, memoryview(bytearray(b"\1" + bytes(7))).cast("Q"))
+        view = region.view if self.mapped else None
+        return RemoteRegion(region.address, region.length, region.rights, view, word)
+
+    def access(self, request: SendRequest, pieces: list[memoryview]) -> None:
+        self.said.append(lambda: self._access(request, pieces))
+
+    def _access(self, request: SendRequest, pieces: list[memoryview]) -> None:
+        reading = request.operation is Operation.RDMA_READ
+        length = sum(map(len, pieces))
+        other = self.other
+        try:
+            memory = other.keys.remote(
+                other.domain, request.rkey, request.remoteAddress, length, 4 if reading else 2
+            )
+        except ProtectionError:
+            self.lane.accessed(False)
+            return
+        if reading:
+            spread(pieces, 0, memory)
+        else:
+            memory[:] = b"".join(pieces)
+        self.lane.accessed(True)
+
+
+def pair(ring: int = 4096) -> tuple[Side, Side]:
+    """Two that have met."""
+    one, other = Side(2, ring), Side(3, ring)
+    one.meet(other)
+    other.meet(one)
+    return one, other
+
+
+def send(identifier: int, data: bytes, immediate: int | None = None, solicited: bool = False) -> SendRequest:
+    """A SEND of inline bytes."""
+    operation = Operation.SEND if immediate is None else Operation.SEND_WITH_IMMEDIATE
+    return SendRequest(identifier, operation, inline=[data], immediate=immediate or 0, solicited=solicited)
+
+
+def ok(completions: list[Completion]) -> list[int]:
+    """The identifiers, when all of them are successes."""
+    assert all(completion.status is Status.SUCCESS for completion in completions), completions
+    return [completion.identifier for completion in completions]
+
+
+def spoil(chance: random.Random, box: memoryview) -> None:
+    """Write what nobody would write into a box: anywhere, and where it hurts."""
+    words = box.cast("Q")
+    for _ in range(chance.choice((1, 1, 10))):
+        way = chance.random()
+        if way < 0.3:
+            words[chance.choice((CONSUMED, WAKE, STALLED))] = chance.choice(
+                (0, 1, 64, 1 << 56, 2**64 - 1, chance.getrandbits(64))
+            )
+        elif way < 0.7:
+            kind, flags = chance.randrange(8), chance.choice((0, 8, 16, 32, 48, 192))
+            length = chance.choice((0, 1, 8, 44, 56, 60, 4000, 4088, 1 << 23))
+            index = (HEADER_BYTES + 64 * chance.randrange((len(box) - HEADER_BYTES) // 64)) // 8
+            words[index] = chance.getrandbits(32) << 32 | (kind | flags) << 24 | length
+        else:
+            words[chance.randrange(len(words))] = chance.getrandbits(64)

@@ -1,0 +1,268 @@
+"""
+The software device as a whole: what it is, its strings, its events, and its end.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import sys
+from unittest import skipUnless
+
+from zope.interface.verify import verifyObject
+
+from twisted.internet.task import Clock
+from twisted.internet.testing import MemoryReactorClock
+from twisted.plugin import IPlugin
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.error import DeviceUnavailable, InvalidRequest
+from txrdma.iba.types import GID, MACAddress, MTU
+from txrdma.iba.verbs import AddressVector, AsyncEvent, AsyncEventKind, PortState, QPAttributes
+from txrdma.interfaces import IVerbsDevice, IVerbsDeviceStringParser
+from txrdma.soft._netdev import activeMTU, laneCount, pathMTU, softMAC, udpPort
+from txrdma.soft.device import openSoftDevice, SoftDevice
+from txrdma.soft.ports import SoftPort
+from txrdma.soft.rc.roce import RoCEPort
+from txrdma.soft.shared._rendezvous import rendezvousName
+from txrdma.soft.strings import SoftDeviceStringParser
+
+
+class AddressTests(SynchronousTestCase):
+    """How devices on one host are told apart."""
+
+    def test_mac(self) -> None:
+        """The MAC address is locally administered, for one station, and names the UDP port."""
+        mac = softMAC("192.0.2.1", 0x1234)
+        self.assertEqual(str(mac), "02:00:02:01:12:34")
+        self.assertEqual(softMAC("2001:db8::1", 0x1234).raw[4:], b"\x12\x34")
+        self.assertNotEqual(softMAC("2001:db8::1", 1), softMAC("2001:db8::2", 1))
+
+    def test_port(self) -> None:
+        """Who has our MAC address finds our port; any other MAC address, or none, means RoCE's own."""
+        for address in ("127.0.0.1", "2001:db8::1"):
+            gid = GID.fromIP(address)
+            self.assertEqual(udpPort(AddressVector(gid, dmac=softMAC(address, 50_000))), 50_000)
+            self.assertEqual(udpPort(AddressVector(gid, dmac=softMAC("192.0.2.9", 50_000))), 4791)
+            self.assertEqual(udpPort(AddressVector(gid)), 4791)
+            foreign = MACAddress.fromString("52:54:00:12:34:56")
+            self.assertEqual(udpPort(AddressVector(gid, dmac=foreign)), 4791)
+
+    def test_mtu(self) -> None:
+        """The path MTU leaves room for all headers."""
+        self.assertEqual(pathMTU(1500, False), MTU.MTU_1024)
+        self.assertEqual(pathMTU(9000, True), MTU.MTU_4096)
+        self.assertEqual(pathMTU(4096 + 64, False), MTU.MTU_4096)
+        self.assertEqual(pathMTU(4096 + 64, True), MTU.MTU_2048)
+        self.assertEqual(activeMTU(9000, False, MTU.MTU_512), MTU.MTU_512)
+        self.assertEqual(activeMTU(1500, False, MTU.MTU_4096), MTU.MTU_1024)
+        self.assertEqual(activeMTU(68, False, None), MTU.MTU_512)
+        self.assertEqual(activeMTU(None, False, MTU.MTU_4096), MTU.MTU_4096)
+        self.assertEqual(activeMTU(None, False, None), MTU.MTU_1024)
+
+    def test_lanes(self) -> None:
+        """Links have as many lanes as Linux says of RoCE at their rate."""
+        gigabits = {0: 0, 1: 1, 10: 1, 20: 4, 25: 1, 40: 4, 100: 4}
+        self.assertEqual({rate: laneCount(rate * 1_000_000_000) for rate in gigabits}, gigabits)
+
+
+class DeviceTests(SynchronousTestCase):
+    """A device without any route: what is the device's own."""
+
+    def setUp(self) -> None:
+        self.clock = Clock()
+        self.device = SoftDevice(self.clock, [SoftPort("127.0.0.1", 4791, [], MTU.MTU_2048)])
+        self.addCleanup(self.device.close)
+        self.heard: list[AsyncEvent] = []
+        self.device.subscribe(self.heard.append)
+
+    def test_interface(self) -> None:
+        """It provides the interface."""
+        self.assertTrue(verifyObject(IVerbsDevice, self.device))
+
+    def test_port(self) -> None:
+        """A port of no interface is up, with an MTU as it was asked for."""
+        port = self.device.portAttributes(1)
+        self.assertEqual((port.activeMTU, port.mac), (MTU.MTU_2048, softMAC("127.0.0.1", 4791)))
+        self.device.close()
+        self.assertEqual(self.device.portAttributes(1).state, PortState.DOWN)
+
+    def test_admit(self) -> None:
+        """GIDs, P_Keys, ports and MTUs that there are not are refused."""
+        there = GID.fromIP("127.0.0.1")
+        none = QPAttributes()
+        self.device.admit(
+            QPAttributes(port=1, pkeyIndex=0, pathMTU=MTU.MTU_2048, address=AddressVector(there)), none
+        )
+        for wrong in (
+            QPAttributes(port=2),
+            QPAttributes(pkeyIndex=1),
+            QPAttributes(pathMTU=MTU.MTU_4096),
+            QPAttributes(address=AddressVector(there, sgidIndex=1)),
+            QPAttributes(address=AddressVector(there, port=2)),
+            QPAttributes(address=AddressVector(GID(bytes(16)))),
+        ):
+            self.assertRaises(InvalidRequest, self.device.admit, wrong, none)
+
+    def test_events(self) -> None:
+        """Events come in a turn of their own, in order; a listener that fails harms no other."""
+        first, second = AsyncEvent(AsyncEventKind.GID_CHANGE, 1), AsyncEvent(AsyncEventKind.PORT_ERROR, 1)
+
+        def fails(event: AsyncEvent) -> None:
+            raise RuntimeError(event)
+
+        self.device.subscribe(fails)
+        later: list[AsyncEvent] = []
+        self.device.subscribe(later.append)
+        self.device.notify(first)
+        self.device.notify(second)
+        self.assertEqual(self.heard, [])
+        self.clock.advance(0)
+        self.assertEqual((self.heard, later), ([first, second], [first, second]))
+        self.assertEqual(len(self.flushLoggedErrors(RuntimeError)), 2)
+
+    def test_closedTellsNothing(self) -> None:
+        """A closed device leaves nothing in the reactor."""
+        self.device.notify(AsyncEvent(AsyncEventKind.GID_CHANGE, 1))
+        self.device.close()
+        self.device.notify(AsyncEvent(AsyncEventKind.GID_CHANGE, 1))
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_closesChildren(self) -> None:
+        """What was not closed before is closed with the device, descriptors and all."""
+        before = len(os.listdir("/dev/fd"))
+        device = SoftDevice(self.clock, [SoftPort("127.0.0.1", 4792, [])])
+        from txrdma.testing.verbs.ends import End
+
+        ends = [End(device) for _ in range(3)]
+        ends[1].close()
+        device.close()
+        self.assertEqual(len(os.listdir("/dev/fd")), before)
+        self.assertEqual(ends[0].channel.fileno(), -1)
+
+
+class OpeningTests(SynchronousTestCase):
+    """Devices by string, with real sockets on the loopback interface, on a reactor that never runs."""
+
+    def setUp(self) -> None:
+        self.parser = SoftDeviceStringParser()
+        self.reactor = MemoryReactorClock()
+
+    def open(self, *args: str, **kwargs: str) -> SoftDevice:
+        device = self.parser.parseDevice(self.reactor, *args, **kwargs)
+        assert isinstance(device, SoftDevice)
+        self.addCleanup(device.close)
+        return device
+
+    def test_interfaces(self) -> None:
+        """The parser is a plugin."""
+        self.assertTrue(verifyObject(IVerbsDeviceStringParser, self.parser))
+        self.assertTrue(verifyObject(IPlugin, self.parser))
+
+    def test_twoOnOneHost(self) -> None:
+        """Where the port of RoCE is taken a device takes another one, unless it was told which."""
+        one, other = self.open(), self.open()
+        self.assertNotEqual(one.port, other.port)
+        self.assertRaises(DeviceUnavailable, self.open, port=str(other.port))
+        self.assertEqual(other.gids(1), (GID.fromIP("127.0.0.1"),))
+
+    def test_keys(self) -> None:
+        """Address, MTU and route are as the string says."""
+        device = self.open("127.0.0.5", mtu="512", route="rocev2")
+        self.assertEqual(device.name, "soft:127.0.0.5")
+        self.assertEqual(device.portAttributes(1).activeMTU, MTU.MTU_512)
+        self.assertEqual(self.open(address="127.0.0.6").address, "127.0.0.6")
+
+    def test_severalPorts(self) -> None:
+        """Each address of a string is a port, with a GUID in common, and its own GID, MAC and UDP port."""
+        device = self.open("127.0.0.7,127.0.0.8", route="rocev2")
+        self.assertEqual((device.name, device.portCount), ("soft:127.0.0.7,127.0.0.8", 2))
+        self.assertEqual([device.gids(port)[0].ip for port in (1, 2)], ["127.0.0.7", "127.0.0.8"])
+        macs = [device.portAttributes(port).mac for port in (1, 2)]
+        self.assertEqual(macs, [softMAC(port.address, port.udpPort) for port in device.ports])
+        first, second = (port.routes[-1] for port in device.ports)
+        assert isinstance(first, RoCEPort) and isinstance(second, RoCEPort)
+        self.assertEqual(first.siblings, {1: first, 2: second})
+        self.assertIs(second.siblings, first.siblings)
+
+    def test_onePortFails(self) -> None:
+        """When one of several ports can't be had, nothing stays open."""
+        before = len(os.listdir("/dev/fd"))
+        self.assertRaises(DeviceUnavailable, self.open, "127.0.0.7,192.0.2.213")
+        self.assertEqual((len(os.listdir("/dev/fd")), self.reactor.getReaders()), (before, []))
+
+    def test_ipv6(self) -> None:
+        """The address may be an IPv6 one; the name is as it is written in a string."""
+        try:
+            device = self.open("0:0::1")
+        except DeviceUnavailable:
+            self.skipTest("this host has no IPv6")
+        self.assertEqual((device.address, device.name), ("::1", r"soft:\:\:1"))
+        self.assertEqual(device.gids(1)[0].ip, "::1")
+
+    def test_notOfThisHost(self) -> None:
+        """An address that this host does not have is not available."""
+        self.assertRaises(DeviceUnavailable, self.open, "192.0.2.213")
+
+    def test_pcap(self) -> None:
+        """The file of packets is made at once, and one that can't be written is an error."""
+        path = self.mktemp()
+        self.open(pcap=path).close()
+        with open(path, "rb") as file:
+            self.assertEqual(len(file.read()), 24)
+        self.assertRaises(DeviceUnavailable, self.open, pcap="/nowhere/at/all.pcap")
+
+    def test_nonsense(self) -> None:
+        """What makes no sense is a ValueError that names key and value."""
+        for args, kwargs, named in (
+            (["nowhere"], {}, "address=nowhere"),
+            (["0.0.0.0"], {}, "address=0.0.0.0"),
+            (["127.0.0.1,"], {}, "address= "),
+            (["127.0.0.1,127.0.0.1"], {}, "address=127.0.0.1,127.0.0.1"),
+            (["127.0.0.1", "surplus"], {}, "surplus"),
+            (["127.0.0.1"], {"address": "127.0.0.2"}, "address=127.0.0.2"),
+            ([], {"port": "http"}, "port=http"),
+            ([], {"port": "0"}, "port=0"),
+            ([], {"port": "65536"}, "port=65536"),
+            ([], {"route": "scenic"}, "route=scenic"),
+            ([], {"mtu": "1500"}, "mtu=1500"),
+            ([], {"pcap": ""}, "pcap="),
+            ([], {"colour": "blue"}, "colour=blue"),
+        ):
+            error = self.assertRaises(ValueError, self.parser.parseDevice, self.reactor, *args, **kwargs)
+            self.assertIn(named, str(error))
+
+    def test_nothingLeaks(self) -> None:
+        """A device that is closed leaves no descriptor, no reader and no call behind."""
+        gc.collect()  # what tests before this one left open closes here, not meanwhile
+        before = len(os.listdir("/dev/fd"))
+        for route in ("auto", "rocev2", "shared-memory"):
+            openSoftDevice(self.reactor, route=route, pcap=self.mktemp()).close()
+        self.assertRaises(DeviceUnavailable, openSoftDevice, self.reactor, "192.0.2.213", pcap=self.mktemp())
+        self.assertEqual(len(os.listdir("/dev/fd")), before)
+        self.assertEqual((self.reactor.getReaders(), self.reactor.getWriters()), ([], []))
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    @skipUnless(sys.platform == "linux", "abstract UNIX sockets are Linux's")
+    def test_nameTaken(self) -> None:
+        """Where our name for shared memory is somebody else's, any other port will do."""
+        first = openSoftDevice(self.reactor, "127.0.0.9", route="rocev2")
+        port = first.portAttributes(1).mac
+        assert port is not None
+        number = int.from_bytes(port.raw[4:], "big")
+        first.close()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as squatter:
+            squatter.bind(rendezvousName("127.0.0.9", number))
+            for route in ("auto", "shared-memory"):
+                device = openSoftDevice(self.reactor, "127.0.0.9", route=route)
+                self.addCleanup(device.close)
+                self.assertEqual(len(device.routes), 2)
+            self.assertRaises(
+                DeviceUnavailable,
+                openSoftDevice,
+                self.reactor,
+                "127.0.0.9",
+                port=number,
+                route="shared-memory",
+            )

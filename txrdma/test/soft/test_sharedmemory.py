@@ -1,0 +1,475 @@
+"""
+Shared memory between real processes: it is found, it ends with them, and nobody else gets in.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma import unixsockets
+from txrdma.error import WireError
+from txrdma.iba.types import GID, QPN, RKey
+from txrdma.iba.verbs import Access as VerbsAccess
+from txrdma.iba.verbs import AsyncEventKind, Operation, QPState, Status
+from txrdma.soft.shared import routes as sharedmemory
+from txrdma.soft.shared._rendezvous import (
+    Access,
+    Answer,
+    decode,
+    Hello,
+    Join,
+    LONGEST,
+    MAGIC,
+    makeBox,
+    MessageKind,
+    Note,
+    Reach,
+    Region,
+    rendezvousName,
+    VERSION,
+    Want,
+)
+from txrdma.test.soft.neighbour import RECEIVES
+from txrdma.test.soft.neighbours import descriptors, mappings, NeighbourCase, RealCase
+from txrdma.test.soft.pairs import ALL, End
+from txrdma.unixsockets import Credentials
+from txrdma.wire import Layout
+
+
+class NeighbourTests(NeighbourCase):
+    """Another process."""
+
+    def test_echo(self) -> None:
+        """Messages cross between processes that sleep in between."""
+        end = End(self.open())
+        self.neighbour(end)
+        for _ in range(5):
+            self.exchange(end)
+            time.sleep(0)
+
+    def killed(self, end: End) -> subprocess.Popen[str]:
+        """The neighbour dies while a send to it is under way."""
+        process = self.neighbour(end)
+        self.exchange(end)
+        os.kill(process.pid, signal.SIGSTOP)
+        end.post(501, Operation.SEND, inline=[b"x"])
+        end.post(502, Operation.SEND, inline=[b"x"])
+        self.assertEqual(end.queue.poll(10), ())
+        os.kill(process.pid, signal.SIGKILL)
+        found = self.take(end, 2 + RECEIVES - 1)
+        self.assertEqual(
+            [(c.identifier, c.status) for c in found[:2]],
+            [(501, Status.RETRY_EXC_ERR), (502, Status.WR_FLUSH_ERR)],
+        )
+        self.assertEqual({c.status for c in found[2:]}, {Status.WR_FLUSH_ERR})
+        self.assertIs(end.qp.state, QPState.ERR)
+        self.until(lambda: end.events)
+        self.assertEqual([event.kind for event in end.events], [AsyncEventKind.QP_FATAL])
+        return process
+
+    def test_killed(self) -> None:
+        """A peer that is killed is noticed at once: sends fail, receives are flushed, an event tells."""
+        began = time.monotonic()
+        self.killed(End(self.open()))
+        self.assertLess(time.monotonic() - began, 10)
+
+    def test_nothingLeaks(self) -> None:
+        """Neither descriptors nor mappings stay when peers were killed."""
+        device = self.open()
+        before = descriptors(), mappings()
+        for _ in range(3):
+            end = End(device)
+            self.end(self.killed(end))
+            end.domain.close()
+            end.queue.close()
+            end.channel.close()
+        self.assertEqual((descriptors(), mappings()), before)
+
+    def test_writeWakes(self) -> None:
+        """Memory of the other process is written, and a message after that tells it."""
+        end = End(self.open())
+        self.neighbour(end)
+        told = json.loads(self.told)
+        end.region.view[4096:4106] = b"0123456789"
+        end.post(
+            1,
+            Operation.RDMA_WRITE,
+            [end.segment(4096, 10)],
+            remoteAddress=told["address"] + 8192,
+            rkey=RKey(told["rkey"]),
+        )
+        end.post(
+            2,
+            Operation.RDMA_READ,
+            [end.segment(5000, 10)],
+            remoteAddress=told["address"] + 8192,
+            rkey=RKey(told["rkey"]),
+        )
+        self.assertEqual([c.status for c in self.take(end, 2)], [Status.SUCCESS] * 2)
+        self.assertEqual(end.region.view[5000:5010], b"0123456789")
+
+
+class DescriptorTests(NeighbourCase):
+    """A process that has no descriptors left for what its peer passes to it."""
+
+    def scarce(self) -> Callable[[], None]:
+        """Take all descriptors away, until the result is called."""
+        next_ = os.dup(0)
+        os.close(next_)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (next_, hard))
+        return lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    def test_region(self) -> None:
+        """What would go into the peer's memory waits until that can be mapped; nothing is lost meanwhile."""
+        end = End(self.open())
+        self.neighbour(end)
+        self.exchange(end)
+        told = json.loads(self.told)
+        end.region.view[:5] = b"hello"
+        where = {"remoteAddress": told["address"] + 8192, "rkey": RKey(told["rkey"])}
+        plenty = self.scarce()
+        try:
+            end.post(1, Operation.RDMA_WRITE, [end.segment(0, 5)], **where)
+            begun = time.monotonic()
+            self.until(lambda: time.monotonic() > begun + 0.3)
+            self.assertEqual(end.queue.poll(10), ())
+        finally:
+            plenty()
+        self.assertEqual([c.status for c in self.take(end, 1)], [Status.SUCCESS])
+        self.assertIs(end.qp.state, QPState.RTS)
+        self.exchange(end)
+
+    def test_dying(self) -> None:
+        """A process that dies while it is being reached is not there, and the next one of that name is."""
+        device, other = self.open(), self.open()
+        port: Any = other.ports[0].routes[0]
+
+        def peerOf(sock: socket.socket) -> Credentials:
+            port._listener.close()
+            return unixsockets.peerOf(sock)
+
+        self.patch(sharedmemory, "peerOf", peerOf)
+        here: Any = device.ports[0].routes[0]
+        name = (other.ports[0].address, other.ports[0].udpPort)
+        self.assertIsNone(here._reach(name))
+        self.assertEqual((here._peers, here._links), ({}, {}))
+
+
+class RegionTests(RealCase):
+    """Memory that is mapped by peers."""
+
+    def test_givenBack(self) -> None:
+        """What the peer has deregistered is unmapped when other memory comes; new memory is found."""
+        one, other = self.pair()
+        before = 0
+        for number in range(10):
+            region = other.domain.allocateMemory(4096, ALL)
+            one.region.view[:5] = b"%05d" % number
+            one.post(
+                1,
+                Operation.RDMA_WRITE,
+                [one.segment(0, 5)],
+                remoteAddress=region.address,
+                rkey=region.rkey,
+            )
+            self.assertEqual([c.status for c in self.take(one, 1)], [Status.SUCCESS])
+            self.assertEqual(region.view[:5], b"%05d" % number)
+            region.close()
+            before = before or mappings()
+        self.assertEqual(mappings(), before)
+
+    def test_readOnly(self) -> None:
+        """A peer that may only read gets memory that it can only read."""
+        one, other = self.pair()
+        region = other.domain.allocateMemory(4096, VerbsAccess.LOCAL_WRITE | VerbsAccess.REMOTE_READ)
+        region.view[:5] = b"there"
+        where = {"remoteAddress": region.address, "rkey": region.rkey}
+        one.post(1, Operation.RDMA_READ, [one.segment(0, 5)], **where)
+        self.assertEqual([c.status for c in self.take(one, 1)], [Status.SUCCESS])
+        self.assertEqual(one.region.view[:5], b"there")
+        with open("/proc/self/maps") as maps:
+            rights = [line.split()[1] for line in maps if "memfd:txrdma " in line]
+        self.assertIn("r--s", rights)
+        one.post(2, Operation.RDMA_WRITE, [one.segment(0, 5)], **where)
+        self.assertEqual([c.status for c in self.take(one, 1)], [Status.REM_ACCESS_ERR])
+
+
+class StrangerTests(RealCase):
+    """Who comes to the rendezvous and does not keep to the rules."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.good = self.pair()
+        self.device = self.open()
+        self.check()
+        self.before = descriptors(), mappings()
+
+    def check(self) -> None:
+        """The others carry on."""
+        one, other = self.good
+        other.qp.postReceive([])
+        one.write(other, 1, 0, 64, 128)
+        self.assertEqual([c.status for c in self.take(one, 1)], [Status.SUCCESS])
+
+    def come(self, greet: bool = True) -> socket.socket:
+        """Open a connection."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+        self.addCleanup(sock.close)
+        sock.connect(rendezvousName(self.device.address, self.device.port))
+        if greet:
+            sock.send(self.hello().encode())
+        return sock
+
+    def hello(self, version: int = VERSION) -> Hello:
+        return Hello(
+            kind=MessageKind.HELLO,
+            magic=MAGIC,
+            version=version,
+            port=9,
+            address=GID.fromIP("127.0.0.1"),
+        )
+
+    def say(self, sock: socket.socket, message: bytes, passed: Sequence[int] = ()) -> None:
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", passed))]
+        sock.sendmsg([message], ancillary if passed else [])
+
+    def isClosed(self, sock: socket.socket) -> bool:
+        try:
+            while sock.recv(1 << 17, socket.MSG_DONTWAIT):
+                pass
+            return True
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            return True
+
+    def refused(self, sock: socket.socket) -> None:
+        """It is thrown out; nothing of it stays; the others carry on."""
+        self.until(lambda: self.isClosed(sock))
+        sock.close()
+        self.check()
+        self.assertEqual((descriptors(), mappings()), self.before)
+
+    def invitation(self, box: int, *doorbells: int) -> socket.socket:
+        """Invite some queue pair, with these descriptors."""
+        sock = self.come()
+        join = Join(kind=MessageKind.JOIN, source=QPN(5), destination=QPN(6))
+        self.say(sock, join.encode(), [box, *doorbells])
+        for descriptor in (box, *doorbells):
+            os.close(descriptor)
+        return sock
+
+    def box(self) -> int:
+        descriptor, mapping = makeBox(4096)
+        mapping.close()
+        return descriptor
+
+    def bell(self) -> int:
+        return os.eventfd(0)
+
+    def test_garbage(self) -> None:
+        """Bytes that are no message."""
+        sock = self.come()
+        self.say(sock, b"\xff" * 100)
+        self.refused(sock)
+
+    def test_tooLong(self) -> None:
+        """A message longer than any."""
+        sock = self.come()
+        self.say(sock, b"\1" * (LONGEST + 100))
+        self.refused(sock)
+
+    def test_noGreeting(self) -> None:
+        """A message before the greeting."""
+        sock = self.come(greet=False)
+        self.say(sock, Note(kind=MessageKind.LEAVE, source=QPN(1), destination=QPN(2)).encode())
+        self.refused(sock)
+
+    def test_otherVersion(self) -> None:
+        """A version that is not ours."""
+        sock = self.come(greet=False)
+        self.say(sock, self.hello(VERSION + 1).encode())
+        self.refused(sock)
+
+    def test_twoGreetings(self) -> None:
+        """Another name in the middle of things."""
+        sock = self.come()
+        self.say(sock, self.hello().encode())
+        self.refused(sock)
+
+    def test_fewDescriptors(self) -> None:
+        """An invitation with less than it needs."""
+        self.refused(self.invitation(self.box(), self.bell()))
+
+    def test_manyDescriptors(self) -> None:
+        """An invitation with more than any message has."""
+        self.refused(self.invitation(self.box(), *(self.bell() for _ in range(20))))
+
+    def test_unsealed(self) -> None:
+        """A box that could shrink under us."""
+        box = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+        os.ftruncate(box, 8192)
+        self.refused(self.invitation(box, self.bell(), self.bell()))
+
+    def test_halfSealed(self) -> None:
+        """A box that could grow."""
+        box = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+        os.ftruncate(box, 8192)
+        fcntl.fcntl(box, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+        self.refused(self.invitation(box, self.bell(), self.bell()))
+
+    def test_noBox(self) -> None:
+        """A box of a length that no box has."""
+        box = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+        os.ftruncate(box, 12345)
+        fcntl.fcntl(box, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        self.refused(self.invitation(box, self.bell(), self.bell()))
+
+    def test_noBell(self) -> None:
+        """A doorbell that could block who rings it."""
+        reading, writing = os.pipe()
+        os.close(reading)
+        self.refused(self.invitation(self.box(), self.bell(), writing))
+
+    def test_timerBell(self) -> None:
+        """A doorbell that is another anonymous thing."""
+        self.refused(self.invitation(self.box(), self.bell(), os.pidfd_open(os.getpid())))
+
+    def test_manyInvitations(self) -> None:
+        """Invitations without end, for queue pairs that nobody has."""
+        sock = self.come()
+        box, bell = self.box(), self.bell()
+        try:
+            for number in range(300):
+                join = Join(kind=MessageKind.JOIN, source=QPN(5), destination=QPN(number))
+                self.say(sock, join.encode(), [box, bell, bell])
+                if number % 20 == 0:
+                    self.reactor.iterate(0)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        os.close(box)
+        os.close(bell)
+        self.refused(sock)
+
+    def test_waitingInvitation(self) -> None:
+        """An invitation that nobody has taken goes with who sent it."""
+        sock = self.invitation(self.box(), self.bell(), self.bell())
+        self.until(lambda: mappings() == self.before[1] + 1)
+        sock.close()
+        self.until(lambda: (descriptors(), mappings()) == self.before)
+
+    def test_anything(self) -> None:
+        """Whatever is said, with whatever descriptors, nothing breaks and nothing stays."""
+        kinds: dict[MessageKind, type[Layout]] = {
+            MessageKind.HELLO: Hello,
+            MessageKind.JOIN: Join,
+            MessageKind.LEAVE: Note,
+            MessageKind.NUDGE: Note,
+            MessageKind.WANT: Want,
+            MessageKind.REGION: Region,
+            MessageKind.ACCESS: Access,
+            MessageKind.ANSWER: Answer,
+        }
+        numbers = [int(end.qp.number) for end in self.good]
+
+        def message(draw: st.DrawFn) -> bytes:
+            kind = draw(st.sampled_from(list(kinds)))
+            body = bytearray(draw(st.binary(min_size=kinds[kind].size, max_size=kinds[kind].size)))
+            body[0] = kind
+            if draw(st.booleans()):
+                for at in (1, 5):
+                    body[at : at + 3] = draw(st.sampled_from(numbers)).to_bytes(3, "big")
+            return bytes(body) + draw(st.binary(max_size=40))
+
+        @settings(max_examples=150, deadline=None, database=None)
+        @given(st.lists(st.tuples(st.composite(message)(), st.integers(0, 3)), max_size=6), st.booleans())
+        def anything(messages: list[tuple[bytes, int]], greet: bool) -> None:
+            sock = self.come(greet)
+            for content, passed in messages:
+                given = [self.box() if not index else self.bell() for index in range(passed)]
+                try:
+                    self.say(sock, content, given)
+                except (BrokenPipeError, ConnectionResetError):
+                    pass
+                for each in given:
+                    os.close(each)
+                self.reactor.iterate(0)
+            sock.close()
+            for _ in range(4):
+                self.reactor.iterate(0)
+            self.assertEqual((descriptors(), mappings()), self.before)
+
+        anything()
+        self.check()
+        self.flushLoggedErrors()
+
+    def test_otherUser(self) -> None:
+        """Another user is shown the door before a word is said."""
+        if os.getuid() != 0:
+            self.skipTest("only root can be somebody else")
+        name = rendezvousName(self.device.address, self.device.port)
+        program = (
+            "import os, socket, sys\n"
+            "os.setgid(65534); os.setuid(65534)\n"
+            "sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+            f"sock.connect({name!r})\n"
+            "sock.settimeout(20)\n"
+            "print(sock.recv(100))\n"
+        )
+        process = subprocess.Popen([sys.executable, "-S", "-c", program], stdout=subprocess.PIPE)
+        self.addCleanup(process.kill)
+        self.until(lambda: process.poll() is not None)
+        out, _ = process.communicate()
+        self.assertEqual(out, b"b''\n")
+        self.check()
+
+
+class MessageTests(SynchronousTestCase):
+    """What processes say to each other."""
+
+    def test_roundTrip(self) -> None:
+        """Each message is read as it was written."""
+        names: dict[str, Any] = {"source": QPN(0x123456), "destination": QPN(0x654321)}
+        messages: list[tuple[Layout, bytes]] = [
+            (Hello(kind=MessageKind.HELLO, magic=MAGIC, version=1, port=4791, address=GID(bytes(16))), b""),
+            (Join(kind=MessageKind.JOIN, firstPSN=5, **names), b""),
+            (Note(kind=MessageKind.LEAVE, **names), b""),
+            (Note(kind=MessageKind.NUDGE, **names), b""),
+            (Want(kind=MessageKind.WANT, rkey=RKey(0xFFFFFFFF), **names), b""),
+            (Region(kind=MessageKind.REGION, reach=Reach.MAPPED, address=1 << 63, length=5, **names), b""),
+            (Access(kind=MessageKind.ACCESS, writing=True, length=3, **names), b"abc"),
+            (Access(kind=MessageKind.ACCESS, length=300, **names), b""),
+            (Answer(kind=MessageKind.ANSWER, allowed=True, length=3, **names), b"abc"),
+        ]
+        for message, rest in messages:
+            decoded, content = decode(message.encode() + rest)
+            self.assertEqual((decoded, bytes(content)), (message, rest))
+            for length in range(len(message.encode() + rest)):
+                self.assertRaises(WireError, decode, (message.encode() + rest)[:length])
+            self.assertRaises(WireError, decode, message.encode() + rest + b"x")
+
+    @settings(max_examples=300)
+    @given(st.binary(max_size=100))
+    def test_anything(self, message: bytes) -> None:
+        """Other bytes raise what bad bytes raise."""
+        try:
+            decode(message)
+        except WireError:
+            pass

@@ -1,0 +1,40 @@
+"""
+Tests for L{txrdma.soft.rc._window}.
+"""
+
+from __future__ import annotations
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.soft.rc._window import FEWEST_PACKETS, FIRST, WIDEST, Window
+
+
+class WindowTests(SynchronousTestCase):
+    """L{Window} opens and closes as TCP's does."""
+
+    def test_bounded(self) -> None:
+        """It opens to its bounds and not beyond."""
+        for mtu in (256, 1024, 4096):
+            window = Window(mtu)
+            for _ in range(10000):
+                window.acknowledged(64)
+                self.assertLessEqual(window.size * mtu, WIDEST)
+            self.assertGreater(window.size, Window(mtu).size)
+
+    def test_slowlyAfterLoss(self) -> None:
+        """Quickly at first; after a loss by one packet for each window that arrived."""
+        window = Window(4096)
+        window.acknowledged(window.size)
+        self.assertEqual(window.size, FIRST // 4096 * 5 // 4)
+        window.lost()
+        size = window.size
+        for _ in range(3):
+            window.acknowledged(window.size)
+        self.assertEqual(window.size, size + 3)
+
+    def test_neverClosed(self) -> None:
+        """However much is lost, some packets may go."""
+        window = Window(1024)
+        for _ in range(20):
+            window.lost()
+        self.assertEqual(window.size, FEWEST_PACKETS)

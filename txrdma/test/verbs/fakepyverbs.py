@@ -1,0 +1,307 @@
+"""
+The classes of pyverbs that we use, without any device: what is posted is kept, and a test completes it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import deque
+from types import SimpleNamespace
+from typing import Any
+
+from txrdma.iba.verbs import Status
+from txrdma.verbs.pyverbs.bindings import Pyverbs
+
+
+class FakeError(Exception):
+    """As pyverbs raises it."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(os.strerror(code))
+        self.error_code = code
+
+
+class Thing:
+    """
+    Something that is closed once.
+
+    @cvar log: what was closed, in order.
+    """
+
+    log: list[Thing] = []
+    isClosed = False
+    stuck = False
+
+    def close(self) -> None:
+        """Fails when it is C{stuck}; twice is fine."""
+        if self.stuck:
+            raise FakeError(errno.EBUSY)
+        if not self.isClosed:
+            self.isClosed = True
+            self.log.append(self)
+
+
+class Record(SimpleNamespace):
+    """Attributes, all of them 0 before they are set."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return 0
+
+
+class AHAttr(Record):
+    """A way, in whose C{gr} the rest of it is."""
+
+    def __init__(self, gr: Any = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if gr is not None:
+            vars(self).update({**vars(gr), "dgid": gr.dgid.text})
+
+
+class GID:
+    """Of a port, as text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+class WR(Thing):
+    """A work request of either kind."""
+
+    def __init__(self, next_wr: WR | None = None, **kwargs: Any) -> None:
+        assert kwargs["num_sge"] == len(kwargs["sg"]) >= 1
+        self.next_wr = next_wr
+        self.wr_id = 0
+        self.num_sge: int
+        self.sg: list[Any]
+        vars(self).update(kwargs)
+        self.kinds: dict[str, tuple[Any, ...]] = {}
+
+    def set_wr_rdma(self, *args: Any) -> None:
+        self.kinds["rdma"] = args
+
+    def set_wr_atomic(self, *args: Any) -> None:
+        self.kinds["atomic"] = args
+
+    def set_wr_ud(self, *args: Any) -> None:
+        self.kinds["ud"] = args
+
+
+class SendWR(WR):
+    """A send."""
+
+
+class RecvWR(WR):
+    """A receive."""
+
+
+class SGE(Thing):
+    """A segment."""
+
+    def __init__(self, address: int, length: int, lkey: int) -> None:
+        if not 0 <= length < 1 << 32:
+            raise OverflowError("value too large")
+        self.address, self.length, self.lkey = address, length, lkey
+
+
+class Context(Thing):
+    """A device with one port."""
+
+    cmd_fd = 0
+
+    def __init__(self, name: str) -> None:
+        if name != "fake0":
+            raise FakeError(errno.ENODEV)
+        self.name = name
+        self.events: deque[Any] = deque()
+
+    def query_device(self) -> Any:
+        limits = Record(phys_port_cnt=1, max_cqe=100, max_qp_rd_atom=8, max_qp_init_rd_atom=8, fw_version="1")
+        return limits
+
+    def query_port(self, number: int) -> Any:
+        return Record(pkey_tbl_len=1, gid_tbl_len=1, state=4, max_mtu=5, active_mtu=3)
+
+    def get_async_event(self) -> Any:
+        if not self.events:
+            raise FakeError(errno.EAGAIN)
+        return self.events.popleft()
+
+
+class PD(Thing):
+    """A protection domain."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+
+
+class MR(Thing):
+    """A memory region."""
+
+    lkey = rkey = 7
+
+    def __init__(self, domain: PD, length: int, access: int, address: int) -> None:
+        self.domain, self.length, self.access, self.address = domain, length, access, address
+
+
+class CompChannel(Thing):
+    """With the descriptor that later releases tell."""
+
+    def __init__(self, context: Context) -> None:
+        self.fd = os.eventfd(0, os.EFD_CLOEXEC)
+
+    def close(self) -> None:
+        if not self.isClosed:
+            os.close(self.fd)
+        super().close()
+
+    def get_cq_event(self, queue: CQ) -> None:
+        try:
+            os.eventfd_read(self.fd)
+        except BlockingIOError as error:
+            raise FakeError(errno.EAGAIN) from error
+
+
+class CQ(Thing):
+    """
+    A completion queue.
+
+    @ivar found: what is to be polled.
+    """
+
+    def __init__(
+        self, context: Context, depth: int, token: object = None, channel: Any = None, vector: int = 0
+    ) -> None:
+        self.cqe = depth
+        self.token = id(token)
+        self.channel = channel
+        self.armed: list[bool] = []
+        self.found: deque[Any] = deque()
+
+    def req_notify(self, solicited: bool) -> None:
+        self.armed.append(solicited)
+
+    def ack_events(self, count: int) -> None:
+        pass
+
+    def poll(self, limit: int) -> tuple[int, list[Any]]:
+        assert not self.isClosed
+        taken = [self.found.popleft() for _ in range(min(limit, len(self.found)))]
+        return len(taken), taken
+
+
+class QP(Thing):
+    """
+    A queue pair.
+
+    @ivar sends: the requests in the send queue, C{receives} those in the other.
+    @ivar room: how many more are taken before it says that it is full.
+    """
+
+    numbers = iter(range(100, 1 << 24))
+
+    def __init__(self, domain: PD, wanted: Any) -> None:
+        self.qp_num = next(self.numbers)
+        self.wanted = wanted
+        self.sends: deque[Any] = deque()
+        self.receives: deque[Any] = deque()
+        self.modified: list[tuple[Any, int]] = []
+        self.room = 1 << 30
+
+    def modify(self, said: Any, mask: int) -> None:
+        assert not self.isClosed
+        self.modified.append((said, mask))
+
+    def query(self, mask: int) -> tuple[Any, Any]:
+        assert not self.isClosed
+        return self.modified[-1][0] if self.modified else Record(), None
+
+    def post_send(self, first: WR, bad: WR) -> None:
+        self._post(self.sends, first, bad)
+
+    def post_recv(self, first: WR, bad: WR) -> None:
+        self._post(self.receives, first, bad)
+
+    def _post(self, queue: deque[Any], wr: WR | None, bad: WR) -> None:
+        assert not self.isClosed
+        while wr is not None:
+            if self.room <= 0:
+                bad.wr_id = wr.wr_id
+                raise FakeError(errno.ENOMEM)
+            self.room -= 1
+            queue.append(Record(**{**vars(wr), "sg": list(wr.sg)[: wr.num_sge]}))
+            wr = wr.next_wr
+
+    def complete(
+        self, queue: CQ, status: Status = Status.SUCCESS, receive: bool = False, **more: Any
+    ) -> None:
+        """The oldest ends; unsignaled ones that succeed say nothing."""
+        wr = (self.receives if receive else self.sends).popleft()
+        if receive or status or wr.send_flags & 2:
+            queue.found.append(
+                Record(
+                    wr_id=wr.wr_id,
+                    status=int(status),
+                    qp_num=self.qp_num,
+                    opcode=128 if receive else 0,
+                    **more,
+                )
+            )
+
+
+class SRQ(Thing):
+    """A shared receive queue."""
+
+    def __init__(self, domain: PD, wanted: Any) -> None:
+        self.attributes = wanted.attributes
+        self.receives: deque[Any] = deque()
+
+    def query(self) -> Any:
+        return self.attributes
+
+    def modify(self, attributes: Any, mask: int) -> None:
+        self.attributes = attributes
+
+    def post_recv(self, first: WR, bad: WR) -> None:
+        wr: WR | None = first
+        while wr is not None:
+            self.receives.append(wr)
+            wr = wr.next_wr
+
+
+class AH(Thing):
+    """An address handle."""
+
+    def __init__(self, domain: PD, attr: Any) -> None:
+        self.attr = attr
+
+
+def _initialized(**wanted: Any) -> Any:
+    return Record(**wanted)
+
+
+FAKE = Pyverbs(
+    Error=FakeError,
+    Context=Context,
+    PD=PD,
+    MR=MR,
+    AH=AH,
+    AHAttr=AHAttr,
+    GID=GID,
+    GlobalRoute=Record,
+    CompChannel=CompChannel,
+    CQ=CQ,
+    QP=QP,
+    QPAttr=Record,
+    QPCap=Record,
+    QPInitAttr=_initialized,
+    SRQ=SRQ,
+    SrqAttr=Record,
+    SrqInitAttr=lambda attributes: Record(attributes=attributes),
+    SGE=SGE,
+    SendWR=SendWR,
+    RecvWR=RecvWR,
+)
+"""All of them."""

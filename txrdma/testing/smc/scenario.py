@@ -1,0 +1,574 @@
+"""
+What whole connections of SMC-R go through in one simulation, all of it by a seed, and what must hold.
+
+Two hosts, each with a software device and a reactor of its own, on one L{SimulatedNetwork} and one clock. All
+above the sockets is the real thing: CLC over TCP, LLC and CDC over reliable connections, link groups, rings,
+transports. The promises are checked by L{txrdma.testing.smc.talkers} as things happen, and here at the end.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, ExitStack
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any, Final
+from unittest import mock
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred
+from twisted.internet.protocol import Protocol
+from twisted.logger import globalLogPublisher, ILogObserver, LogEvent, LogLevel
+
+from txrdma.error import WireError
+from txrdma.iba.types import MTU
+from txrdma.iba.verbs import Access, AsyncEvent, AsyncEventKind
+from txrdma.sim.network import Faults
+from txrdma.sim.outcome import check, Violation
+from txrdma.smc.group import buffers as buffersModule
+from txrdma.smc.group import groups as groupsModule
+from txrdma.smc.group.groups import closeLinkGroups, LinkGroups, linkGroups, useDevice
+from txrdma.smc.group.link import Link
+from txrdma.smc.handshake.accepting import ServerNegotiation
+from txrdma.smc.handshake.proposing import ClientNegotiation
+from txrdma.smc.insight.outcomes import Outcomes
+from txrdma.smc.options import Options
+from txrdma.smc.presence import presenceOn
+from txrdma.smc.stream._closing import LINGER_TIMEOUT
+from txrdma.smc.wire.clc import Accept, Confirm, decode
+from txrdma.soft import device as deviceModule
+from txrdma.soft import memory as memoryModule
+from txrdma.soft.device import SoftDevice
+from txrdma.testing.smc.hosts import connectedSockets, Host, MemorySocket, MemoryTCP, PollingHost, Wire, World
+from txrdma.testing.smc.talkers import makePlan, makeTalker, Talker
+
+DEVICE: Final = "simulated"
+
+BOUND: Final = 45.0
+"""
+When one end has failed the other knows it in that time: TEST LINK after 30 s of silence, and nobody who
+acknowledges it.
+"""
+
+PATIENT_BOUND: Final = groupsModule.timingOn(True).silence + 1225.0
+"""
+The same where programs acknowledge, which may be busy: their queue pairs wait for 18 minutes, and who has
+nothing to say is asked when TCP's keepalive would ask.
+"""
+
+AT_ONCE: Final = 1.0
+"""When the TCP connection ends, because the peer's process does, for example, this is known in that time."""
+
+PATIENCE: Final = 300.0
+"""All connections end within that time, whatever happens."""
+
+_FREEZE: Final = 90.0
+"""TCP gives up after such a time without an answer."""
+
+_MOST_TURNS: Final = 150_000
+
+EVENTS: Final = (
+    *("partition", "partition", "apart", "gap", "gap"),
+    *("killed", "vanished", "stopped", "reset", "frozen", "fatal", "deleted", "cancelled", "busy"),
+)
+"""What may happen besides: to the link, to a process, to a TCP connection."""
+
+HARMLESS: Final = ("gap", "retired")
+"""Events that no connection may notice."""
+
+
+class Canary:
+    """
+    Memory that was shown to a peer, filled so that it shows who writes where nobody may.
+
+    @ivar granted: the rings in it that a peer was told of: begin and end.
+    """
+
+    def __init__(self, region: Any, random: Random) -> None:
+        self.region = region
+        self.rkey = region.rkey
+        self.length = region.length
+        self.content = random.randbytes(256) * (region.length // 256)
+        region.view[:] = self.content
+        self.granted: set[tuple[int, int]] = set()
+
+    def look(self) -> None:
+        """Nothing has changed outside of the rings."""
+        at = 0
+        for begin, end in [*sorted(self.granted), (self.length, 0)]:
+            if self.region.view[at:begin] != self.content[at:begin]:
+                raise Violation(f"somebody wrote outside of the rings, between {at} and {begin}")
+            at = max(at, end)
+
+
+@dataclass(slots=True)
+class Pair:
+    """
+    One connection.
+
+    @ivar hasBegun: the client has its TCP connection.
+    @ivar refused: why there was no connection for the client.
+    """
+
+    client: Talker
+    server: Talker
+    wire: Wire
+    sockets: tuple[MemorySocket, MemorySocket]
+    connecting: Deferred[Any]
+    hasBegun: bool = False
+    refused: BaseException | None = None
+
+    @property
+    def ends(self) -> tuple[Talker, Talker]:
+        return self.client, self.server
+
+    @property
+    def isOver(self) -> bool:
+        """Nothing more will happen to it."""
+        if self.client.isMade:
+            if self.client.lostAt is None and not self.client.host.isDead:
+                return False
+        elif self.refused is None and not self.client.host.isDead:
+            return False
+        server = self.server
+        if server.host.isDead:
+            return True
+        return server.lostAt is not None if server.isMade else self.sockets[1].isClosed
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """
+    What happened in a simulation.
+
+    @ivar heard: bytes that arrived, in all.
+    @ivar kinds: what happened: C{"SMC-R"} or C{"TCP"} for each connection, C{"whole"} for those that brought
+        all bytes both ways, and the L{EVENTS}.
+    @ivar digest: the same only when everything happened in the same way at the same time.
+    """
+
+    seed: int
+    heard: int
+    packets: int
+    dropped: int
+    seconds: float
+    digest: int
+    kinds: tuple[str, ...] = field(default=())
+
+
+class StreamScenario:
+    """One simulation."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = random = Random(f"streams {seed}")
+        self.world = world = World(seed)
+        self.kinds: list[str] = []
+        self.canaries: list[Canary] = []
+        self.pairs: list[Pair] = []
+        self.warned: list[tuple[Talker, float]] = []
+        self.due = 0
+        self.isPatient = random.random() < 0.25
+        self.bound = PATIENT_BOUND if self.isPatient else BOUND
+        self.mtu = random.choice((MTU.MTU_1024, MTU.MTU_1024, MTU.MTU_512, MTU.MTU_256))
+        kind = random.randrange(20)
+        self.isFair = kind < 4
+        self.isBad = kind in (4, 5)
+        self.events: list[str] = []
+        if kind > 12:
+            self.events = random.choices(EVENTS, k=random.choice((1, 1, 2)))
+        elif random.random() < 0.15:
+            self.events = ["retired"]
+        self.faults = Faults(delaySeconds=random.choice((1e-6, 1e-5, 1e-3)))
+        if not self.isFair:
+            self.faults = self._weather()
+        world.network.faults = self.faults
+        self.rings = random.choice(((16384,), (16384,), (16384, 32768, 65536)))
+        kinds = (Host, PollingHost)
+        self.hosts = tuple(
+            random.choice(kinds)(world, f"198.51.100.{number}", self._deviceMaker(number))
+            for number in (1, 2)
+        )
+        # As services do, by listening: link groups stay when connections end.
+        self.uses = {host: presenceOn(host).hold() for host in self.hosts}
+        if random.random() < 0.5:
+            world.hosts.reverse()
+
+    # Making it
+
+    def _weather(self) -> Faults:
+        random = self.random
+        worst = 0.25 if self.isBad else 0.02
+        delay = random.choice((1e-6, 1e-5, 1e-3))
+        return Faults(
+            loss=random.choice((0.0, worst * random.random())),
+            duplication=random.choice((0.0, 0.05 * random.random())),
+            corruption=random.choice((0.0, worst * random.random())),
+            late=random.choice((0.0, 0.02)),
+            delaySeconds=delay,
+            jitterSeconds=random.choice((0.0, delay, 10 * delay)),
+            lateSeconds=0.3,
+            merging=random.choice((0.0, 0.5, 1.0)),
+            congestion=random.choice((0.0, 0.0, 0.1)),
+        )
+
+    def _deviceMaker(self, number: int) -> Callable[[], SoftDevice]:
+        def make() -> SoftDevice:
+            device = self.world.network.device(
+                f"198.51.100.{number}", mtu=self.mtu, segments=self.random.choice((1, 16))
+            )
+            device.attributes = replace(device.attributes, acknowledgesByProgram=self.isPatient)
+            createDomain = device.createProtectionDomain
+
+            def createWatchedDomain() -> Any:
+                domain: Any = createDomain()
+                allocate = domain.allocateMemory
+
+                def allocateMemory(length: int, access: Access) -> Any:
+                    region = allocate(length, access)
+                    if access & Access.REMOTE_WRITE:
+                        self.canaries.append(Canary(region, self.random))
+                    return region
+
+                domain.allocateMemory = allocateMemory
+                return domain
+
+            device.createProtectionDomain = createWatchedDomain  # type: ignore[method-assign]  # to see its memory
+            return device
+
+        return make
+
+    def _sniff(self, data: bytes) -> None:
+        """Which rings a peer is told of."""
+        try:
+            message = decode(data)
+        except WireError:
+            return
+        if isinstance(message, (Accept, Confirm)):
+            for canary in self.canaries:
+                if canary.rkey == message.rkey and canary.region.valid:
+                    begin = (message.index - 1) * message.size
+                    canary.granted.add((begin, begin + message.size))
+
+    def _groups(self, host: Host) -> LinkGroups:
+        if host.triggers:
+            return linkGroups(host, DEVICE)
+        groups = useDevice(host, DEVICE, host.openDevice())
+        groups.ringSize = lambda: self.random.choice(self.rings)  # type: ignore[method-assign]  # small ones
+        return groups
+
+    def _links(self, host: Host) -> list[Link]:
+        if host.isDead or not host.triggers:
+            return []
+        return self._groups(host).links()
+
+    def _connect(self) -> None:
+        """One more connection."""
+        self.due -= 1
+        random, world = self.random, self.world
+        client, server = self.hosts if random.random() < 0.8 else self.hosts[::-1]
+        if client.isDead or server.isDead:
+            return
+        for host in (client, server):
+            self._groups(host)
+        number = len(self.pairs)
+        longest = random.choice((2000, 50_000, 50_000, 150_000))
+        plans = [makePlan(random, longest), makePlan(random, longest)]
+        if all(plan.ending == "wait" for plan in plans):
+            plans[0] = replace(plans[0], ending="lose")
+        here = makeTalker(client, f"{number}c", Random(random.random()), plans[0])
+        there = makeTalker(server, f"{number}s", Random(random.random()), plans[1])
+        here.peer, there.peer = there, here
+        latency = random.choice((1e-5, 1e-3, 0.02))
+        sockets = connectedSockets(world, random, client, server, 50_000 + number, latency)
+        for one in sockets:
+            one.sniffer = self._sniff
+        options = Options(device=DEVICE, agreed=True)
+        accepting = ServerNegotiation(server, options, Outcomes("server"), lambda: there, None)
+        asking = ClientNegotiation(client, options, Outcomes("client"), lambda: here)
+        pair = Pair(here, there, sockets[0].wire, sockets, asking.finished())
+        self.pairs.append(pair)
+
+        def refused(failure: Any) -> None:
+            pair.refused = failure.value
+
+        pair.connecting.addErrback(refused)
+        for one, protocol in ((sockets[0], asking), (sockets[1], accepting)):
+            world.clock.callLater(latency * random.random(), self._begin, pair, one, protocol)
+
+    def _begin(self, pair: Pair, one: MemorySocket, protocol: Protocol) -> None:
+        if not one.host.isDead:
+            pair.hasBegun |= one is pair.sockets[0]
+            MemoryTCP(one, protocol).begin()
+
+    # What happens besides
+
+    def _happen(self, event: str) -> None:
+        random, network = self.random, self.world.network
+        self.kinds.append(event)
+        network.note(event)
+        host = random.choice(self.hosts)
+        alive = [pair for pair in self.pairs if not pair.isOver]
+        if event in ("partition", "apart", "gap"):
+            network.partition(*(each.address for each in self.hosts))
+            longest = 0.2 if event == "gap" else random.choice((0.5, 3.0, 50.0, 1e6))
+            span = longest * random.random()
+            if event == "apart":
+                for pair in alive:
+                    self._freeze(pair)
+                self.world.clock.callLater(min(span, _FREEZE), self._thaw, alive, span > _FREEZE)
+            if longest <= PATIENCE:  # the others are for ever
+                self.world.clock.callLater(span, network.heal)
+        elif event == "busy":
+            host.sleep()
+            span = random.choice((0.05, 0.5, 5.0, 120.0)) * random.random()
+            self.world.clock.callLater(span, host.wake)
+        elif event == "killed":
+            self._kill(host, silently=False)
+            self._warn(alive)
+        elif event == "vanished":
+            self._kill(host, silently=True)
+            self.world.clock.callLater(_FREEZE, self._thaw, alive, True)
+        elif event == "stopped":
+            host.stop()
+            for pair in alive:
+                for end in pair.ends:
+                    told = end.lostAt is not None or end.mode != "SMC-R"
+                    check(told or end.host is not host, f"nobody told of the end: {end!r}")
+            host.die(silently=False)
+            self._warn(alive)
+        elif event in ("reset", "frozen", "cancelled") and alive:
+            pair = random.choice(alive)
+            if event == "reset":
+                pair.wire.cut()
+                self._warn([pair])
+            elif event == "frozen":
+                self._freeze(pair)
+                ends = random.random() < 0.5
+                span = _FREEZE if ends else _FREEZE * random.random()
+                self.world.clock.callLater(span, self._thaw, [pair], ends)
+            elif pair.hasBegun and not pair.client.isMade:
+                pair.connecting.cancel()
+        elif links := self._links(host):
+            link = random.choice(links)
+            if event == "fatal":
+                host.device.notify(AsyncEvent(AsyncEventKind.QP_FATAL, queuePair=link._queuePair))
+            elif event == "deleted":
+                link.core.shutdown(host.seconds())
+                link._turnCore()
+            elif event == "retired":
+                link.retire()
+
+    def _warn(self, pairs: list[Pair]) -> None:
+        """The TCP connections of these have ended: they have to know it soon."""
+        if {"apart", "frozen", "vanished"}.isdisjoint(self.events):
+            now = self.world.clock.seconds()
+            for end in (end for pair in pairs for end in pair.ends):
+                # As with TCP: who pauses hears of it when it reads again, who saw the end of all does not.
+                isListening = not end.plan.pausing and not end.sawEnd
+                if end.mode == "SMC-R" and end.lostAt is None and not end.host.isDead and isListening:
+                    self.warned.append((end, now))
+
+    def _freeze(self, pair: Pair) -> None:
+        pair.wire.freeze()
+
+    def _thaw(self, pairs: list[Pair], isTooLate: bool) -> None:
+        for pair in pairs:
+            if isTooLate:
+                pair.wire.cut()
+            else:
+                pair.wire.thaw()
+
+    def _kill(self, host: Host, silently: bool) -> None:
+        host.die(silently)
+        with mock.patch.object(Talker, "claim", lambda *args: None):  # nobody is there to be told
+            closeLinkGroups(host)
+
+    # The run
+
+    def run(self) -> Outcome:
+        """
+        Let it all happen.
+
+        @raise Violation: a promise was broken.
+        """
+        random, clock = self.random, self.world.clock
+        self.due = random.choice((1, 2, 3, 3, 5, 8))
+        span = random.choice((0.0, 0.05, 1.0))
+        for _ in range(self.due):
+            clock.callLater(span * random.random(), self._connect)
+        for event in self.events:
+            clock.callLater(random.choice((0.02, 0.3, 1.0)) * random.random(), self._happen, event)
+        try:
+            while self.due or not all(pair.isOver for pair in self.pairs):
+                self._turn(PATIENCE + self.bound)
+            self._judge()
+            self._clear()
+        finally:
+            for host in self.hosts:
+                closeLinkGroups(host)
+            self.world.close()
+        network = self.world.network
+        heard = sum(end.heard for pair in self.pairs for end in pair.ends)
+        return Outcome(
+            self.seed,
+            heard,
+            network.sent,
+            network.dropped,
+            clock.seconds(),
+            network.digest,
+            tuple(self.kinds),
+        )
+
+    def _turn(self, until: float) -> None:
+        world = self.world
+        goesOn = world.turn()
+        if world.complaints:
+            raise world.complaints[0]
+        if not goesOn or world.clock.seconds() > until or world.turns > _MOST_TURNS:
+            what = "nothing happens any more" if not goesOn else "it never ends"
+            raise Violation(f"{what}: {[pair for pair in self.pairs if not pair.isOver]}")
+
+    # What must hold
+
+    @property
+    def isHarmless(self) -> bool:
+        """No connection may notice anything."""
+        return not self.isBad and set(self.events) <= set(HARMLESS)
+
+    def _judge(self) -> None:
+        for end, at in self.warned:
+            # Of a peer that closed before it ended, an end of file is all that TCP tells.
+            due = max(at, end.host.awakeSince) + AT_ONCE
+            isTold = any(when is not None and when < due for when in (end.sawEndAt, end.lostAt))
+            check(isTold or end.host.isDead, f"the end of TCP was not heard at once: {end!r}")
+        for pair in self.pairs:
+            client, server = pair.ends
+            self._judgeFailures(pair)
+            isAgreed = client.mode == server.mode
+            if self.isHarmless and (isAgreed or "retired" not in self.events):
+                check(isAgreed, f"these do not speak the same: {pair}")
+                isFair = self.isFair and not self.events
+                check(client.mode == "SMC-R" or not isFair, f"no SMC-R in good weather: {pair}")
+                self._judgeEnds(client)
+                self._judgeEnds(server)
+            check(isAgreed or not client.heard + server.heard, f"these heard what nobody said: {pair}")
+            if client.isMade and server.isMade:
+                self.kinds.append(client.mode)
+                if client.heard == server.written and server.heard == client.written:
+                    self.kinds.append("whole")
+
+    def _judgeFailures(self, pair: Pair) -> None:
+        """Both ends heard of a failure, in time; the run ends only when both have, so look at the time."""
+        client, server = pair.ends
+        if not (client.isMade and server.isMade and client.mode == server.mode == "SMC-R"):
+            return
+        for one in pair.ends:
+            other = one.peer
+            if one.lostAt is not None and not one.isDone and other.lostAt is not None:
+                late = other.lostAt - max(one.lostAt, other.host.awakeSince)
+                check(late < self.bound, f"{other!r} heard of the failure {late:.1f} s after its peer")
+
+    def _judgeEnds(self, one: Talker) -> None:
+        """Nothing happened that would make a connection end badly, but what these two did to each other."""
+        other = one.peer
+        if one.hasAborted or other.hasAborted or one.isDone:
+            return
+        # What nobody read when it closed: writing to it is a failure, as in TCP.
+        check(other.hasQuit and one.written > other.heard, f"ended by {one.reason}: {one!r}, {other!r}")
+
+    def _clear(self) -> None:
+        """Nothing is left over."""
+        world, random = self.world, self.random
+        world.network.heal()
+        world.network.faults = Faults()
+        # A link whose peer has gone without a word ends when its queue pair's patience does.
+        patience = self.bound if self.isPatient or any(host.isDead for host in self.hosts) else 0.0
+        self._wait(LINGER_TIMEOUT + _FREEZE + 10 + patience)
+        for host in self.hosts:
+            for link in self._links(host):
+                check(not link.core.connections, f"{link!r} still has {link.core.connections}")
+                remembered = link._handlers or link._lingering or link.turn.dirty
+                check(not remembered, f"{link!r} remembers {remembered}")
+                check(all(buffer.isIdle for buffer in link._pool), f"{link!r} still uses a ring")
+                check(link._pool.surplus() is None, f"{link!r} keeps buffers that nobody needs")
+            check(host.isDead or not host.sockets, f"{host!r} still has TCP connections")
+        for canary in self.canaries:
+            if canary.region.valid:
+                canary.look()
+        if random.random() < 0.25:
+            self._wait(700.0)  # link groups that nobody uses end by themselves
+            for host in self.hosts:
+                check(not self._links(host), f"link groups stay for ever: {self._links(host)}")
+                check(host.isDead or not host.triggers or not len(host.device.keys), "memory stays for ever")
+        for host in self.hosts:
+            device = host.device
+            host.stop()
+            self.uses[host].release()
+            if device is not None:
+                parts = (device.domains, device._queuePairs, device._completionQueues, device._channels)
+                check(not any(parts) and not len(device.keys), f"{device!r} still has {parts}")
+            left = [*host.readers, *host.writers]
+            check(host.isDead or not left, f"{host!r} still watches {left}")
+        self._wait(1.0)
+        check(not world.clock.calls, f"there are still calls: {[str(call) for call in world.clock.calls]}")
+
+    def _wait(self, seconds: float) -> None:
+        world = self.world
+        end = world.clock.seconds() + seconds
+        world.clock.callLater(seconds, lambda: None)
+        while world.clock.seconds() < end:
+            self._turn(end + 1)
+        world.turn()
+
+
+# The run of one seed
+
+
+@contextmanager
+def _tamed(random: Random) -> Iterator[None]:
+    """Chance comes from the seed, devices from the host; rings come one, two or four in a buffer."""
+
+    def bits(count: int) -> int:
+        if random.random() < 0.3:
+            return (1 << count) - 1 - random.randrange(100)  # PSNs and tokens that are about to wrap
+        return random.getrandbits(count)
+
+    with ExitStack() as patches:
+        for where, name, what in (
+            (secrets, "randbits", bits),
+            (secrets, "token_bytes", random.randbytes),
+            (memoryModule, "randbits", random.getrandbits),
+            (deviceModule, "randbelow", random.randrange),
+            (groupsModule, "_instance", lambda pid: b"ID"),
+            (buffersModule, "MOST_ELEMENTS", random.choice((1, 2, 4))),
+        ):
+            patches.enter_context(mock.patch.object(where, name, what))
+        yield
+
+
+def simulate(seed: int) -> Outcome:
+    """
+    Play the simulation with this seed.
+
+    @raise Violation: a promise was broken.
+    """
+    errors: list[LogEvent] = []
+
+    @implementer(ILogObserver)
+    def observe(event: LogEvent) -> None:
+        if event.get("log_level") in (LogLevel.error, LogLevel.critical):
+            errors.append(event)
+
+    globalLogPublisher.addObserver(observe)
+    try:
+        with _tamed(Random(f"chance {seed}")):
+            outcome = StreamScenario(seed).run()
+    finally:
+        globalLogPublisher.removeObserver(observe)
+    if errors:
+        failure = errors[0].get("log_failure")
+        raise Violation(f"an error was logged: {failure.getTraceback() if failure else errors[0]}")
+    return outcome

@@ -1,0 +1,89 @@
+"""
+What every device tells of itself and its ports.
+
+Follows InfiniBand Architecture vol. 1, 11.2.1.2 (query HCA) and 14.2.5.6 (port attributes).
+"""
+
+from __future__ import annotations
+
+from txrdma.error import InvalidRequest
+from txrdma.iba.types import MTU
+from txrdma.iba.verbs import (
+    AtomicCapability,
+    GIDType,
+    LinkLayer,
+    NodeType,
+    PhysicalState,
+    PortState,
+)
+from txrdma.testing.verbs.ends import TwoEnds
+
+
+class DescriptionContract(TwoEnds):
+    """A device knows what it is."""
+
+    def test_attributes(self) -> None:
+        """A device has a type, a GUID, and a level of atomicity."""
+        for device in self.devices:
+            attributes = device.attributes
+            self.assertIsInstance(attributes.nodeType, NodeType)
+            self.assertNotIn(attributes.nodeType, (NodeType.UNKNOWN, NodeType.SWITCH, NodeType.ROUTER))
+            self.assertTrue(any(attributes.nodeGUID.raw), attributes)
+            self.assertIsInstance(attributes.atomics, AtomicCapability)
+            self.assertIsInstance(attributes.firmware, str)
+            for number in (attributes.vendorID, attributes.vendorPartID, attributes.hardwareVersion):
+                self.assertGreaterEqual(number, 0)
+
+    def test_port(self) -> None:
+        """A port that carries traffic says how."""
+        for device in self.devices:
+            for number in range(1, device.portCount + 1):
+                port = device.portAttributes(number)
+                self.assertEqual(port.state, PortState.ACTIVE)
+                self.assertEqual(port.physicalState, PhysicalState.LINK_UP)
+                self.assertEqual(port.linkLayer, LinkLayer.ETHERNET)
+                self.assertIn(port.activeMTU, MTU)
+                self.assertLessEqual(port.activeMTU, port.maxMTU)
+                self.assertGreater(port.maxMessageLength, 1 << 20)
+                self.assertGreaterEqual(port.rate, 0)
+                self.assertGreaterEqual(min(port.badPKeys, port.badQKeys), 0)
+
+    def test_gids(self) -> None:
+        """The table of GIDs has them in the order of C{gids}, each with its type."""
+        for device in self.devices:
+            for number in range(1, device.portCount + 1):
+                table = device.gidTable(number)
+                self.assertEqual([entry.gid for entry in table], list(device.gids(number)))
+                there = [entry for entry in table if any(entry.gid.raw)]
+                self.assertTrue(there)
+                for entry in there:
+                    self.assertIsInstance(entry.type, GIDType)
+                    self.assertIsInstance(entry.netdev, str)
+                self.assertIn(GIDType.ROCE_V2, {entry.type for entry in there})
+
+    def test_ownGIDs(self) -> None:
+        """Every port has GIDs of its own."""
+        for device in self.devices:
+            gids = [g for number in range(1, device.portCount + 1) for g in device.gids(number) if any(g.raw)]
+            self.assertEqual(len(set(gids)), len(gids))
+
+    def test_pkeys(self) -> None:
+        """Every port is a full member of the default partition, first of all."""
+        for device in self.devices:
+            for number in range(1, device.portCount + 1):
+                pkeys = device.pkeys(number)
+                self.assertGreaterEqual(len(pkeys), 1)
+                self.assertEqual(pkeys[0], 0xFFFF)
+
+    def test_noSuchPort(self) -> None:
+        """Ports are numbered from 1; others are not asked for."""
+        for device in self.devices:
+            for number in (0, -1, device.portCount + 1):
+                for question in (device.gids, device.gidTable, device.pkeys, device.portAttributes):
+                    self.assertRaises(InvalidRequest, question, number)
+
+    def test_named(self) -> None:
+        """A device has the name that it is called by."""
+        for device in self.devices:
+            self.assertTrue(device.name)
+            self.assertGreaterEqual(device.portCount, 1)

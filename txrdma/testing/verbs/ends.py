@@ -1,0 +1,295 @@
+"""
+What tests of verbs need: a queue pair with all that belongs to it, and two of them connected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from txrdma.iba.verbs import (
+    Access,
+    AddressVector,
+    AsyncEvent,
+    Buffer,
+    Capacity,
+    Completion,
+    Operation,
+    QPAttributes,
+    QPKind,
+    QPState,
+    ReceiveRequest,
+    Segment,
+    SendRequest,
+    Status,
+    usualGID,
+)
+from txrdma.interfaces import IMemoryRegion, IProtectionDomain, ISharedReceiveQueue, IVerbsDevice
+from txrdma.testing.verbs.quirks import OURS, Quirks
+
+if TYPE_CHECKING:
+    from twisted.trial.unittest import SynchronousTestCase
+
+    Base = SynchronousTestCase
+else:
+    Base = object
+
+EVERYTHING = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
+WITH_ATOMICS = EVERYTHING | Access.REMOTE_ATOMIC
+QKEY = 0x11111111
+
+PATIENT = QPAttributes(
+    maxDestRDAtomic=4,
+    minRNRTimer=1,
+    timeout=14,
+    retryCount=7,
+    rnrRetry=7,
+    maxRDAtomic=4,
+    rqPSN=0xFFFFFA,
+    sqPSN=0xFFFFFA,
+)
+"""How connections of tests are set up, unless they say more: 0.07 seconds, seven times, and RNR for ever."""
+
+
+USUAL = Capacity(maxInline=256)
+"""What queue pairs of tests hold, unless they say more."""
+
+
+class End:
+    """
+    A queue pair, and what it stands on.
+
+    @ivar memory: 64 KiB that everybody may read and write.
+    @ivar sent: completions of sends that were seen, and C{received} those of receives.
+    @ivar events: asynchronous events of the device.
+    @ivar gidIndex: the GID that others reach it by: the first of IPv4, else the first that is not link-local.
+    """
+
+    def __init__(
+        self,
+        device: IVerbsDevice,
+        kind: QPKind = QPKind.RC,
+        capacity: Capacity = USUAL,
+        access: Access = EVERYTHING,
+        depth: int = 512,
+        shared: ISharedReceiveQueue | None = None,
+        beside: End | None = None,
+    ) -> None:
+        """
+        @param access: the rights of the queue pair.
+        @param shared: where it takes its receives from.
+        @param beside: whose protection domain it belongs to, if it has none of its own.
+        """
+        self.device = device
+        self.access = access
+        self._ownsDomain = beside is None
+        self.domain: IProtectionDomain = device.createProtectionDomain() if beside is None else beside.domain
+        self.channel = device.createChannel()
+        self.sends = device.createCompletionQueue(depth, self.channel)
+        self.receives = device.createCompletionQueue(depth, self.channel)
+        self.queuePair = (
+            self.domain.createQueuePair(kind, self.sends, self.receives, capacity)
+            if shared is None
+            else self.domain.createQueuePair(kind, self.sends, self.receives, capacity, shared)
+        )
+        self.memory = self.domain.allocateMemory(1 << 16, EVERYTHING)
+        self.sent: list[Completion] = []
+        self.received: list[Completion] = []
+        self.events: list[AsyncEvent] = []
+        self.gidIndex = usualGID(device.gidTable(1))
+        self.unsubscribe = device.subscribe(self.events.append)
+
+    def look(self) -> None:
+        """Take what completed."""
+        self.sent += self.sends.poll(64)
+        self.received += self.receives.poll(64)
+
+    def segment(self, offset: int = 0, length: int = 64, region: IMemoryRegion | None = None) -> Segment:
+        """A piece of C{memory}, or of another region."""
+        region = region or self.memory
+        return Segment(region.address + offset, length, region.lkey)
+
+    def fill(self, data: bytes, offset: int = 0) -> Segment:
+        """Put data into C{memory}."""
+        self.memory.view[offset : offset + len(data)] = data
+        return self.segment(offset, len(data))
+
+    def receive(self, *segments: Segment, identifier: int = 100) -> None:
+        """Post one receive."""
+        self.queuePair.postReceive([ReceiveRequest(identifier, segments)])
+
+    def send(
+        self, *segments: Segment, identifier: int = 1, inline: Sequence[Buffer] = (), signaled: bool = True
+    ) -> None:
+        """Post one send."""
+        self.queuePair.postSend(
+            [SendRequest(identifier, Operation.SEND, segments, inline=inline, signaled=signaled)]
+        )
+
+    def rdma(
+        self,
+        operation: Operation,
+        peer: IMemoryRegion,
+        *segments: Segment,
+        offset: int = 0,
+        identifier: int = 1,
+        immediate: int = 0,
+        inline: Sequence[Buffer] = (),
+    ) -> None:
+        """Post an RDMA request to the peer's memory."""
+        request = SendRequest(identifier, operation, segments, inline=inline, immediate=immediate)
+        request.remoteAddress, request.rkey = peer.address + offset, peer.rkey
+        self.queuePair.postSend([request])
+
+    def statuses(self) -> tuple[list[Status], list[Status]]:
+        """How what was seen ended: sends, then receives."""
+        return [c.status for c in self.sent], [c.status for c in self.received]
+
+    def toInit(self) -> None:
+        """From RESET to INIT."""
+        attributes = QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1)
+        if self.queuePair.kind is QPKind.UD:
+            self.queuePair.modify(replace(attributes, qkey=QKEY))
+        else:
+            self.queuePair.modify(replace(attributes, access=self.access))
+
+    def toRTR(self, peer: End, say: QPAttributes = PATIENT) -> None:
+        """From INIT to RTR, towards C{peer}."""
+        if self.queuePair.kind is QPKind.UD:
+            self.queuePair.modify(QPAttributes(state=QPState.RTR))
+            return
+        mtu = min(self.device.portAttributes(1).activeMTU, peer.device.portAttributes(1).activeMTU)
+        self.queuePair.modify(
+            QPAttributes(
+                state=QPState.RTR,
+                address=self.wayTo(peer),
+                pathMTU=say.pathMTU or mtu,
+                destinationQPN=peer.queuePair.number,
+                rqPSN=say.rqPSN,
+                maxDestRDAtomic=say.maxDestRDAtomic,
+                minRNRTimer=say.minRNRTimer,
+            )
+        )
+
+    def toRTS(self, say: QPAttributes = PATIENT) -> None:
+        """From RTR to RTS."""
+        attributes = QPAttributes(state=QPState.RTS, sqPSN=say.sqPSN)
+        if self.queuePair.kind is not QPKind.UD:
+            attributes = replace(
+                attributes,
+                timeout=say.timeout,
+                retryCount=say.retryCount,
+                rnrRetry=say.rnrRetry,
+                maxRDAtomic=say.maxRDAtomic,
+            )
+        self.queuePair.modify(attributes)
+
+    def wayTo(self, peer: End) -> AddressVector:
+        """From this end's port to another's."""
+        port = peer.device.portAttributes(1)
+        return AddressVector(peer.device.gids(1)[peer.gidIndex], sgidIndex=self.gidIndex, dmac=port.mac)
+
+    def close(self) -> None:
+        """All of it, but not the device."""
+        self.unsubscribe()
+        self.queuePair.close()
+        self.memory.close()
+        self.sends.close()
+        self.receives.close()
+        self.channel.close()
+        if self._ownsDomain:
+            self.domain.close()
+
+
+class TwoEnds(Base):
+    """
+    A test case with two devices that reach each other.
+
+    A provider's suite says how to make them, and how to let time pass. A device may move bytes only while
+    somebody looks at its completion queues, or has armed them, so both ends do one or the other.
+
+    @cvar quirks: what the first and the second device do where they have the choice.
+    """
+
+    quirks: tuple[Quirks, Quirks] = (OURS, OURS)
+
+    def makeDevices(self) -> tuple[IVerbsDevice, IVerbsDevice]:
+        """Two devices, which may be one and the same; the suite closes them at the end."""
+        raise NotImplementedError
+
+    def runUntil(self, condition: Callable[[], bool], seconds: float = 10.0) -> None:
+        """Let the world go on until the condition holds; fail when it does not in that time."""
+        raise NotImplementedError
+
+    def runFor(self, seconds: float) -> None:
+        """Let the world go on for a while."""
+        raise NotImplementedError
+
+    def setUp(self) -> None:
+        super().setUp()
+        self._ends: list[End] = []
+        self.devices = self.makeDevices()
+
+    def end(
+        self,
+        which: int,
+        kind: QPKind = QPKind.RC,
+        capacity: Capacity = USUAL,
+        access: Access = EVERYTHING,
+        depth: int = 512,
+        shared: ISharedReceiveQueue | None = None,
+        beside: End | None = None,
+    ) -> End:
+        """A new end, on the first device or on the second."""
+        end = End(self.devices[which], kind, capacity, access, depth, shared, beside)
+        self.addCleanup(end.close)
+        self._ends.append(end)
+        return end
+
+    def forget(self, end: End) -> None:
+        """Don't look at it any more: its device is closed."""
+        self._ends.remove(end)
+
+    def connect(self, one: End, other: End, say: QPAttributes = PATIENT) -> None:
+        """Bring both to RTS."""
+        for end in (one, other):
+            end.toInit()
+        one.toRTR(other, say)
+        other.toRTR(one, say)
+        for end in (one, other):
+            end.toRTS(say)
+
+    def pair(
+        self,
+        capacity: Capacity = USUAL,
+        access: Access = EVERYTHING,
+        say: QPAttributes = PATIENT,
+    ) -> tuple[End, End]:
+        """Two connected ends; the second with the capacity and the rights that are said."""
+        alice, bob = self.end(0), self.end(1, capacity=capacity, access=access)
+        self.connect(alice, bob, say)
+        return alice, bob
+
+    def runUntilCompleted(self, end: End, sends: int = 0, receives: int = 0) -> None:
+        """Until that many completions were seen, in all; not more come with them. All ends look meanwhile."""
+        self.runLooking(lambda: len(end.sent) >= sends and len(end.received) >= receives, *self._ends)
+        self.assertEqual((len(end.sent), len(end.received)), (sends, receives), (end.sent, end.received))
+
+    def runLooking(self, condition: Callable[[], bool], *ends: End) -> None:
+        """As C{runUntil}; these ends look meanwhile."""
+
+        def looked() -> bool:
+            for end in ends:
+                end.look()
+            return condition()
+
+        self.runUntil(looked)
+
+    def quiet(self, *ends: End) -> None:
+        """Nothing more completes."""
+        before = [(list(end.sent), list(end.received)) for end in ends]
+        self.runFor(0.05)
+        for end in ends:
+            end.look()
+        self.assertEqual([(end.sent, end.received) for end in ends], before)

@@ -1,0 +1,262 @@
+"""
+What every device tells without being asked, and what becomes of its ports.
+
+Follows InfiniBand Architecture vol. 1, 11.6.3 (asynchronous events).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from txrdma.error import DeviceUnavailable
+from txrdma.iba.verbs import (
+    AsyncEvent,
+    AsyncEventKind,
+    Operation,
+    PortState,
+    QPAttributes,
+    QPKind,
+    QPState,
+    SendRequest,
+    Status,
+)
+from txrdma.testing.verbs.ends import End, PATIENT, QKEY, TwoEnds
+
+STEADY = replace(PATIENT, timeout=17)
+"""For connections that outlive a port that is down for a while: 0.5 seconds, seven times."""
+
+HASTY = replace(PATIENT, timeout=8, retryCount=1)
+"""For connections that do not."""
+
+
+def eventsOf(end: End, *kinds: AsyncEventKind) -> list[AsyncEvent]:
+    """What it has heard of these kinds."""
+    return [event for event in end.events if event.kind in kinds]
+
+
+class TellingContract(TwoEnds):
+    """Events of queue pairs and completion queues."""
+
+    def test_established(self) -> None:
+        """The first message of a queue pair in RTR tells that the other end is there; the second does not."""
+        alice, bob = self.end(0), self.end(1)
+        for end in (alice, bob):
+            end.toInit()
+        bob.toRTR(alice)
+        alice.toRTR(bob)
+        alice.toRTS()
+        for index in range(2):
+            bob.receive(bob.segment())
+            alice.send(inline=[b"are you there?"])
+            self.runUntilCompleted(bob, receives=index + 1)
+        self.runFor(0.02)
+        told = eventsOf(bob, AsyncEventKind.COMMUNICATION_ESTABLISHED)
+        expected = [bob.queuePair] if self.quirks[1].establishes else []
+        self.assertEqual([event.queuePair for event in told], expected)
+        self.assertEqual(eventsOf(alice, AsyncEventKind.COMMUNICATION_ESTABLISHED), [])
+        bob.toRTS()
+        alice.receive(alice.segment(100))
+        bob.send(inline=[b"yes"])
+        self.runUntilCompleted(alice, sends=2, receives=1)
+
+    def test_notEstablishedAgain(self) -> None:
+        """A queue pair that is in RTS already has nothing of the kind to tell."""
+        alice, bob = self.pair()
+        bob.receive(bob.segment())
+        alice.send(inline=[b"hello"])
+        self.runUntilCompleted(bob, receives=1)
+        self.runUntilCompleted(alice, sends=1)
+        self.quiet(alice, bob)
+        self.assertEqual(eventsOf(bob, AsyncEventKind.COMMUNICATION_ESTABLISHED), [])
+
+    def test_refusalIsTold(self) -> None:
+        """The device whose queue pair refuses a request tells its own program, too."""
+        for operation, kind in (
+            (Operation.RDMA_WRITE, AsyncEventKind.QP_ACCESS_ERROR),
+            (Operation.RDMA_READ, AsyncEventKind.QP_ACCESS_ERROR),
+        ):
+            alice, bob = self.pair()
+            alice.rdma(operation, bob.memory, alice.segment(), offset=bob.memory.length)
+            self.runUntilCompleted(alice, sends=1)
+            self.assertEqual(alice.sent[0].status, Status.REM_ACCESS_ERR)
+            self.runFor(0.02)
+            expected = [kind] if self.quirks[1].tellsRefusals else []
+            self.assertEqual([event.kind for event in bob.events], expected)
+            self.assertEqual([event.queuePair for event in bob.events], [bob.queuePair] * len(expected))
+
+    def test_overrunBySends(self) -> None:
+        """A completion queue that is given too many sends is in error, too, and so is its queue pair."""
+        alice, bob = self.end(0, depth=4), self.end(1)
+        self.connect(alice, bob)
+        most = alice.sends.depth + 8
+        for _ in range(most):
+            bob.receive(bob.segment())
+        for index in range(most):
+            alice.send(inline=[b"."], identifier=index)
+
+        def isOverrun() -> bool:
+            bob.look()
+            if len(bob.received) == most:
+                alice.sends.poll(1)  # where sends complete only while somebody looks, that is now
+            return bool(eventsOf(alice, AsyncEventKind.CQ_ERROR))
+
+        self.runUntil(isOverrun)
+        self.assertIs(eventsOf(alice, AsyncEventKind.CQ_ERROR)[0].completionQueue, alice.sends)
+        self.runUntil(lambda: alice.queuePair.state is QPState.ERR)
+
+    def test_othersOverrun(self) -> None:
+        """Queue pairs whose completions go elsewhere do not suffer from it."""
+        alice, (carol, dave) = self.end(0, depth=4), self.pair()
+        alice.toInit()
+        for index in range(alice.receives.depth + 8):
+            alice.receive(identifier=index)
+        alice.queuePair.modify(QPAttributes(state=QPState.ERR))
+        self.runUntil(lambda: bool(eventsOf(carol, AsyncEventKind.CQ_ERROR)))
+        dave.receive(dave.segment())
+        carol.send(inline=[b"still here"])
+        self.runUntilCompleted(dave, receives=1)
+        self.runUntilCompleted(carol, sends=1)
+        self.assertEqual(carol.sent[0].status, Status.SUCCESS)
+
+
+class PortContract(TwoEnds):
+    """
+    A port that goes down, and comes up again.
+
+    A provider says how that is done: by command, or by the interface that the port stands on.
+
+    @cvar isOneWire: the ports are the ends of one wire: when one goes down, the other has no link, sooner or
+        later, and the system may keep datagrams until it has.
+    """
+
+    isOneWire = False
+
+    def mayFailAtOnce(self, which: int) -> bool:
+        """Whether the first device is one that does not wait for its own port, and that may be down, too."""
+        return not self.quirks[0].waitsForItsPort and (which == 0 or self.isOneWire)
+
+    def setPort(self, which: int, isUp: bool) -> None:
+        """Take the first port of the first or the second device down, or up again."""
+        raise NotImplementedError
+
+    def down(self, which: int) -> Callable[[], None]:
+        """Down now, and up again when the answer is called, at the end of the test at the latest."""
+        self.setPort(which, False)
+        isDown = [True]
+
+        def up() -> None:
+            if isDown.pop() if isDown else False:
+                self.setPort(which, True)
+
+        self.addCleanup(up)
+        return up
+
+    def test_portEvents(self) -> None:
+        """That a port goes down is told, and that it is up again; at each moment it says what it is."""
+        end = self.end(0)
+        up = self.down(0)
+        self.runUntil(lambda: bool(eventsOf(end, AsyncEventKind.PORT_ERROR)))
+        self.assertEqual(eventsOf(end, AsyncEventKind.PORT_ERROR)[0].port, 1)
+        self.assertEqual(end.device.portAttributes(1).state, PortState.DOWN)
+        up()
+        self.runUntil(lambda: bool(eventsOf(end, AsyncEventKind.PORT_ACTIVE)))
+        self.assertEqual(eventsOf(end, AsyncEventKind.PORT_ACTIVE)[0].port, 1)
+        self.assertEqual(end.device.portAttributes(1).state, PortState.ACTIVE)
+
+    def test_backInTime(self) -> None:
+        """What is posted while a port is down, on either side, arrives when it is up again, once."""
+        for which in (0, 1):
+            alice, bob = self.pair(say=STEADY)
+            for _ in range(3):
+                bob.receive(bob.segment())
+            alice.send(inline=[b"before"])
+            self.runUntilCompleted(bob, receives=1)
+            self.runUntilCompleted(alice, sends=1)
+            up = self.down(which)
+            alice.send(inline=[b"meanwhile"])
+            alice.rdma(Operation.RDMA_WRITE, bob.memory, inline=[b"written"], offset=1000)
+            alice.rdma(Operation.RDMA_READ, bob.memory, alice.segment(2000, 7), offset=1000)
+            self.runFor(0.1)
+            for end in (alice, bob):
+                end.look()
+            if not self.mayFailAtOnce(which):
+                self.assertEqual((len(alice.sent), len(bob.received)), (1, 1))
+            elif which == 0:
+                self.runUntilCompleted(alice, sends=4)
+            up()
+            self.runUntilCompleted(alice, sends=4)
+            if self.mayFailAtOnce(which) and (which == 0 or alice.sent[1].status):
+                failed = [self.quirks[0].localFailure, *[Status.WR_FLUSH_ERR] * 2]
+                self.assertEqual(alice.statuses()[0][1:], failed)
+                continue
+            self.runUntilCompleted(bob, receives=2)
+            self.assertEqual(set(alice.statuses()[0]), {Status.SUCCESS})
+            self.assertEqual(bytes(alice.memory.view[2000:2007]), b"written")
+
+    def test_tooLate(self) -> None:
+        """A connection without patience ends while the port is down, on either side."""
+        for which in (0, 1):
+            alice, bob = self.pair(say=HASTY)
+            bob.receive(bob.segment())
+            up = self.down(which)
+            alice.send(inline=[b"in vain"], identifier=1)
+            alice.send(inline=[b"behind"], identifier=2)
+            self.runUntilCompleted(alice, sends=2)
+            statuses = {Status.RETRY_EXC_ERR}
+            if self.mayFailAtOnce(which):
+                statuses.add(self.quirks[0].localFailure)
+            self.assertIn(alice.sent[0].status, statuses)
+            self.assertEqual(alice.sent[1].status, Status.WR_FLUSH_ERR)
+            up()
+            self.runFor(0.02)
+            bob.look()
+            self.assertEqual(bob.received, [])
+
+    def test_connectedWhileDown(self) -> None:
+        """Queue pairs can be connected while a port is down; what they send arrives when it is up."""
+        up = self.down(1)
+        try:
+            alice, bob = self.pair(say=STEADY)
+        except DeviceUnavailable:
+            # The kernel looks for the peer's link address, and may have it still, or not.
+            self.assertTrue(any(quirks.needsPeerForRTR for quirks in self.quirks))
+            return
+        if any(quirks.needsPeerForRTR for quirks in self.quirks):
+            return  # it had; what is sent while the link is down is another test's
+        bob.receive(bob.segment())
+        alice.send(inline=[b"patience"])
+        self.runFor(0.05)
+        up()
+        self.runUntilCompleted(bob, receives=1)
+        self.runUntilCompleted(alice, sends=1)
+        self.assertEqual(bytes(bob.memory.view[:8]), b"patience")
+
+    def test_datagramsWhileDown(self) -> None:
+        """Datagrams are lost meanwhile, or kept by the system; later ones arrive."""
+        alice, bob = self.end(0, QPKind.UD), self.end(1, QPKind.UD)
+        self.connect(alice, bob)
+        for _ in range(2):
+            bob.receive(bob.segment(0, 140))
+        handle = alice.domain.createAddressHandle(alice.wayTo(bob))
+        self.addCleanup(handle.close)
+
+        def post(data: bytes) -> None:
+            request = SendRequest(1, Operation.SEND, [alice.fill(data)], address=handle)
+            request.remoteQPN, request.remoteQKey = bob.queuePair.number, QKEY
+            alice.queuePair.postSend([request])
+
+        up = self.down(1)
+        post(b"lost")
+        self.runUntilCompleted(alice, sends=1)
+        self.runFor(0.05)
+        up()
+        self.runFor(0.05)
+        if alice.queuePair.state is QPState.ERR and self.mayFailAtOnce(1):
+            return
+        post(b"found")
+        if self.isOneWire:
+            self.runLooking(lambda: bytes(bob.memory.view[40:45]) == b"found", alice, bob)
+            return
+        self.runUntilCompleted(bob, receives=1)
+        self.assertEqual(bytes(bob.memory.view[40:45]), b"found")

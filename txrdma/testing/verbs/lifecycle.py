@@ -1,0 +1,532 @@
+"""
+What every device promises about states, queues, events, and the end.
+
+Follows InfiniBand Architecture vol. 1, 10.3.1 (states), 10.2.5 (completion queues) and 11.4.2 (notification).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from select import select
+
+from txrdma.error import InvalidRequest, QueueFull, RDMAError
+from txrdma.iba.types import MTU, QPN
+from txrdma.iba.verbs import (
+    Access,
+    AsyncEventKind,
+    Capacity,
+    Operation,
+    PortState,
+    QPAttributes,
+    QPKind,
+    QPState,
+    ReceiveRequest,
+    SendRequest,
+    Status,
+)
+from txrdma.interfaces import (
+    IAddressHandle,
+    ICompletionChannel,
+    ICompletionQueue,
+    IMemoryRegion,
+    IProtectionDomain,
+    IQueuePair,
+    IVerbsDevice,
+)
+from txrdma.testing.verbs.ends import End, EVERYTHING, PATIENT, TwoEnds
+
+_FLUSHED = Status.WR_FLUSH_ERR
+
+
+class StateContract(TwoEnds):
+    """The states of a queue pair, and what is allowed in each."""
+
+    def test_states(self) -> None:
+        """A queue pair tells its state on the way to RTS."""
+        alice, bob = self.end(0), self.end(1)
+        self.assertEqual(alice.queuePair.state, QPState.RESET)
+        for end in (alice, bob):
+            end.toInit()
+        self.assertEqual(alice.queuePair.state, QPState.INIT)
+        alice.toRTR(bob)
+        self.assertEqual(alice.queuePair.state, QPState.RTR)
+        alice.toRTS()
+        self.assertEqual(alice.queuePair.state, QPState.RTS)
+
+    def test_query(self) -> None:
+        """All attributes can be asked for."""
+        alice, bob = self.pair()
+        known = alice.queuePair.query()
+        self.assertEqual(known.state, QPState.RTS)
+        self.assertEqual(known.destinationQPN, bob.queuePair.number)
+        self.assertEqual((known.timeout, known.retryCount, known.rnrRetry), (14, 7, 7))
+        self.assertEqual((known.rqPSN, known.sqPSN), (PATIENT.rqPSN, PATIENT.sqPSN))
+        self.assertEqual(known.access, EVERYTHING)
+
+    def test_sendTooEarly(self) -> None:
+        """Sends are refused before RTS."""
+        alice, bob = self.end(0), self.end(1)
+        self.assertRaises(InvalidRequest, alice.send, inline=[b""])
+        alice.toInit()
+        bob.toInit()
+        self.assertRaises(InvalidRequest, alice.send, inline=[b""])
+        alice.toRTR(bob)
+        self.assertRaises(InvalidRequest, alice.send, inline=[b""])
+
+    def test_receiveBeforeInit(self) -> None:
+        """Receives are refused in RESET; those posted in INIT are used later."""
+        alice, bob = self.end(0), self.end(1)
+        self.assertRaises(InvalidRequest, bob.receive)
+        for end in (alice, bob):
+            end.toInit()
+        bob.receive(bob.segment())
+        bob.toRTR(alice)
+        bob.toRTS()
+        alice.toRTR(bob)
+        alice.toRTS()
+        alice.send(alice.fill(b"early bird"))
+        self.runUntilCompleted(bob, receives=1)
+        self.assertEqual(bytes(bob.memory.view[:10]), b"early bird")
+
+    def test_receiverNeedsNoRTS(self) -> None:
+        """A queue pair in RTR receives, and answers."""
+        alice, bob = self.end(0), self.end(1)
+        for end in (alice, bob):
+            end.toInit()
+        bob.toRTR(alice)
+        alice.toRTR(bob)
+        alice.toRTS()
+        bob.receive(bob.segment())
+        alice.send(alice.fill(b"to RTR"))
+        self.runUntilCompleted(bob, receives=1)
+        self.runUntilCompleted(alice, sends=1)
+        self.assertEqual(alice.sent[0].status, Status.SUCCESS)
+
+    def test_refusedTransitions(self) -> None:
+        """A transition that is not there, or lacks an attribute, or has one too many, changes nothing."""
+        alice, bob = self.end(0), self.end(1)
+        modify = alice.queuePair.modify
+        for attributes in (
+            QPAttributes(state=QPState.RTS),
+            QPAttributes(state=QPState.RTR),
+            QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1),
+            QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1, access=EVERYTHING, timeout=3),
+            QPAttributes(state=QPState.INIT, pkeyIndex=0, port=9, access=EVERYTHING),
+        ):
+            self.assertRaises(InvalidRequest, modify, attributes)
+            self.assertEqual(alice.queuePair.state, QPState.RESET)
+        alice.toInit()
+        self.assertRaises(InvalidRequest, modify, QPAttributes(state=QPState.RTS, sqPSN=0))
+        self.assertRaises(InvalidRequest, modify, QPAttributes(state=QPState.RTR, address=alice.wayTo(bob)))
+        self.assertEqual(alice.queuePair.state, QPState.INIT)
+        bob.toInit()
+        alice.toRTR(bob)
+        bob.toRTR(alice)
+        self.assertRaises(InvalidRequest, alice.toRTS, replace(PATIENT, retryCount=8))
+        self.assertEqual(alice.queuePair.state, QPState.RTR)
+        for end in (alice, bob):
+            end.toRTS()
+        bob.receive(bob.segment())
+        alice.send(alice.fill(b"works all the same"))
+        self.runUntilCompleted(bob, receives=1)
+
+    def test_error(self) -> None:
+        """Going to ERR flushes sends and receives, each in order; what is posted later is flushed, too."""
+        alice, _bob = self.pair()
+        for index in range(3):
+            alice.receive(alice.segment(), identifier=10 + index)
+            alice.send(inline=[b"never received"], identifier=index)
+        alice.queuePair.modify(QPAttributes(state=QPState.ERR))
+        alice.send(inline=[b"late"], identifier=3, signaled=False)
+        alice.receive(identifier=13)
+        self.runUntilCompleted(alice, sends=4, receives=4)
+        self.assertEqual(alice.statuses(), ([_FLUSHED] * 4, [_FLUSHED] * 4))
+        self.assertEqual([c.identifier for c in alice.sent], [0, 1, 2, 3])
+        self.assertEqual([c.identifier for c in alice.received], [10, 11, 12, 13])
+        self.assertEqual({c.qpn for c in alice.sent}, {alice.queuePair.number})
+
+    def test_fullQueueIsFlushed(self) -> None:
+        """In ERR there is always room: what is posted is flushed at once."""
+        alice, _bob = self.pair()
+        alice.queuePair.modify(QPAttributes(state=QPState.ERR))
+        most = alice.queuePair.capacity.maxSend
+        for index in range(most + 5):
+            alice.send(inline=[b""], identifier=index)
+        self.runUntilCompleted(alice, sends=most + 5)
+
+    def test_resetAndAgain(self) -> None:
+        """A queue pair that failed can be reset and connected anew; nothing of its former life comes back."""
+        alice, bob = self.pair()
+        alice.receive(alice.segment(), identifier=66)
+        alice.rdma(Operation.RDMA_READ, bob.memory, alice.segment(0, 70_000))
+        for end in (alice, bob):
+            end.queuePair.modify(QPAttributes(state=QPState.ERR))
+            end.queuePair.modify(QPAttributes(state=QPState.RESET))
+            self.assertEqual(end.queuePair.state, QPState.RESET)
+            self.assertIsNone(end.queuePair.query().destinationQPN)
+        self.quiet(alice, bob)
+        self.connect(alice, bob, replace(PATIENT, rqPSN=77, sqPSN=77))
+        bob.receive(bob.segment())
+        alice.receive(alice.segment(100, 64))
+        alice.send(alice.fill(b"reborn"))
+        bob.send(bob.fill(b"as well", 500))
+        self.runUntilCompleted(bob, sends=1, receives=1)
+        self.runUntilCompleted(alice, sends=1, receives=1)
+        self.assertEqual(
+            (bytes(bob.memory.view[:6]), bytes(alice.memory.view[100:107])), (b"reborn", b"as well")
+        )
+
+    def test_drain(self) -> None:
+        """In SQD the send queue empties, says so, and holds what is posted until RTS."""
+        alice, bob = self.pair()
+        bob.receive(bob.segment())
+        alice.send(alice.fill(b"first"))
+        if not self.quirks[0].drainsWhatIsPosted:
+            self.runUntilCompleted(alice, sends=1)
+        alice.queuePair.modify(QPAttributes(state=QPState.SQD))
+        self.runLooking(lambda: bool(alice.events), alice, bob)
+        self.assertEqual(alice.events[0].kind, AsyncEventKind.SQ_DRAINED)
+        self.assertIs(alice.events[0].queuePair, alice.queuePair)
+        self.runUntilCompleted(alice, sends=1)
+        self.runUntilCompleted(bob, receives=1)
+        buffer = bytearray(b"second")
+        bob.receive(bob.segment())
+        request = SendRequest(2, Operation.SEND, inline=[buffer])
+        alice.queuePair.postSend([request])
+        buffer[:], request.identifier = b"spoilt", 3
+        self.quiet(alice, bob)
+        alice.queuePair.modify(QPAttributes(state=QPState.RTS))
+        if not self.quirks[0].resumesFromSQD:
+            bob.receive(bob.segment(1000))
+            alice.send(inline=[b"go on"], identifier=4)
+            self.runUntilCompleted(alice, sends=3)
+        self.runUntilCompleted(bob, receives=2 if self.quirks[0].resumesFromSQD else 3)
+        self.runUntilCompleted(alice, sends=len(bob.received))
+        self.assertEqual(alice.sent[1].identifier, 2)
+        self.assertEqual(bytes(bob.memory.view[:6]), b"second")
+
+    def test_changedRights(self) -> None:
+        """The access rights of a connected queue pair can be changed."""
+        alice, bob = self.pair(access=EVERYTHING)
+        bob.queuePair.modify(QPAttributes(access=Access.LOCAL_WRITE))
+        self.assertEqual(bob.queuePair.state, QPState.RTS)
+        alice.rdma(Operation.RDMA_WRITE, bob.memory, alice.fill(b"1"))
+        self.runUntilCompleted(alice, sends=1)
+        self.assertIn(alice.sent[0].status, (Status.REM_INV_REQ_ERR, Status.REM_ACCESS_ERR))
+        self.assertEqual(bob.memory.view[0], 0)
+
+
+class QueueContract(TwoEnds):
+    """How much queues hold, and what may stand in them."""
+
+    def test_capacity(self) -> None:
+        """A queue pair holds at least what was asked for."""
+        wanted = Capacity(5, 6, 2, 3, 100)
+        got = self.end(0, capacity=wanted).queuePair.capacity
+        for name in ("maxSend", "maxReceive", "maxSendSegments", "maxReceiveSegments", "maxInline"):
+            self.assertGreaterEqual(getattr(got, name), getattr(wanted, name))
+
+    def test_sendQueueFull(self) -> None:
+        """What does not fit into the send queue is refused as a whole; later there is room again."""
+        alice, bob = self.pair()
+        most = alice.queuePair.capacity.maxSend
+        waiting = [SendRequest(index, Operation.SEND, inline=[b"."]) for index in range(most - 1)]
+        alice.queuePair.postSend(waiting)
+        two = [SendRequest(1000, Operation.SEND, inline=[b"."])] * 2
+        self.assertRaises(QueueFull, alice.queuePair.postSend, two)
+        for _ in range(most + 1):
+            if len(alice.sent) < most - 1:
+                bob.receive(bob.segment())
+                self.runUntilCompleted(alice, sends=len(alice.sent) + 1)
+        alice.queuePair.postSend(two)
+        for _ in range(2):
+            bob.receive(bob.segment())
+        self.runUntilCompleted(alice, sends=most + 1)
+        self.assertEqual([c.identifier for c in alice.sent], [*range(most - 1), 1000, 1000])
+
+    def test_receiveQueueFull(self) -> None:
+        """What does not fit into the receive queue is refused as a whole."""
+        bob = self.end(1, capacity=Capacity(maxReceive=4))
+        bob.toInit()
+        most = bob.queuePair.capacity.maxReceive
+        for index in range(most - 1):
+            bob.receive(identifier=index)
+        self.assertRaises(QueueFull, bob.queuePair.postReceive, [ReceiveRequest(1)] * 2)
+        bob.queuePair.postReceive([ReceiveRequest(99)])
+        bob.queuePair.modify(QPAttributes(state=QPState.ERR))
+        self.runUntilCompleted(bob, receives=most)
+
+    def test_misshapen(self) -> None:
+        """Requests of the wrong form are refused as a whole, and the connection goes on."""
+        alice, bob = self.pair()
+        capacity = alice.queuePair.capacity
+        good = SendRequest(1, Operation.SEND, inline=[b"good"])
+        many = [alice.segment(0, 1)] * (capacity.maxSendSegments + 1)
+        for wrong in (
+            SendRequest(2, Operation.SEND, many),
+            SendRequest(2, Operation.SEND, [alice.segment()], inline=[b"both"]),
+            SendRequest(2, Operation.RDMA_READ, inline=[b"a place to read to?"]),
+        ):
+            self.assertRaises(InvalidRequest, alice.queuePair.postSend, [good, wrong])
+        receive = ReceiveRequest(3, [bob.segment(0, 1)] * (bob.queuePair.capacity.maxReceiveSegments + 1))
+        self.assertRaises(InvalidRequest, bob.queuePair.postReceive, [ReceiveRequest(4), receive])
+        bob.receive(bob.segment())
+        alice.queuePair.postSend([good])
+        self.runUntilCompleted(alice, sends=1)
+        self.runUntilCompleted(bob, receives=1)
+        self.assertEqual((alice.sent[0].identifier, bob.received[0].identifier), (1, 100))
+
+    def test_misshapenDatagram(self) -> None:
+        """RDMA can't be done by datagrams, and every datagram needs an address."""
+        alice = self.end(0, QPKind.UD)
+        self.connect(alice, self.end(1, QPKind.UD))
+        handle = alice.domain.createAddressHandle(alice.wayTo(alice))
+        self.addCleanup(handle.close)
+        for wrong in (
+            SendRequest(1, Operation.SEND, inline=[b"to whom?"]),
+            SendRequest(1, Operation.RDMA_WRITE, inline=[b"."], address=handle),
+        ):
+            self.assertRaises(InvalidRequest, alice.queuePair.postSend, [wrong])
+
+    def test_pollTakesItsShare(self) -> None:
+        """A poll takes no more than it is asked for, oldest first."""
+        alice, _bob = self.pair()
+        alice.queuePair.modify(QPAttributes(state=QPState.ERR))
+        for index in range(5):
+            alice.send(inline=[b""], identifier=index)
+        self.assertEqual([c.identifier for c in alice.sends.poll(2)], [0, 1])
+        self.assertEqual([c.identifier for c in alice.sends.poll(10)], [2, 3, 4])
+        self.assertEqual(list(alice.sends.poll(10)), [])
+
+    def test_badMemory(self) -> None:
+        """What can't be registered is refused."""
+        domain = self.end(0).domain
+        self.assertRaises(InvalidRequest, domain.allocateMemory, 0, EVERYTHING)
+        self.assertRaises(InvalidRequest, domain.allocateMemory, 10, Access.REMOTE_WRITE)
+        self.assertRaises(InvalidRequest, domain.registerMemory, memoryview(b"read only"), EVERYTHING)
+        self.assertRaises(InvalidRequest, domain.registerMemory, memoryview(bytearray(10))[::2], EVERYTHING)
+
+
+class EventContract(TwoEnds):
+    """Who sleeps is woken."""
+
+    def rung(self, end: End) -> bool:
+        """Is the channel's descriptor readable?"""
+        return bool(select([end.channel.fileno()], [], [], 0)[0])
+
+    def test_event(self) -> None:
+        """An armed queue raises one event for its next completion, and is then unarmed."""
+        alice, bob = self.pair()
+        bob.receives.arm()
+        self.assertFalse(self.rung(bob))
+        for _ in range(2):
+            bob.receive(bob.segment())
+        alice.send(inline=[b"wake up"])
+        self.runUntil(lambda: self.rung(bob))
+        self.assertEqual(list(bob.channel.takeEvents()), [bob.receives])
+        self.assertFalse(self.rung(bob))
+        self.runUntilCompleted(bob, receives=1)
+        alice.send(inline=[b"nobody armed"])
+        self.runUntilCompleted(bob, receives=2)
+        self.assertFalse(self.rung(bob))
+
+    def test_sleeperLoop(self) -> None:
+        """Arm, poll until empty, sleep: nothing is missed in a hundred rounds."""
+        alice, bob = self.pair()
+        for _ in range(32):
+            bob.receive(bob.segment())
+        got = 0
+        bob.receives.arm()
+        for turn in range(100):
+            for _ in range(turn % 3):
+                alice.send(inline=[b"."], signaled=False)
+            alice.send(inline=[b"."])
+            wanted = got + 1 + turn % 3
+            while got < wanted:
+                self.runLooking(lambda: self.rung(bob), alice)
+                if bob.channel.takeEvents():
+                    bob.receives.arm()
+                while batch := bob.receives.poll(16):
+                    got += len(batch)
+                    for _ in batch:
+                        bob.receive(bob.segment())
+            self.runLooking(lambda: len(alice.sent) > turn, alice)  # noqa: B023 (called at once)
+        self.assertEqual(got, sum(1 + turn % 3 for turn in range(100)))
+
+    def test_sendEvent(self) -> None:
+        """A send that completes wakes, too."""
+        alice, bob = self.pair()
+        bob.receive(bob.segment())
+        alice.sends.arm()
+        alice.send(inline=[b"done?"])
+        self.runLooking(lambda: self.rung(alice), bob)
+        self.assertEqual(list(alice.channel.takeEvents()), [alice.sends])
+        self.runUntilCompleted(alice, sends=1)
+
+    def test_lateSendEvent(self) -> None:
+        """So does one that had to wait for its receiver."""
+        alice, bob = self.pair()
+        alice.sends.arm()
+        alice.send(inline=[b"done?"])
+        self.runFor(0.02)
+        self.assertFalse(self.rung(alice))
+        bob.receive(bob.segment())
+        self.runLooking(lambda: self.rung(alice), bob)
+        self.assertEqual(list(alice.channel.takeEvents()), [alice.sends])
+        self.runUntilCompleted(alice, sends=1)
+
+    def test_solicited(self) -> None:
+        """A queue armed for solicited completions sleeps through others."""
+        alice, bob = self.pair()
+        bob.receives.arm(solicitedOnly=True)
+        for _ in range(2):
+            bob.receive(bob.segment())
+        alice.send(inline=[b"not urgent"])
+        self.runUntilCompleted(alice, sends=1)
+        self.assertFalse(self.rung(bob))
+        alice.queuePair.postSend([SendRequest(2, Operation.SEND, inline=[b"urgent"], solicited=True)])
+        self.runUntil(lambda: self.rung(bob))
+        self.assertEqual(list(bob.channel.takeEvents()), [bob.receives])
+        self.runUntilCompleted(bob, receives=2)
+
+    def test_errorsAreSolicited(self) -> None:
+        """A failure wakes whoever waits for solicited completions."""
+        _alice, bob = self.pair()
+        bob.receive(bob.segment())
+        bob.receives.arm(solicitedOnly=True)
+        bob.queuePair.modify(QPAttributes(state=QPState.ERR))
+        if not self.quirks[1].failuresAreSolicited:
+            self.runUntilCompleted(bob, receives=1)
+            self.assertFalse(self.rung(bob))
+            return
+        self.runUntil(lambda: self.rung(bob))
+        self.assertEqual(list(bob.channel.takeEvents()), [bob.receives])
+
+    def test_peersEndWakes(self) -> None:
+        """A sleeper whose connection breaks is woken by the failure of its request."""
+        alice, bob = self.pair(say=replace(PATIENT, timeout=8, retryCount=1))
+        alice.sends.arm()
+        alice.send(inline=[b"hello?"])
+        bob.queuePair.close()
+        self.runUntil(lambda: self.rung(alice))
+        alice.channel.takeEvents()
+        self.runUntilCompleted(alice, sends=1)
+        self.assertEqual(alice.sent[0].status, Status.RETRY_EXC_ERR)
+
+    def test_overrun(self) -> None:
+        """A completion queue that is given too many is in error, and so are its queue pairs."""
+        alice = self.end(0, depth=4)
+        alice.toInit()
+        for index in range(20):
+            alice.receive(identifier=index)
+        alice.queuePair.modify(QPAttributes(state=QPState.ERR))
+        self.runUntil(lambda: bool(alice.events))
+        self.assertEqual(alice.events[0].kind, AsyncEventKind.CQ_ERROR)
+        self.assertIs(alice.events[0].completionQueue, alice.receives)
+        self.assertEqual(alice.queuePair.state, QPState.ERR)
+
+    def test_unsubscribed(self) -> None:
+        """Who does not listen any more hears nothing."""
+        alice, _bob = self.pair()
+        other = self.end(0)
+        alice.unsubscribe()
+        alice.unsubscribe()
+        alice.queuePair.modify(QPAttributes(state=QPState.SQD))
+        self.runUntil(lambda: bool(other.events))
+        self.assertEqual(alice.events, [])
+
+
+class EndContract(TwoEnds):
+    """The device itself, and how everything ends."""
+
+    def test_device(self) -> None:
+        """A device says what it is."""
+        for device in self.devices:
+            self.assertGreaterEqual(device.portCount, 1)
+            port = device.portAttributes(1)
+            self.assertEqual(port.state, PortState.ACTIVE)
+            self.assertIn(port.activeMTU, MTU)
+            self.assertLessEqual(port.activeMTU, port.maxMTU)
+            self.assertTrue(any(gid.ip for gid in device.gids(1)))
+            self.assertRaises(InvalidRequest, device.gids, device.portCount + 1)
+            self.assertRaises(InvalidRequest, device.portAttributes, 0)
+            self.assertGreater(device.limits.maxQueuePairs, 0)
+            self.assertTrue(device.name)
+
+    def test_provides(self) -> None:
+        """Everything provides what it should."""
+        end = self.end(0)
+        handle = end.domain.createAddressHandle(end.wayTo(end))
+        self.addCleanup(handle.close)
+        for thing, interface in (
+            (end.device, IVerbsDevice),
+            (end.domain, IProtectionDomain),
+            (end.channel, ICompletionChannel),
+            (end.sends, ICompletionQueue),
+            (end.queuePair, IQueuePair),
+            (end.memory, IMemoryRegion),
+            (handle, IAddressHandle),
+        ):
+            self.assertTrue(interface.providedBy(thing), (thing, interface))
+
+    def test_numbers(self) -> None:
+        """Queue pairs have numbers of their own, of 24 bits."""
+        ends = [self.end(0) for _ in range(5)]
+        numbers = {end.queuePair.number for end in ends}
+        self.assertEqual(len(numbers), 5)
+        self.assertTrue(all(1 < number < QPN(1 << 24) for number in numbers))
+
+    def test_closeIsSilent(self) -> None:
+        """A queue pair that is closed makes no completion, and what was not polled is gone."""
+        alice, bob = self.pair()
+        alice.receive(alice.segment())
+        bob.receive(bob.segment())
+        alice.send(inline=[b"delivered, but not polled"])
+        self.runLooking(lambda: bool(bob.received), bob)
+        alice.send(inline=[b"never"])
+        alice.queuePair.close()
+        self.quiet(alice)
+        self.assertRaises(RDMAError, alice.send, inline=[b""])
+
+    def test_closeTwice(self) -> None:
+        """Everything may be closed twice."""
+        alice, bob = self.pair()
+        handle = alice.domain.createAddressHandle(alice.wayTo(bob))
+        for thing in (
+            alice.queuePair,
+            alice.memory,
+            alice.sends,
+            alice.receives,
+            alice.channel,
+            handle,
+            alice.domain,
+            alice.device,
+        ):
+            thing.close()
+            thing.close()
+
+    def test_closeInAnyOrder(self) -> None:
+        """Everything may be closed in the wrong order, in the middle of traffic, without an exception."""
+        alice, bob = self.pair()
+        alice.send(inline=[b"."])
+        bob.receive(bob.segment())
+        for thing in (
+            alice.channel,
+            alice.sends,
+            alice.domain,
+            alice.receives,
+            alice.memory,
+            alice.queuePair,
+        ):
+            thing.close()
+        self.runFor(0.02)
+        for device in self.devices:
+            device.close()
+        self.runFor(0.02)
+
+    def test_closedDevice(self) -> None:
+        """A closed device makes nothing any more."""
+        device = self.devices[0]
+        device.close()
+        self.assertRaises(RDMAError, device.createProtectionDomain)
+        self.assertRaises(RDMAError, device.createChannel)

@@ -1,0 +1,406 @@
+"""
+What every device refuses, at once and with nothing changed: what the Linux kernel refuses is the measure.
+
+Follows InfiniBand Architecture vol. 1, 10.3.1 and 11.2.4.2 (states and their attributes), 11.4.1 (posting)
+and 11.2.1.2 (limits of a device).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+
+from txrdma.error import InvalidRequest, RDMAError, ResourceExhausted
+from txrdma.iba.types import MTU, QPN
+from txrdma.iba.verbs import (
+    Access,
+    AddressVector,
+    Capacity,
+    Operation,
+    QPAttributes,
+    QPKind,
+    QPState,
+    ReceiveRequest,
+    SendRequest,
+    Status,
+)
+from txrdma.testing.verbs.ends import End, EVERYTHING, PATIENT, QKEY, TwoEnds
+
+
+class TransitionContract(TwoEnds):
+    """Each transition with all that it needs, and with nothing that it does not take."""
+
+    def initially(self, end: End) -> QPAttributes:
+        """What takes it from RESET to INIT."""
+        initial = QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1)
+        return (
+            replace(initial, qkey=QKEY)
+            if end.queuePair.kind is QPKind.UD
+            else replace(initial, access=EVERYTHING)
+        )
+
+    def towards(self, end: End, peer: End) -> QPAttributes:
+        """What takes a connection from INIT to RTR."""
+        mtu = min(d.portAttributes(1).activeMTU for d in self.devices)
+        return QPAttributes(
+            state=QPState.RTR,
+            address=end.wayTo(peer),
+            pathMTU=mtu,
+            destinationQPN=peer.queuePair.number,
+            rqPSN=1,
+            maxDestRDAtomic=1,
+            minRNRTimer=1,
+        )
+
+    SENDING = QPAttributes(state=QPState.RTS, sqPSN=1, timeout=14, retryCount=7, rnrRetry=7, maxRDAtomic=1)
+    """What takes a connection from RTR to RTS."""
+
+    def refuses(self, end: End, attributes: QPAttributes) -> None:
+        """And nothing has changed."""
+        before = end.queuePair.query()
+        self.assertRaises(InvalidRequest, end.queuePair.modify, attributes)
+        self.assertEqual(end.queuePair.query(), before)
+
+    def refusesWithout(self, end: End, attributes: QPAttributes) -> None:
+        """Each of the attributes is needed, but the state."""
+        for name in sorted(attributes.given() - {"state"}):
+            self.refuses(end, replace(attributes, **{name: None}))
+
+    def refusesWith(self, end: End, attributes: QPAttributes, *wrong: tuple[str, object]) -> None:
+        """None of these will do."""
+        for name, value in wrong:
+            self.refuses(end, replace(attributes, **{name: value}))  # type: ignore[arg-type]  # by name
+
+    def test_attributesOfRC(self) -> None:
+        """A connection needs all its attributes at each step, and takes no others."""
+        alice, bob = self.end(0), self.end(1)
+        step = self.initially(alice)
+        self.refusesWithout(alice, step)
+        self.refusesWith(alice, step, ("qkey", QKEY), ("timeout", 14), ("address", alice.wayTo(bob)))
+        alice.queuePair.modify(step)
+        step = self.towards(alice, bob)
+        self.refusesWithout(alice, step)
+        self.refusesWith(alice, step, ("qkey", QKEY), ("timeout", 14), ("sqPSN", 1), ("port", 1))
+        alice.queuePair.modify(step)
+        step = self.SENDING
+        self.refusesWithout(alice, step)
+        self.refusesWith(
+            alice,
+            step,
+            ("qkey", QKEY),
+            ("rqPSN", 1),
+            ("destinationQPN", bob.queuePair.number),
+            ("pathMTU", MTU(1)),
+        )
+        alice.queuePair.modify(step)
+        self.assertEqual(alice.queuePair.state, QPState.RTS)
+
+    def test_attributesOfUD(self) -> None:
+        """A queue pair for datagrams needs its own at each step."""
+        alice = self.end(0, QPKind.UD)
+        step = self.initially(alice)
+        self.refusesWithout(alice, step)
+        self.refusesWith(alice, step, ("access", EVERYTHING), ("sqPSN", 1))
+        alice.queuePair.modify(step)
+        step = QPAttributes(state=QPState.RTR)
+        self.refusesWith(alice, step, ("address", alice.wayTo(alice)), ("rqPSN", 1), ("pathMTU", MTU(1)))
+        alice.queuePair.modify(step)
+        step = QPAttributes(state=QPState.RTS, sqPSN=1)
+        self.refusesWithout(alice, step)
+        self.refusesWith(alice, step, ("timeout", 14), ("maxRDAtomic", 1))
+        alice.queuePair.modify(step)
+        self.assertEqual(alice.queuePair.state, QPState.RTS)
+
+    def test_noWay(self) -> None:
+        """Some states can't be had from some others, whatever one says."""
+        alice, bob = self.end(0), self.end(1)
+        self.refuses(alice, replace(self.towards(alice, bob), access=EVERYTHING))
+        self.refuses(alice, self.SENDING)
+        self.refuses(alice, QPAttributes(state=QPState.SQD))
+        alice.queuePair.modify(self.initially(alice))
+        self.refuses(alice, self.SENDING)
+        self.refuses(alice, QPAttributes(state=QPState.SQD))
+        self.refuses(alice, QPAttributes(state=QPState.SQE))
+        alice.queuePair.modify(self.towards(alice, bob))
+        self.refuses(alice, self.initially(alice))
+        self.refuses(alice, self.towards(alice, bob))
+        alice.queuePair.modify(self.SENDING)
+        self.refuses(alice, self.initially(alice))
+        self.refuses(alice, self.towards(alice, bob))
+        alice.queuePair.modify(QPAttributes(state=QPState.ERR))
+        for step in (self.initially(alice), self.towards(alice, bob), self.SENDING):
+            self.refuses(alice, step)
+        alice.queuePair.modify(QPAttributes(state=QPState.RESET))
+        alice.queuePair.modify(self.initially(alice))
+
+    def test_wrongCurrentState(self) -> None:
+        """Who is wrong about the present state changes nothing."""
+        alice, bob = self.end(0), self.end(1)
+        alice.queuePair.modify(self.initially(alice))
+        alice.queuePair.modify(self.towards(alice, bob))
+        self.refusesWith(alice, self.SENDING, ("currentState", QPState.SQD), ("currentState", QPState.RTS))
+
+    def test_nothingOfTheKind(self) -> None:
+        """The port, its P_Key and its GID have to be there."""
+        alice, bob = self.end(0), self.end(1)
+        step = self.initially(alice)
+        self.refusesWith(
+            alice,
+            step,
+            ("port", 0),
+            ("port", alice.device.portCount + 1),
+            ("port", 255),
+            ("pkeyIndex", 60_000),
+        )
+        alice.queuePair.modify(step)
+        step = self.towards(alice, bob)
+        way = alice.wayTo(bob)
+        for wrong in (
+            replace(way, sgidIndex=len(alice.device.gids(1))),
+            replace(way, sgidIndex=200),
+            replace(way, port=alice.device.portCount + 1),
+            replace(way, port=0),
+        ):
+            self.refuses(alice, replace(step, address=wrong))
+            self.assertRaises(InvalidRequest, alice.domain.createAddressHandle, wrong)
+        self.refusesWith(alice, step, ("pkeyIndex", 60_000))
+        alice.queuePair.modify(step)
+
+    def test_outOfRange(self) -> None:
+        """Numbers have their sizes, and the device its limits."""
+        alice, bob = self.end(0), self.end(1)
+        limits = alice.device.limits
+        alice.queuePair.modify(self.initially(alice))
+        step = self.towards(alice, bob)
+        self.refusesWith(
+            alice,
+            step,
+            ("rqPSN", 1 << 24),
+            ("destinationQPN", QPN(1 << 24)),
+            ("minRNRTimer", 32),
+            ("maxDestRDAtomic", limits.maxDestRDAtomic + 1),
+            ("maxDestRDAtomic", -1),
+        )
+        active = alice.device.portAttributes(1).activeMTU
+        self.refusesWith(alice, step, *(("pathMTU", mtu) for mtu in MTU if mtu > active))
+        alice.queuePair.modify(step)
+        self.refusesWith(
+            alice,
+            self.SENDING,
+            ("sqPSN", 1 << 24),
+            ("timeout", 32),
+            ("retryCount", 8),
+            ("rnrRetry", 8),
+            ("maxRDAtomic", limits.maxRDAtomic + 1),
+            ("maxRDAtomic", -1),
+        )
+        alice.queuePair.modify(self.SENDING)
+        self.assertEqual(alice.queuePair.query().maxRDAtomic, 1)
+
+
+class PostingContract(TwoEnds):
+    """What can't be posted is refused where it is posted, and nothing else of that call is."""
+
+    def refusesToSend(self, end: End, *requests: SendRequest) -> None:
+        """Each of them, with a good one before it."""
+        good = SendRequest(77, Operation.SEND, inline=[b"good"])
+        for request in requests:
+            self.assertRaises(InvalidRequest, end.queuePair.postSend, [good, request])
+
+    def test_states(self) -> None:
+        """Nothing is sent before RTS, nothing received before INIT; what is refused is not kept either."""
+        alice, bob = self.end(0), self.end(1)
+        refused = SendRequest(1, Operation.SEND, inline=[b"refused"])
+        for step in (
+            lambda: None,
+            lambda: alice.toInit(),
+            lambda: alice.toRTR(bob),
+        ):
+            step()
+            self.assertRaises(InvalidRequest, alice.queuePair.postSend, [refused])
+        bobs = ReceiveRequest(1, [bob.segment()])
+        self.assertRaises(InvalidRequest, bob.queuePair.postReceive, [bobs])
+        bob.toInit()
+        bob.receive(bob.segment(), identifier=2)
+        bob.toRTR(alice)
+        bob.toRTS()
+        alice.toRTS()
+        alice.send(inline=[b"proper"], identifier=2)
+        self.runUntilCompleted(bob, receives=1)
+        self.runUntilCompleted(alice, sends=1)
+        self.assertEqual((alice.sent[0].identifier, bob.received[0].identifier), (2, 2))
+        self.assertEqual(bytes(bob.memory.view[:8]), b"proper\0\0")
+        self.quiet(alice, bob)
+
+    def test_datagramStates(self) -> None:
+        """The same holds for datagrams."""
+        alice = self.end(0, QPKind.UD)
+        handle = alice.domain.createAddressHandle(alice.wayTo(alice))
+        self.addCleanup(handle.close)
+        request = SendRequest(1, Operation.SEND, inline=[b"."], address=handle)
+        self.assertRaises(InvalidRequest, alice.receive, alice.segment())
+        for step in (lambda: None, alice.toInit, lambda: alice.toRTR(alice)):
+            step()
+            self.assertRaises(InvalidRequest, alice.queuePair.postSend, [request])
+
+    def test_inlineTooLong(self) -> None:
+        """More inline bytes than the queue pair takes are refused, as many as it takes are not."""
+        alice, bob = self.pair(say=PATIENT)
+        most = alice.queuePair.capacity.maxInline
+        piece = bytes(min(most, 1 << 20))  # a device may take 2 GiB; one piece may stand there often
+        pieces = [piece] * (most // len(piece)) + [bytes(most % len(piece))]
+        self.refusesToSend(
+            alice,
+            SendRequest(1, Operation.SEND, inline=[*pieces, b"."]),
+            SendRequest(1, Operation.RDMA_WRITE, inline=[*pieces, b"."], rkey=bob.memory.rkey),
+        )
+        if most <= 1 << 16:
+            bob.receive(bob.segment(0, 1 << 16))
+            alice.send(inline=pieces)
+            self.runUntilCompleted(bob, receives=1)
+            self.assertEqual(bob.received[0].length, most)
+
+    def test_form(self) -> None:
+        """Too many segments, segments beside inline bytes, reads to inline bytes: nothing of it is posted."""
+        alice, bob = self.pair()
+        capacity = alice.queuePair.capacity
+        many = [alice.segment(0, 1)] * (capacity.maxSendSegments + 1)
+        for operation in (Operation.SEND, Operation.RDMA_WRITE, Operation.RDMA_READ):
+            self.refusesToSend(alice, SendRequest(1, operation, many, rkey=bob.memory.rkey))
+        self.refusesToSend(
+            alice,
+            SendRequest(1, Operation.SEND, [alice.segment()], inline=[b"both"]),
+            SendRequest(1, Operation.RDMA_READ, inline=[b"."], rkey=bob.memory.rkey),
+        )
+        wrong = ReceiveRequest(1, [bob.segment(0, 1)] * (bob.queuePair.capacity.maxReceiveSegments + 1))
+        self.assertRaises(InvalidRequest, bob.queuePair.postReceive, [ReceiveRequest(2), wrong])
+        bob.receive(bob.segment(), identifier=3)
+        alice.send(inline=[b"good"])
+        self.runUntilCompleted(bob, receives=1)
+        self.runUntilCompleted(alice, sends=1)
+        self.assertEqual((bob.received[0].identifier, bob.received[0].status), (3, Status.SUCCESS))
+
+    def test_datagramForm(self) -> None:
+        """Datagrams are sent, to an address; nothing else can be done with them."""
+        alice = self.end(0, QPKind.UD)
+        self.connect(alice, self.end(1, QPKind.UD))
+        handle = alice.domain.createAddressHandle(alice.wayTo(alice))
+        self.addCleanup(handle.close)
+        for operation in Operation:
+            if operation not in (Operation.SEND, Operation.SEND_WITH_IMMEDIATE):
+                wrong = SendRequest(1, operation, [alice.segment(0, 8)], address=handle)
+                self.assertRaises(InvalidRequest, alice.queuePair.postSend, [wrong])
+        self.assertRaises(
+            InvalidRequest, alice.queuePair.postSend, [SendRequest(1, Operation.SEND, inline=[b"to whom?"])]
+        )
+
+    def test_closedQueuePair(self) -> None:
+        """A closed queue pair takes nothing."""
+        alice, _bob = self.pair()
+        alice.queuePair.close()
+        posts: tuple[Callable[[], None], ...] = (
+            lambda: alice.send(inline=[b""]),
+            lambda: alice.receive(),
+            lambda: alice.queuePair.modify(QPAttributes(state=QPState.RESET)),
+        )
+        for post in posts:
+            self.assertRaises(RDMAError, post)
+
+
+class LimitContract(TwoEnds):
+    """Nothing is made that is more than the device has."""
+
+    def test_capacityLimits(self) -> None:
+        """A queue pair holds no more than the device's limits."""
+        end, limits = self.end(0), self.devices[0].limits
+        for name, most in (
+            ("maxSend", limits.maxQueuePairRequests),
+            ("maxReceive", limits.maxQueuePairRequests),
+            ("maxSendSegments", limits.maxSegments),
+            ("maxReceiveSegments", limits.maxSegments),
+            ("maxInline", limits.maxInline),
+        ):
+            capacity = replace(Capacity(), **{name: most + 1})
+            self.assertRaises(
+                InvalidRequest, end.domain.createQueuePair, QPKind.RC, end.sends, end.receives, capacity
+            )
+        self.assertGreaterEqual(end.queuePair.capacity.maxInline, 0)
+        for name in ("maxSend", "maxReceive", "maxSendSegments", "maxReceiveSegments", "maxInline"):
+            self.assertRaises(
+                InvalidRequest,
+                end.domain.createQueuePair,
+                QPKind.RC,
+                end.sends,
+                end.receives,
+                replace(Capacity(), **{name: -1}),
+            )
+
+    def test_queueLimits(self) -> None:
+        """A completion queue holds at least one, and no more than the device's limit."""
+        end = self.end(0)
+        for depth in (0, -1, end.device.limits.maxCompletionQueueDepth + 1):
+            self.assertRaises(InvalidRequest, end.device.createCompletionQueue, depth, end.channel)
+
+    def test_memoryLimits(self) -> None:
+        """A region has at least one byte, and no more than the device's limit."""
+        end = self.end(0)
+        for length in (0, -1):
+            self.assertRaises(InvalidRequest, end.domain.allocateMemory, length, EVERYTHING)
+        tooLong = end.device.limits.maxMemoryRegionLength + 1
+        self.assertRaises((InvalidRequest, ResourceExhausted), end.domain.allocateMemory, tooLong, EVERYTHING)
+
+    def test_rights(self) -> None:
+        """Memory that peers change, we may change, too: other rights are refused."""
+        end = self.end(0)
+        for access in (
+            Access.REMOTE_WRITE,
+            Access.REMOTE_ATOMIC,
+            Access.REMOTE_WRITE | Access.REMOTE_READ,
+            Access.REMOTE_ATOMIC | Access.REMOTE_READ,
+        ):
+            self.assertRaises(InvalidRequest, end.domain.allocateMemory, 64, access)
+            self.assertRaises(InvalidRequest, end.domain.registerMemory, memoryview(bytearray(64)), access)
+        region = end.domain.allocateMemory(64, Access.REMOTE_READ)
+        region.close()
+
+    def test_notForRegistering(self) -> None:
+        """Memory that can't be written or has holes can't be registered."""
+        domain = self.end(0).domain
+        for view in (memoryview(b"read only"), memoryview(bytearray(10))[::2], memoryview(bytearray(0))):
+            self.assertRaises(InvalidRequest, domain.registerMemory, view, EVERYTHING)
+
+    def test_foreigners(self) -> None:
+        """What belongs to another device can't be used with this one."""
+        if self.devices[0] is self.devices[1]:
+            return
+        alice, bob = self.end(0), self.end(1)
+        self.assertRaises(
+            InvalidRequest, alice.domain.createQueuePair, QPKind.RC, bob.sends, alice.receives, Capacity()
+        )
+        self.assertRaises(
+            InvalidRequest, alice.domain.createQueuePair, QPKind.RC, alice.sends, bob.receives, Capacity()
+        )
+        self.assertRaises(InvalidRequest, alice.device.createCompletionQueue, 10, bob.channel)
+
+    def test_noSuchAddress(self) -> None:
+        """An address handle needs a GID that leads somewhere."""
+        alice = self.end(0)
+        way = alice.wayTo(alice)
+        nowhere = AddressVector(type(way.dgid)(bytes(16)), sgidIndex=way.sgidIndex)
+        self.assertRaises(InvalidRequest, alice.domain.createAddressHandle, nowhere)
+
+    def test_limitsAreTold(self) -> None:
+        """Every limit is a number above zero; queue pairs with as many segments can be had."""
+        limits = self.devices[0].limits
+        for field in fields(limits):
+            self.assertGreater(getattr(limits, field.name), 0, field.name)
+        end = self.end(0)
+        most = Capacity(
+            maxSend=16,
+            maxReceive=16,
+            maxSendSegments=limits.maxSegments,
+            maxReceiveSegments=limits.maxSegments,
+        )
+        queuePair = end.domain.createQueuePair(QPKind.RC, end.sends, end.receives, most)
+        self.assertGreaterEqual(queuePair.capacity.maxSendSegments, limits.maxSegments)
+        queuePair.close()

@@ -1,0 +1,159 @@
+"""
+What is said of queue pairs and paths, in the words of libibverbs and back.
+
+Follows InfiniBand Architecture vol. 1, 11.2.4.2; the bits are those of C{ibv_qp_attr_mask(3)}.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from txrdma.error import InvalidRequest
+from txrdma.iba.types import GID, LID, MTU, QPN
+from txrdma.iba.verbs import Access, AddressVector, MigrationState, QPAttributes, QPState
+from txrdma.verbs.pyverbs.bindings import Pyverbs
+
+STATE: Final = 1 << 0
+SQD_NOTIFY: Final = 1 << 2
+EVERYTHING: Final = (1 << 21) - 1
+
+_PORT_LIMIT: Final = 255
+
+
+class _Word(NamedTuple):
+    """A plain attribute: its bit, its name in pyverbs, the most it may be, and what it is here."""
+
+    bit: int
+    name: str
+    most: int
+    made: Callable[[int], Any]
+
+
+_WORDS: Final = {
+    "state": _Word(1 << 0, "qp_state", 6, QPState),
+    "currentState": _Word(1 << 1, "cur_qp_state", 6, QPState),
+    "access": _Word(1 << 3, "qp_access_flags", 15, Access),
+    "pkeyIndex": _Word(1 << 4, "pkey_index", 0xFFFF, int),
+    "port": _Word(1 << 5, "port_num", _PORT_LIMIT, int),
+    "qkey": _Word(1 << 6, "qkey", 0xFFFFFFFF, int),
+    "pathMTU": _Word(1 << 8, "path_mtu", 5, MTU),
+    "timeout": _Word(1 << 9, "timeout", 31, int),
+    "retryCount": _Word(1 << 10, "retry_cnt", 7, int),
+    "rnrRetry": _Word(1 << 11, "rnr_retry", 7, int),
+    "rqPSN": _Word(1 << 12, "rq_psn", 0xFFFFFF, int),
+    "maxRDAtomic": _Word(1 << 13, "max_rd_atomic", 255, int),
+    "minRNRTimer": _Word(1 << 15, "min_rnr_timer", 31, int),
+    "sqPSN": _Word(1 << 16, "sq_psn", 0xFFFFFF, int),
+    "maxDestRDAtomic": _Word(1 << 17, "max_dest_rd_atomic", 255, int),
+    "migrationState": _Word(1 << 18, "path_mig_state", 2, MigrationState),
+    "destinationQPN": _Word(1 << 20, "dest_qp_num", 0xFFFFFF, QPN),
+}
+_ADDRESS: Final = 1 << 7
+_ALTERNATE: Final = 1 << 14
+
+
+def toPyverbs(verbs: Pyverbs, attributes: QPAttributes) -> tuple[Any, int]:
+    """
+    The attributes, and which of them are said.
+
+    What may be said together is for the kernel to judge.
+
+    @raise InvalidRequest: a value can't be.
+    """
+    said = verbs.QPAttr()
+    mask = 0
+    given = attributes.given()
+    for name, (bit, theirs, most, _made) in _WORDS.items():
+        if name in given:
+            value = getattr(attributes, name)
+            if not 0 <= value <= most:
+                raise InvalidRequest(f"{name} is {value}, not from 0 to {most}")
+            setattr(said, theirs, int(value))
+            mask |= bit
+    if attributes.address is not None:
+        said.ah_attr = addressToPyverbs(verbs, attributes.address)
+        mask |= _ADDRESS
+    if attributes.alternateAddress is not None:
+        said.alt_ah_attr = addressToPyverbs(verbs, attributes.alternateAddress)
+        said.alt_port_num = attributes.alternateAddress.port
+        said.alt_pkey_index = _within("alternatePKeyIndex", attributes.alternatePKeyIndex or 0, 0xFFFF)
+        said.alt_timeout = _within("alternateTimeout", attributes.alternateTimeout or 0, 31)
+        mask |= _ALTERNATE
+    elif given & {"alternateTimeout", "alternatePKeyIndex"}:
+        raise InvalidRequest("alternateTimeout and alternatePKeyIndex are said with alternateAddress only")
+    if attributes.state is QPState.SQD:
+        said.en_sqd_async_notify = 1
+        mask |= SQD_NOTIFY
+    return said, mask
+
+
+def fromPyverbs(said: Any, names: frozenset[str]) -> QPAttributes:
+    """The attributes of these names."""
+    values: dict[str, Any] = {}
+    for name, word in _WORDS.items():
+        if name in names:
+            values[name] = word.made(getattr(said, word.name))
+    if "address" in names:
+        values["address"] = addressFromPyverbs(said.ah_attr)
+    if "alternateAddress" in names:
+        values["alternateAddress"] = addressFromPyverbs(said.alt_ah_attr, said.alt_port_num)
+        values["alternatePKeyIndex"] = said.alt_pkey_index
+        values["alternateTimeout"] = said.alt_timeout
+    return QPAttributes(**values)
+
+
+def addressToPyverbs(verbs: Pyverbs, address: AddressVector) -> Any:
+    """
+    The way to a port. The next hop's MAC address is not said: the kernel looks for it by itself.
+
+    Without a destination GID it has no GRH: such ways are on InfiniBand.
+    """
+    hasGRH = address.dgid != GID.fromBytes(bytes(16))
+    route = None
+    if hasGRH:
+        route = verbs.GlobalRoute(
+            dgid=verbs.GID(gidText(address.dgid)),
+            flow_label=_within("flowLabel", address.flowLabel, 0xFFFFF),
+            sgid_index=_within("sgidIndex", address.sgidIndex, 0xFF),
+            hop_limit=_within("hopLimit", address.hopLimit, 0xFF),
+            traffic_class=_within("trafficClass", address.trafficClass, 0xFF),
+        )
+    return verbs.AHAttr(
+        dlid=_within("dlid", address.dlid, 0xFFFF),
+        sl=_within("serviceLevel", address.serviceLevel, 15),
+        is_global=int(hasGRH),
+        port_num=_within("port", address.port, _PORT_LIMIT),
+        gr=route,
+    )
+
+
+def addressFromPyverbs(said: Any, port: int | None = None) -> AddressVector:
+    """The way, as it was told to the kernel."""
+    port = said.port_num if port is None else port
+    if not said.is_global:
+        return AddressVector(
+            GID.fromBytes(bytes(16)), port=port, serviceLevel=said.sl, dlid=LID(said.dlid), hopLimit=0
+        )
+    return AddressVector(
+        GID.fromBytes(bytes.fromhex(said.dgid.replace(":", ""))),
+        sgidIndex=said.sgid_index,
+        port=port,
+        hopLimit=said.hop_limit,
+        trafficClass=said.traffic_class,
+        flowLabel=said.flow_label,
+        serviceLevel=said.sl,
+        dlid=LID(said.dlid),
+    )
+
+
+def gidText(gid: GID) -> str:
+    """As pyverbs reads it: eight groups of four digits."""
+    digits = gid.toBytes().hex()
+    return ":".join(digits[i : i + 4] for i in range(0, 32, 4))
+
+
+def _within(name: str, value: int, most: int) -> int:
+    if not 0 <= value <= most:
+        raise InvalidRequest(f"{name} is {value}, not from 0 to {most}")
+    return int(value)

@@ -1,0 +1,325 @@
+"""
+RDMA devices of the kernel, through pyverbs: what C{pyverbs:NAME} opens.
+
+Follows InfiniBand Architecture vol. 1, 11.2.1.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, Final, TypeVar
+from weakref import WeakSet
+
+from zope.interface import implementer
+
+from twisted.internet.interfaces import IReactorFDSet
+from twisted.logger import Logger
+
+from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
+from txrdma.iba.types import GID, PKey, QPN
+from txrdma.iba.verbs import (
+    AsyncEvent,
+    AsyncEventKind,
+    DeviceAttributes,
+    DeviceLimits,
+    GIDEntry,
+    PortAttributes,
+    QPAttributes,
+)
+from txrdma.interfaces import ICompletionChannel, ICompletionQueue, IProtectionDomain, IVerbsDevice
+from txrdma.verbs.pyverbs.bindings import loadPyverbs, Pyverbs, translated
+from txrdma.verbs.pyverbs.domain import PyverbsProtectionDomain
+from txrdma.verbs.pyverbs.events import EventReader, Removals, takeEvents, Told
+from txrdma.verbs.pyverbs.facts import deviceAttributes, deviceLimits, gidTable, pkeyTable, portAttributes
+from txrdma.verbs.pyverbs.ledger import closeEach, keep, Ledger, openContext
+from txrdma.verbs.pyverbs.queuepair import PyverbsQueuePair
+from txrdma.verbs.pyverbs.queues import PyverbsCompletionChannel, PyverbsCompletionQueue
+
+_log = Logger()
+
+_Fact = TypeVar("_Fact")
+
+_QUEUE_PAIR_FAILED: Final = frozenset(
+    {AsyncEventKind.QP_FATAL, AsyncEventKind.QP_REQUEST_ERROR, AsyncEventKind.QP_ACCESS_ERROR}
+)
+
+
+@implementer(IVerbsDevice)
+class PyverbsDevice:
+    """
+    An open device of the kernel's.
+
+    @ivar attributes: what it is.
+    """
+
+    def __init__(self, reactor: object, verbs: Pyverbs, name: str) -> None:
+        self.name = name
+        self.verbs = verbs
+        self.ledger = Ledger()
+        self._wrong: RDMAError | None = None
+        self._closed = False
+        self._readers: list[EventReader] = []
+        self._removals: Removals | None = None
+        self._queuePairs: dict[QPN, PyverbsQueuePair] = {}
+        self._domains: dict[PyverbsProtectionDomain, None] = {}
+        self._channels: dict[PyverbsCompletionChannel, None] = {}
+        self._completionQueues: dict[PyverbsCompletionQueue, None] = {}
+        self._listeners: dict[object, Callable[[AsyncEvent], None]] = {}
+        self._context: Any = None
+        try:
+            self._context, descriptor = openContext(verbs, name)
+            known = self._context.query_device()
+            ports = range(1, known.phys_port_cnt + 1)
+            self._pkeys: int = max(self._context.query_port(port).pkey_tbl_len for port in ports)
+        except verbs.Error as error:
+            if self._context is not None:
+                self.ledger.closeContext(self._context)
+            raise DeviceUnavailable(f"pyverbs:{name} can't be opened: {error}") from error
+        self._known = known
+        self.portCount: int = known.phys_port_cnt
+        self.attributes: DeviceAttributes = deviceAttributes(name, known)
+        self._listen(IReactorFDSet(reactor, None), descriptor)
+        _open.add(self)
+
+    def __repr__(self) -> str:
+        return f"<PyverbsDevice {self.name}{' closed' if self._closed else ' gone' if self._wrong else ''}>"
+
+    def __del__(self) -> None:
+        """Left to the garbage collector: close in our order, not in its own."""
+        if getattr(self, "_context", None) is not None:
+            self.close()
+
+    # What it is.
+
+    @cached_property
+    def limits(self) -> DeviceLimits:
+        """The most it takes of each kind."""
+        return deviceLimits(self.verbs, self._checkOpen(), self._known)
+
+    def gids(self, port: int) -> Sequence[GID]:
+        """The GID table of a port."""
+        return tuple(entry.gid for entry in self.gidTable(port))
+
+    def gidTable(self, port: int) -> Sequence[GIDEntry]:
+        """The same, with what else is known of each GID."""
+        return self._ask(port, gidTable)
+
+    def pkeys(self, port: int) -> Sequence[PKey]:
+        """The P_Key table of a port."""
+        return self._ask(port, pkeyTable)
+
+    def portAttributes(self, port: int) -> PortAttributes:
+        """What the port is at present."""
+        return self._ask(port, lambda context, port: portAttributes(self.name, context, port))
+
+    def _ask(self, port: int, ask: Callable[[Any, int], _Fact]) -> _Fact:
+        context = self._checkOpen()
+        if not 1 <= port <= self.portCount:
+            raise InvalidRequest(f"there is no port {port}; they are 1 to {self.portCount}")
+        try:
+            return ask(context, port)
+        except self.verbs.Error as error:
+            raise translated(error, f"port {port} of {self.name} can't be asked") from error
+
+    # What is made from it.
+
+    def createProtectionDomain(self) -> IProtectionDomain:
+        """A new set of memory and queue pairs."""
+        try:
+            raw = self.verbs.PD(self._checkOpen())
+        except self.verbs.Error as error:
+            raise translated(error, "no protection domain") from error
+        domain = PyverbsProtectionDomain(self, raw)
+        self._domains[domain] = None
+        return domain
+
+    def createChannel(self) -> ICompletionChannel:
+        """A descriptor that becomes readable when an armed completion queue has something."""
+        self._checkOpen()
+        channel = PyverbsCompletionChannel(self._channels.pop)
+        self._channels[channel] = None
+        return channel
+
+    def createCompletionQueue(self, depth: int, channel: ICompletionChannel) -> ICompletionQueue:
+        """A queue for at least C{depth} completions."""
+        context = self._checkOpen()
+        if not isinstance(channel, PyverbsCompletionChannel) or channel not in self._channels:
+            raise InvalidRequest(f"{channel!r} is no channel of this device, or closed")
+        if not 1 <= depth <= self._known.max_cqe:
+            raise InvalidRequest(f"the depth is from 1 to {self._known.max_cqe}, not {depth}")
+        queue = PyverbsCompletionQueue(
+            self.verbs, context, depth, channel, self.ledger, self._completionQueues.pop
+        )
+        self._completionQueues[queue] = None
+        return queue
+
+    def subscribe(self, listener: Callable[[AsyncEvent], None]) -> Callable[[], None]:
+        """Hear asynchronous events; the answer ends it."""
+        key = object()
+        self._listeners[key] = listener
+
+        def unsubscribe() -> None:
+            self._listeners.pop(key, None)
+
+        return unsubscribe
+
+    def close(self) -> None:
+        """Let go of the device, and before that of everything that was made from it."""
+        if self._closed:
+            return
+        self._closed = True
+        if self.ledger.isInherited:
+            keep(self)  # with all that it has
+            return
+        closeEach(*self._domains, *self._completionQueues, *self._channels)
+        self._release(DeviceUnavailable(f"the device {self.name} is closed"))
+        self._listeners.clear()
+
+    # For what was made from it.
+
+    def ownQueue(self, queue: ICompletionQueue) -> PyverbsCompletionQueue:
+        """The same, if it is ours: the kernel would take its number for that of another one."""
+        if not isinstance(queue, PyverbsCompletionQueue) or queue not in self._completionQueues:
+            raise InvalidRequest(f"{queue!r} is no completion queue of this device, or closed")
+        return queue
+
+    def admit(self, attributes: QPAttributes) -> None:
+        """Look whether the device has what is named: rxe takes more P_Keys and reads than there are."""
+        for index in (attributes.pkeyIndex, attributes.alternatePKeyIndex):
+            if index is not None and index >= self._pkeys:
+                raise InvalidRequest(f"the ports have no P_Key {index}")
+        for name, value, most in (
+            ("maxRDAtomic", attributes.maxRDAtomic, self._known.max_qp_init_rd_atom),
+            ("maxDestRDAtomic", attributes.maxDestRDAtomic, self._known.max_qp_rd_atom),
+        ):
+            if value is not None and value > most:
+                raise InvalidRequest(f"{name} is {value}, more than {most}")
+
+    def keep(self, queuePair: PyverbsQueuePair) -> None:
+        """A queue pair is there."""
+        self._queuePairs[queuePair.number] = queuePair
+
+    def forget(self, queuePair: PyverbsQueuePair) -> None:
+        """It is closed."""
+        if self._queuePairs.get(queuePair.number) is queuePair:
+            del self._queuePairs[queuePair.number]
+
+    def domainClosed(self, domain: PyverbsProtectionDomain) -> None:
+        """So is a domain."""
+        self._domains.pop(domain, None)
+
+    # Events.
+
+    def _listen(self, reactor: IReactorFDSet | None, descriptor: int | None) -> None:
+        """Where there is no reactor with descriptors, there are no events."""
+        if reactor is None:
+            return
+        if descriptor is not None:
+            self._readers.append(EventReader(reactor, descriptor, self.readEvents))
+        try:
+            self._removals = Removals(self._context)
+        except OSError as error:
+            _log.info("nobody will tell when {name} is taken away: {error}", name=self.name, error=error)
+        else:
+            self._readers.append(EventReader(reactor, self._removals.fileno(), self.readRemovals))
+
+    def readEvents(self) -> None:
+        """There are asynchronous events."""
+        if self._wrong is None:
+            for told in takeEvents(self.verbs, self._context):
+                self._heard(told)
+
+    def readRemovals(self) -> None:
+        """Something was unplugged."""
+        if self._wrong is None and self._removals is not None and self._removals.isRemoved():
+            self._heard(Told(AsyncEventKind.DEVICE_FATAL, None))
+
+    def _heard(self, told: Told) -> None:
+        kind, number = told
+        if self._wrong is not None:
+            return
+        event = AsyncEvent(kind)
+        if kind in (AsyncEventKind.SRQ_LIMIT_REACHED, AsyncEventKind.SRQ_ERROR):
+            queues = [queue for domain in self._domains for queue in domain.sharedReceiveQueues()]
+            if kind is AsyncEventKind.SRQ_LIMIT_REACHED:
+                queues = [queue for queue in queues if queue.limitReached()]
+            event = AsyncEvent(kind, sharedReceiveQueue=queues[0] if len(queues) == 1 else None)
+            for queue in queues[1:] if kind is AsyncEventKind.SRQ_LIMIT_REACHED else ():
+                self._tell(AsyncEvent(kind, sharedReceiveQueue=queue))
+        elif kind is AsyncEventKind.CQ_ERROR:
+            for overrun in tuple(self._completionQueues):
+                if id(overrun) == number:
+                    event = AsyncEvent(kind, completionQueue=overrun)
+                    overrun.overrun()
+        elif kind is AsyncEventKind.DEVICE_FATAL:
+            _log.error("the device {name} is gone", name=self.name)
+            self._release(DeviceUnavailable(f"the device {self.name} is gone"))
+        elif kind.name.startswith(("QP_", "PATH_", "SQ_", "COMM")):
+            queuePair = self._queuePairs.get(QPN(number or 0))
+            if queuePair is None:
+                return  # it is closed
+            if kind in _QUEUE_PAIR_FAILED:
+                queuePair.noticed()
+            event = AsyncEvent(kind, queuePair=queuePair)
+        else:
+            event = AsyncEvent(kind, port=number)
+        self._tell(event)
+
+    def _tell(self, event: AsyncEvent) -> None:
+        for key, listener in tuple(self._listeners.items()):
+            if key in self._listeners:
+                try:
+                    listener(event)
+                except Exception:
+                    _log.failure("while {listener!r} heard {event}", listener=listener, event=event)
+
+    # The end.
+
+    def _release(self, wrong: RDMAError) -> None:
+        """
+        Give everything back to the kernel, which may be waiting for it, children first.
+
+        What was made from the device stays, for its owners to close: queue pairs are in ERR with everything
+        flushed, and everything raises C{wrong}.
+        """
+        if self._wrong is not None:
+            return
+        self._wrong = wrong
+        for reader in self._readers:
+            reader.stop()
+        if self._removals is not None:
+            self._removals.close()
+        for domain in tuple(self._domains):
+            domain.lost(wrong)
+        for queue in tuple(self._completionQueues):
+            queue.release()
+        context, self._context = self._context, None
+        self.ledger.closeContext(context)
+        _open.discard(self)
+
+    def _checkOpen(self) -> Any:
+        if self._wrong is not None:
+            raise DeviceUnavailable(*self._wrong.args)
+        return self._context
+
+
+_open: WeakSet[PyverbsDevice] = WeakSet()
+
+
+@atexit.register
+def _closeAll() -> None:
+    """At the end of the interpreter there is no order."""
+    for device in tuple(_open):
+        device.close()
+
+
+def openPyverbsDevice(reactor: object, name: str) -> PyverbsDevice:
+    """
+    Open a device of the kernel's.
+
+    @param reactor: for asynchronous events.
+    @raise DeviceUnavailable: there is none of that name, we may not open it, or pyverbs is not installed.
+    """
+    return PyverbsDevice(reactor, loadPyverbs(), name)

@@ -1,0 +1,324 @@
+"""
+Protection domains of libibverbs: memory regions, address handles, queue pairs.
+
+Follows InfiniBand Architecture vol. 1, 10.2.3 and 10.6.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from zope.interface import implementer
+
+from txrdma.error import InvalidRequest, RDMAError, ResourceExhausted
+from txrdma.iba.types import LKey, RKey
+from txrdma.iba.verbs import Access, AddressVector, Capacity, QPAttributes, QPKind
+from txrdma.interfaces import (
+    IAddressHandle,
+    ICompletionQueue,
+    IMemoryRegion,
+    IProtectionDomain,
+    IQueuePair,
+    ISharedReceiveQueue,
+)
+from txrdma.verbs.pyverbs.attributes import addressToPyverbs
+from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
+from txrdma.verbs.pyverbs.ledger import closeEach, keep, Ledger
+from txrdma.verbs.pyverbs.queuepair import PyverbsQueuePair
+from txrdma.verbs.pyverbs.queues import PyverbsCompletionQueue
+from txrdma.verbs.pyverbs.sharedreceives import PyverbsSharedReceiveQueue
+
+_EMPTY: Final = memoryview(b"")
+_CLOSED: Final = InvalidRequest("the protection domain is closed")
+
+
+class Device(Protocol):
+    """What a domain knows of its device."""
+
+    verbs: Pyverbs
+    ledger: Ledger
+
+    def ownQueue(self, queue: ICompletionQueue) -> PyverbsCompletionQueue:
+        """
+        The same.
+
+        @raise InvalidRequest: it is another device's, or closed.
+        """
+
+    def admit(self, attributes: QPAttributes) -> None:
+        """
+        Look whether the device has what is named, as far as kernels may not.
+
+        @raise InvalidRequest: it has not.
+        """
+
+    def keep(self, queuePair: PyverbsQueuePair) -> None:
+        """It is there from now on."""
+
+    def forget(self, queuePair: PyverbsQueuePair) -> None:
+        """It is closed."""
+
+    def domainClosed(self, domain: PyverbsProtectionDomain) -> None:
+        """So is the domain."""
+
+
+@implementer(IMemoryRegion)
+class PyverbsMemoryRegion:
+    """Memory of ours that the device may reach; its buffer can't go before it is deregistered."""
+
+    def __init__(
+        self,
+        verbs: Pyverbs,
+        ledger: Ledger,
+        domain: Any,
+        view: memoryview,
+        access: Access,
+        mapping: mmap.mmap | None,
+        closed: Callable[[PyverbsMemoryRegion], object],
+    ) -> None:
+        self._ledger = ledger
+        self._mapping = mapping
+        self._tellClosed = closed
+        self.view = view
+        self.length = view.nbytes
+        self._anchor: Any = (ctypes.c_char * self.length).from_buffer(view)
+        self.address = ctypes.addressof(self._anchor)
+        try:
+            self._raw: Any = verbs.MR(domain, self.length, int(access), address=self.address)
+        except verbs.Error as error:
+            raise translated(error, f"no memory region of {self.length} bytes, {access!r}") from error
+        self.lkey = LKey(self._raw.lkey)
+        self.rkey = RKey(self._raw.rkey)
+
+    def __repr__(self) -> str:
+        return f"<PyverbsMemoryRegion {self.address:#x}+{self.length}{'' if self._raw else ' closed'}>"
+
+    def close(self) -> None:
+        """
+        Deregister.
+
+        Memory of ours goes back to the system now, or when the last slice of C{view} is gone.
+        """
+        self.lost()
+        if self._tellClosed is _nobody:
+            return
+        tellClosed, self._tellClosed = self._tellClosed, _nobody
+        if self._mapping is not None:
+            view, self.view = self.view, _EMPTY
+            view.release()
+            try:
+                self._mapping.close()
+            except BufferError:
+                pass  # a slice is still out: the mapping goes with it
+            self._mapping = None
+        tellClosed(self)
+
+    def lost(self) -> None:
+        """The device has it no more; the bytes stay."""
+        raw, self._raw = self._raw, None
+        if raw is not None:
+            self._ledger.close(raw)
+            if self._ledger.stuck:
+                keep(self._anchor)
+            self._anchor = None
+
+
+def _nobody(region: PyverbsMemoryRegion) -> None:
+    """It is known already that it is closed."""
+
+
+@implementer(IAddressHandle)
+class PyverbsAddressHandle:
+    """The way to a port, for datagrams."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        raw: Any,
+        address: AddressVector,
+        closed: Callable[[PyverbsAddressHandle], object],
+    ) -> None:
+        self.address = address
+        self.raw: Any = raw
+        self._ledger = ledger
+        self._tellClosed = closed
+
+    def close(self) -> None:
+        """Let go of it."""
+        raw, self.raw = self.raw, None
+        if raw is not None:
+            self._ledger.close(raw)
+            self._tellClosed(self)
+
+
+@implementer(IProtectionDomain)
+class PyverbsProtectionDomain:
+    """Memory and queue pairs that may reach each other."""
+
+    def __init__(self, device: Any, raw: Any) -> None:
+        self.device: Any = device
+        self._own: Device = device
+        self._verbs: Pyverbs = device.verbs
+        self._ledger: Ledger = device.ledger
+        self._raw: Any = raw
+        self._wrong: RDMAError | None = None
+        self._queuePairs: dict[PyverbsQueuePair, None] = {}
+        self._shared: dict[PyverbsSharedReceiveQueue, None] = {}
+        self._handles: dict[PyverbsAddressHandle, None] = {}
+        self._regions: dict[PyverbsMemoryRegion, None] = {}
+
+    def allocateMemory(self, length: int, access: Access) -> IMemoryRegion:
+        """New zeroed memory, whole pages."""
+        self._checkOpen()
+        if length < 1:
+            raise InvalidRequest(f"a memory region has at least one byte, not {length}")
+        try:
+            mapping = mmap.mmap(-1, -(-length // mmap.PAGESIZE) * mmap.PAGESIZE)
+        except (OSError, ValueError, OverflowError) as error:
+            raise ResourceExhausted(f"no memory region of {length} bytes: {error}") from error
+        return self._register(memoryview(mapping)[:length], access, mapping)
+
+    def registerMemory(self, buffer: memoryview, access: Access) -> IMemoryRegion:
+        """Make a writable, contiguous buffer of ours known to the device."""
+        self._checkOpen()
+        view = memoryview(buffer)
+        if view.readonly or not view.c_contiguous:
+            raise InvalidRequest("only writable, contiguous memory can be registered")
+        if view.nbytes == 0:
+            raise InvalidRequest("a memory region has at least one byte")
+        return self._register(view.cast("B"), access, None)
+
+    def _register(self, view: memoryview, access: Access, mapping: mmap.mmap | None) -> PyverbsMemoryRegion:
+        if access & (Access.REMOTE_WRITE | Access.REMOTE_ATOMIC) and not access & Access.LOCAL_WRITE:
+            raise InvalidRequest("memory that peers may write must be writable for ourselves (IBA 10.6.3)")
+        region = PyverbsMemoryRegion(
+            self._verbs, self._ledger, self._raw, view, access, mapping, self._regions.pop
+        )
+        self._regions[region] = None
+        return region
+
+    def createAddressHandle(self, address: AddressVector) -> IAddressHandle:
+        """The way to a port, for datagrams."""
+        self._checkOpen()
+        try:
+            raw = self._verbs.AH(self._raw, attr=addressToPyverbs(self._verbs, address))
+        except self._verbs.Error as error:
+            raise translated(error, f"no address handle for {address}") from error
+        handle = PyverbsAddressHandle(self._ledger, raw, address, self._handles.pop)
+        self._handles[handle] = None
+        return handle
+
+    def createSharedReceiveQueue(self, maxReceive: int, maxSegments: int) -> ISharedReceiveQueue:
+        """A queue of at least so many receives."""
+        self._checkOpen()
+        if maxReceive < 1 or maxSegments < 0:
+            raise InvalidRequest(f"no shared receive queue of {maxReceive} with {maxSegments} segments")
+        queue = PyverbsSharedReceiveQueue(
+            self._verbs, self._ledger, self._raw, maxReceive, maxSegments, self._shared.pop
+        )
+        self._shared[queue] = None
+        return queue
+
+    def createQueuePair(
+        self,
+        kind: QPKind,
+        send: ICompletionQueue,
+        receive: ICompletionQueue,
+        capacity: Capacity,
+        shared: ISharedReceiveQueue | None = None,
+    ) -> IQueuePair:
+        """A new queue pair, in C{RESET}."""
+        self._checkOpen()
+        verbs = self._verbs
+        if kind not in (QPKind.RC, QPKind.UD):
+            raise InvalidRequest(f"queue pairs are RC or UD here, not {kind!r}")
+        send, receive = self._own.ownQueue(send), self._own.ownQueue(receive)
+        if shared is not None and not (
+            isinstance(shared, PyverbsSharedReceiveQueue) and shared in self._shared
+        ):
+            raise InvalidRequest(f"{shared!r} is no shared receive queue of this domain, or closed")
+        try:
+            wanted = verbs.QPInitAttr(
+                qp_type=int(kind),
+                scq=send.raw,
+                rcq=receive.raw,
+                srq=None if shared is None else shared.raw,
+                cap=verbs.QPCap(
+                    max_send_wr=capacity.maxSend,
+                    max_recv_wr=0 if shared else capacity.maxReceive,
+                    max_send_sge=capacity.maxSendSegments,
+                    max_recv_sge=0 if shared else capacity.maxReceiveSegments,
+                    max_inline_data=capacity.maxInline,
+                ),
+                sq_sig_all=0,
+            )
+            raw = verbs.QP(self._raw, wanted)
+        except verbs.Error as error:
+            raise translated(error, f"no queue pair of {capacity}") from error
+        except OverflowError as error:
+            raise InvalidRequest(f"no queue pair of {capacity}: {error}") from error
+        has = wanted.cap
+        really = Capacity(
+            has.max_send_wr, has.max_recv_wr, has.max_send_sge, has.max_recv_sge, has.max_inline_data
+        )
+        queuePair = PyverbsQueuePair(verbs, self._ledger, self, raw, kind, really, send, receive, shared)
+        self._queuePairs[queuePair] = None
+        self._own.keep(queuePair)
+        return queuePair
+
+    def close(self) -> None:
+        """Let go of it, of its queue pairs first, then of its memory."""
+        if self._wrong is _CLOSED:
+            return
+        closeEach(*self._queuePairs, *self._shared, *self._handles, *self._regions)
+        self.lost(_CLOSED)
+        self._wrong = _CLOSED
+        self._own.domainClosed(self)
+
+    # For queue pairs and the device.
+
+    def handleOf(self, address: IAddressHandle) -> Any:
+        """The address handle of pyverbs."""
+        if not isinstance(address, PyverbsAddressHandle) or address not in self._handles:
+            raise InvalidRequest(f"{address!r} is no address handle of this domain, or closed")
+        return address.raw
+
+    def admit(self, attributes: QPAttributes) -> None:
+        """
+        Look whether the device has what is named.
+
+        @raise InvalidRequest: it has not.
+        """
+        self._own.admit(attributes)
+
+    def sharedReceiveQueues(self) -> tuple[PyverbsSharedReceiveQueue, ...]:
+        """Those of the domain."""
+        return tuple(self._shared)
+
+    def forget(self, queuePair: PyverbsQueuePair) -> None:
+        """It is closed."""
+        self._queuePairs.pop(queuePair, None)
+        self._own.forget(queuePair)
+
+    def lost(self, wrong: RDMAError) -> None:
+        """The device has it no more, and nothing in it; C{wrong} is raised from now on."""
+        if self._wrong is None:
+            self._wrong = wrong
+        for queuePair in tuple(self._queuePairs):
+            queuePair.lost(wrong)
+        for shared in tuple(self._shared):
+            shared.lost(wrong)
+        for handle in tuple(self._handles):
+            handle.close()
+        for region in tuple(self._regions):
+            region.lost()
+        raw, self._raw = self._raw, None
+        if raw is not None:
+            self._ledger.close(raw)
+
+    def _checkOpen(self) -> None:
+        if self._wrong is not None:
+            raise self._wrong.__class__(*self._wrong.args)

@@ -1,0 +1,213 @@
+"""
+What a device of libibverbs tells without being asked, heard on the reactor.
+
+Follows InfiniBand Architecture vol. 1, 11.6.3. pyverbs would block for an event, and hold the interpreter
+meanwhile; with a descriptor that does not block, it fails instead when there is none.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+from weakref import ref, ReferenceType
+
+from zope.interface import implementer
+
+from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from txrdma.iba.verbs import AsyncEventKind
+from txrdma.verbs.pyverbs.bindings import Pyverbs
+
+_log = Logger()
+
+_UEVENTS: Final = 15
+_KERNEL: Final = 1
+
+KINDS: Final = {
+    0: AsyncEventKind.CQ_ERROR,
+    1: AsyncEventKind.QP_FATAL,
+    2: AsyncEventKind.QP_REQUEST_ERROR,
+    3: AsyncEventKind.QP_ACCESS_ERROR,
+    4: AsyncEventKind.COMMUNICATION_ESTABLISHED,
+    5: AsyncEventKind.SQ_DRAINED,
+    6: AsyncEventKind.PATH_MIGRATED,
+    7: AsyncEventKind.PATH_MIGRATION_FAILED,
+    8: AsyncEventKind.DEVICE_FATAL,
+    9: AsyncEventKind.PORT_ACTIVE,
+    10: AsyncEventKind.PORT_ERROR,
+    11: AsyncEventKind.LID_CHANGE,
+    12: AsyncEventKind.PKEY_CHANGE,
+    13: AsyncEventKind.SM_CHANGE,
+    14: AsyncEventKind.SRQ_ERROR,
+    15: AsyncEventKind.SRQ_LIMIT_REACHED,
+    16: AsyncEventKind.QP_LAST_WQE_REACHED,
+    17: AsyncEventKind.CLIENT_REREGISTER,
+    18: AsyncEventKind.GID_CHANGE,
+}
+"""By the numbers of C{ibv_get_async_event(3)}."""
+
+_PORTS: Final = frozenset({9, 10, 11, 12, 13, 17, 18})
+_QUEUE_PAIRS: Final = frozenset({1, 2, 3, 4, 5, 6, 7, 16})
+
+
+class Told(NamedTuple):
+    """
+    An event.
+
+    @ivar number: of the port or of the queue pair, or what a completion queue was given as its context.
+    """
+
+    kind: AsyncEventKind
+    number: int | None
+
+
+class _AsyncEvent(ctypes.Structure):
+    """C{struct ibv_async_event} of libibverbs."""
+
+    _fields_ = (("element", ctypes.c_void_p), ("type", ctypes.c_int))
+
+
+class _QueuePair(ctypes.Structure):
+    """The beginning of its C{struct ibv_qp}."""
+
+    _fields_ = (("pointers", ctypes.c_void_p * 6), ("handle", ctypes.c_uint32), ("number", ctypes.c_uint32))
+
+
+class _CompletionQueue(ctypes.Structure):
+    """The beginning of its C{struct ibv_cq}."""
+
+    _fields_ = (("pointers", ctypes.c_void_p * 2), ("context", ctypes.c_void_p))
+
+
+def read(event: Any) -> Told | None:
+    """
+    What an event of pyverbs says; None when we have no word for it.
+
+    pyverbs tells the kind only. What it is about stands in the C structure at the end of its object, which
+    must tell the same kind.
+    """
+    number = event.event_type
+    kind = KINDS.get(number)
+    if kind is None:
+        return None
+    place = id(event) + type(event).__basicsize__ - ctypes.sizeof(_AsyncEvent)
+    raw = _AsyncEvent.from_address(place)
+    if raw.type != number or not raw.element:
+        return Told(kind, None)
+    if number in _PORTS:
+        return Told(kind, ctypes.c_int.from_address(place).value)
+    if number in _QUEUE_PAIRS:
+        return Told(kind, _QueuePair.from_address(raw.element).number)
+    if number == 0:
+        return Told(kind, _CompletionQueue.from_address(raw.element).context)
+    return Told(kind, None)
+
+
+@implementer(IReadDescriptor)
+class EventReader:
+    """
+    Reads a descriptor for a device, which it does not keep alive.
+
+    It leaves the reactor before the descriptor is closed.
+    """
+
+    def __init__(self, reactor: IReactorFDSet, descriptor: int, ready: Callable[[], None]) -> None:
+        """
+        @param ready: a bound method of the device; called when there is something to read.
+        """
+        self._reactor = reactor
+        self._descriptor = descriptor
+        self._device: ReferenceType[Any] = ref(ready.__self__)  # type: ignore[attr-defined]  # it is bound
+        self._method = ready.__name__
+        reactor.addReader(self)
+
+    def fileno(self) -> int:
+        """Of the events."""
+        return self._descriptor
+
+    def logPrefix(self) -> str:
+        """As Twisted's log shows it."""
+        return "txrdma.verbs.pyverbs"
+
+    def doRead(self) -> None:
+        """There is something."""
+        device = self._device()
+        if device is None:
+            self.stop()
+        else:
+            getattr(device, self._method)()
+
+    def connectionLost(self, reason: Failure) -> None:
+        """The reactor says that it is over."""
+        self.stop()
+
+    def stop(self) -> None:
+        """Leave the reactor. Twice is fine."""
+        self._reactor.removeReader(self)
+
+
+def takeEvents(verbs: Pyverbs, context: Any) -> list[Told]:
+    """All events that are there. They are acknowledged: what they are about may be destroyed."""
+    taken: list[Told] = []
+    while True:
+        try:
+            event = context.get_async_event()
+        except verbs.Error:
+            return taken
+        told = read(event)
+        event.ack()
+        if told is None:
+            _log.debug("an event of the unknown type {type}", type=event.event_type)
+        else:
+            taken.append(told)
+
+
+class Removals:
+    """
+    Tells that the kernel takes a device away.
+
+    For some drivers (rxe is one) the kernel tells nobody who has the device open, but waits for them to close
+    it. It does tell who listens for its hotplug messages.
+    """
+
+    def __init__(self, context: Any) -> None:
+        """
+        @raise OSError: the system does not have such messages.
+        """
+        self.node = os.path.basename(os.readlink(f"/proc/self/fd/{context.cmd_fd}"))
+        self._socket = socket.socket(
+            socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, _UEVENTS
+        )
+        try:
+            self._socket.bind((0, _KERNEL))
+        except OSError:
+            self._socket.close()
+            raise
+
+    def fileno(self) -> int:
+        """Polls readable when there are messages."""
+        return self._socket.fileno()
+
+    def isRemoved(self) -> bool:
+        """Read the messages: is one of them about our device?"""
+        found = False
+        while True:
+            try:
+                message = self._socket.recv(8192)
+            except BlockingIOError:
+                return found
+            except OSError:
+                # Messages were lost: so we look.
+                return found or not os.path.exists(f"/sys/class/infiniband_verbs/{self.node}")
+            action, _, path = message.split(b"\0", 1)[0].decode(errors="replace").partition("@")
+            if action == "remove" and path.endswith(f"/infiniband_verbs/{self.node}"):
+                found = True
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._socket.close()

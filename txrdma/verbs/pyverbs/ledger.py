@@ -1,0 +1,144 @@
+"""
+How objects of pyverbs end, and how their descriptors are found.
+
+pyverbs closes what is collected, in any order, and what could not be closed a second time, in freed memory.
+So we close everything ourselves, children first, and what can't be closed is never collected.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any, Final
+
+from twisted.logger import Logger
+
+from txrdma.error import DeviceUnavailable
+from txrdma.verbs.pyverbs.bindings import Pyverbs
+
+_log = Logger()
+
+_EVENTS: Final = "[infinibandevent]"
+_DISASSOCIATED: Final = "RDMAV_ALLOW_DISASSOC_DESTROY"
+_opening = Lock()
+
+
+class Ledger:
+    """
+    What of one device could not be closed.
+
+    @ivar stuck: something; so what it belongs to can't be closed, either.
+    """
+
+    def __init__(self) -> None:
+        self.stuck = False
+        self._owner = os.getpid()
+
+    def close(self, thing: Any) -> None:
+        """Close an object of pyverbs whose children are closed."""
+        if self.isInherited:
+            keep(thing)
+            self.stuck = True
+            return
+        try:
+            thing.close()
+        except Exception as error:
+            keep(thing)
+            self.stuck = True
+            _log.warn("{thing} can't be closed: {error}", thing=type(thing).__name__, error=error)
+
+    @property
+    def isInherited(self) -> bool:
+        """Is it a forked process that asks? To close something there would take it from the parent."""
+        return os.getpid() != self._owner
+
+    def closeContext(self, context: Any) -> None:
+        """Close the device itself, if nothing of it is left."""
+        if self.stuck:
+            keep(context)
+        else:
+            self.close(context)
+
+
+def closeEach(*things: Any) -> None:
+    """Close one after the other; the failure of one is no reason to leave the others open."""
+    for thing in things:
+        try:
+            thing.close()
+        except Exception:
+            _log.failure("while {thing!r} was closed", thing=thing)
+
+
+def keep(thing: object) -> None:
+    """Keep it to the very end: nothing will collect it."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
+def openContext(verbs: Pyverbs, name: str) -> tuple[Any, int | None]:
+    """The device, and the descriptor of its asynchronous events, which does not block."""
+    with _newEvents() as new, _endsOfTheGone():
+        context = verbs.Context(name=name)
+    if len(new) != 1:
+        _log.warn("no asynchronous events of {name}: their descriptor is one of {new}", name=name, new=new)
+        return context, None
+    os.set_blocking(new[0], False)
+    return context, new[0]
+
+
+def openChannel(verbs: Pyverbs, context: Any) -> tuple[Any, int]:
+    """
+    A completion channel, and its descriptor, which does not block.
+
+    Later releases of pyverbs tell the descriptor; 44 does not, so we look which one is new.
+    """
+    with _newEvents() as new:
+        channel = verbs.CompChannel(context)
+    descriptor = getattr(channel, "fd", None)
+    if descriptor is None:
+        if len(new) != 1:
+            channel.close()
+            raise DeviceUnavailable(f"the descriptor of a completion channel is one of {new}")
+        descriptor = new[0]
+    os.set_blocking(descriptor, False)
+    return channel, descriptor
+
+
+@contextmanager
+def _endsOfTheGone() -> Iterator[None]:
+    """
+    Have libibverbs let go of what the kernel has already taken away with a device.
+
+    It asks for this when it is used first; our own environment, which others inherit, stays as it is.
+    """
+    if _DISASSOCIATED in os.environ:
+        yield
+        return
+    os.environ[_DISASSOCIATED] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_DISASSOCIATED]
+
+
+@contextmanager
+def _newEvents() -> Iterator[list[int]]:
+    """The descriptors of libibverbs' events that came in the meantime."""
+    new: list[int] = []
+    with _opening:
+        before = _events()
+        yield new
+        new.extend(_events() - before)
+
+
+def _events() -> set[int]:
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if _EVENTS in os.readlink(f"/proc/self/fd/{name}"):
+                found.add(int(name))
+        except OSError:
+            pass  # closed meanwhile
+    return found

@@ -1,0 +1,375 @@
+"""
+Queue pairs of libibverbs.
+
+Follows InfiniBand Architecture vol. 1, 10.2.4 and 10.3. What was posted is remembered: so a queue that is
+full is known before anything is posted, and what the device forgets (it was unplugged) ends, too.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any, Final, NamedTuple, Protocol
+
+from zope.interface import implementer
+
+from twisted.logger import Logger
+
+from txrdma.error import InvalidRequest, QueueFull, RDMAError
+from txrdma.iba.types import QPN
+from txrdma.iba.verbs import (
+    Capacity,
+    Completion,
+    CompletionOpcode,
+    QPAttributes,
+    QPKind,
+    QPState,
+    ReceiveRequest,
+    SendRequest,
+    Status,
+)
+from txrdma.interfaces import IAddressHandle, IQueuePair
+from txrdma.verbs.pyverbs.attributes import EVERYTHING, fromPyverbs, STATE, toPyverbs
+from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
+from txrdma.verbs.pyverbs.ledger import Ledger
+from txrdma.verbs.pyverbs.queues import PyverbsCompletionQueue
+from txrdma.verbs.pyverbs.requests import checkSend, KINDS, makePosted, Poster
+from txrdma.verbs.pyverbs.sharedreceives import PyverbsSharedReceiveQueue, SHARED
+
+_log = Logger()
+
+_FLUSHED: Final = Status.WR_FLUSH_ERR
+_SEND: Final = 0
+_RECEIVE: Final = 1
+_FAILING: Final = (QPState.RTR, QPState.RTS, QPState.SQD, QPState.SQE)
+_CLOSED: Final = InvalidRequest("the queue pair is closed")
+_SENDING: Final = (QPState.RTS, QPState.SQD, QPState.SQE, QPState.ERR)
+
+
+class _Posted(NamedTuple):
+    """
+    A request in one of the queues.
+
+    @ivar wanted: a success is told; otherwise it only says that there is room again.
+    @ivar late: posted in ERR: the device does not know it.
+    """
+
+    token: int
+    identifier: int
+    opcode: CompletionOpcode
+    wanted: bool = True
+    late: bool = False
+
+
+class Domain(Protocol):
+    """What a queue pair asks of its protection domain."""
+
+    def handleOf(self, address: IAddressHandle) -> Any:
+        """The address handle of pyverbs."""
+
+    def admit(self, attributes: QPAttributes) -> None:
+        """
+        Look whether the device has what is named.
+
+        @raise InvalidRequest: it has not.
+        """
+
+    def forget(self, queuePair: PyverbsQueuePair) -> None:
+        """It is closed."""
+
+
+@implementer(IQueuePair)
+class PyverbsQueuePair:
+    """
+    A queue pair of a real device.
+
+    It outlives what the device has of it: when that is destroyed underneath, it is in ERR for ever.
+    """
+
+    def __init__(
+        self,
+        verbs: Pyverbs,
+        ledger: Ledger,
+        domain: Domain,
+        raw: Any,
+        kind: QPKind,
+        capacity: Capacity,
+        send: PyverbsCompletionQueue,
+        receive: PyverbsCompletionQueue,
+        shared: PyverbsSharedReceiveQueue | None,
+    ) -> None:
+        self.kind = kind
+        self.number = QPN(raw.qp_num)
+        self.capacity = capacity
+        self.route = ""
+        self._verbs = verbs
+        self._ledger = ledger
+        self._domain = domain
+        self._raw: Any = raw
+        self._queues = (send, receive)
+        self._shared = shared
+        self._state = QPState.RESET
+        self._said: frozenset[str] = frozenset()
+        self._tokens = count()
+        self._sends: deque[_Posted] = deque()
+        self._receives: deque[_Posted] = deque()
+        self._quiet = 0
+        self._wrong: RDMAError | None = None
+        for queue in self._queues:
+            queue.join(self)
+        if shared is not None:
+            shared.join(self)
+
+    def __repr__(self) -> str:
+        return f"<PyverbsQueuePair {self.kind.name} {self.number:#x} {self._state.name}>"
+
+    @property
+    def state(self) -> QPState:
+        """Its state; the device is asked where an error may have changed it."""
+        if self._raw is not None and self._state in _FAILING:
+            try:
+                state = QPState(self._raw.query(STATE)[0].qp_state)
+            except self._verbs.Error:
+                state = QPState.ERR
+            if state in (QPState.ERR, QPState.SQE):
+                self._state = state
+        return self._state
+
+    def modify(self, attributes: QPAttributes) -> None:
+        """Change state or attributes."""
+        raw = self._checkRaw()
+        said, mask = toPyverbs(self._verbs, attributes)
+        self._domain.admit(attributes)
+        try:
+            raw.modify(said, mask)
+        except self._verbs.Error as error:
+            raise translated(error, f"{self!r} refuses {', '.join(sorted(attributes.given()))}") from error
+        self._said |= attributes.given()
+        if attributes.state is None:
+            return
+        self._state = attributes.state
+        if attributes.state is QPState.RTR:
+            self.route = "verbs"
+        elif attributes.state is QPState.RESET:
+            self._said, self.route, self._quiet = frozenset(), "", 0
+            self._sends.clear()
+            self._receives.clear()
+            for queue in self._queues:
+                queue.forget(self)
+
+    def query(self) -> QPAttributes:
+        """All attributes that were said, as the device has them."""
+        try:
+            known, _init = self._checkRaw().query(EVERYTHING)
+        except self._verbs.Error as error:
+            raise translated(error, f"{self!r} can't be asked") from error
+        return fromPyverbs(known, (self._said | {"state"}) - {"currentState"})
+
+    def postSend(self, requests: Sequence[SendRequest]) -> None:
+        """Append to the send queue."""
+        self._checkOpen()
+        for request in requests:
+            checkSend(request, self.kind, self.capacity)
+        if self._state not in _SENDING:
+            raise InvalidRequest(f"nothing can be sent in {self._state.name}")
+        if self._noRoom(self._sends, len(requests), self.capacity.maxSend, _SEND):
+            raise QueueFull(f"the send queue has {self.capacity.maxSend} places")
+        late = self._isError()
+        quiet = self._quiet
+        posted, signaled = [], []
+        for request in requests:
+            # Unsignaled requests give back their places with a later completion only: we have some made.
+            quiet = 0 if request.signaled or quiet * 2 + 2 > self.capacity.maxSend else quiet + 1
+            signaled.append(quiet == 0)
+            posted.append(
+                _Posted(
+                    next(self._tokens) << 2 | _SEND,
+                    request.identifier,
+                    KINDS[request.operation],
+                    request.signaled,
+                    late,
+                )
+            )
+
+        def add(poster: Poster, index: int) -> None:
+            poster.addSend(requests[index], posted[index].token, signaled[index], self._domain.handleOf)
+
+        self._post(self._sends, posted, add, "post_send")
+        self._quiet = quiet
+
+    def postReceive(self, requests: Sequence[ReceiveRequest]) -> None:
+        """Append to the receive queue."""
+        self._checkOpen()
+        if self._shared is not None:
+            raise InvalidRequest("the queue pair takes its receives from a shared queue")
+        for request in requests:
+            if len(request.segments) > self.capacity.maxReceiveSegments:
+                raise InvalidRequest(f"at most {self.capacity.maxReceiveSegments} segments")
+        if self._state is QPState.RESET:
+            raise InvalidRequest("nothing can be received in RESET")
+        if self._noRoom(self._receives, len(requests), self.capacity.maxReceive, _RECEIVE):
+            raise QueueFull(f"the receive queue has {self.capacity.maxReceive} places")
+        late = self._isError()
+        posted = [
+            _Posted(
+                next(self._tokens) << 2 | _RECEIVE, request.identifier, CompletionOpcode.RECEIVE, late=late
+            )
+            for request in requests
+        ]
+
+        def add(poster: Poster, index: int) -> None:
+            poster.addReceive(requests[index], posted[index].token)
+
+        self._post(self._receives, posted, add, "post_recv")
+
+    def close(self) -> None:
+        """Destroy it: what is outstanding makes no completion."""
+        if self._wrong is _CLOSED:
+            return
+        self._wrong = _CLOSED
+        self._destroy()
+        self._state = QPState.ERR
+        self._sends.clear()
+        self._receives.clear()
+        for queue in self._queues:
+            queue.leave(self)
+        if self._shared is not None:
+            self._shared.leave(self)
+        self._domain.forget(self)
+
+    # For completion queues, shared receive queues and the device.
+
+    def ended(self, token: int, status: Status) -> tuple[int, CompletionOpcode] | None:
+        """A work request has ended: its identifier and kind, when somebody wants to know."""
+        which = token & 3
+        if which == SHARED:
+            identifier = None if self._shared is None else self._shared.ended(token)
+            if identifier is None:
+                return None
+            posted = _Posted(token, identifier, CompletionOpcode.RECEIVE)
+        else:
+            waiting = self._receives if which == _RECEIVE else self._sends
+            while True:
+                if not waiting or waiting[0].token > token:
+                    return None  # from before a RESET
+                posted = waiting.popleft()
+                if posted.token == token:
+                    break
+        if status:
+            self._failed()
+        if self._isError():
+            self._flushLate()
+        return (posted.identifier, posted.opcode) if status or posted.wanted else None
+
+    def queueClosed(self) -> None:
+        """What it completes into, or receives from, is closed: it goes to ERR, and the device forgets it."""
+        self.lost(InvalidRequest("a queue of the queue pair is closed"))
+
+    def drainReceives(self) -> None:
+        """Take what has completed: it makes room in a shared queue."""
+        self._queues[_RECEIVE].drain()
+
+    def overrun(self) -> None:
+        """Completions are lost: it goes to ERR."""
+        if self._raw is not None and self._state is not QPState.RESET:
+            self._toError()
+
+    def noticed(self) -> None:
+        """The device told of an error of it."""
+        if self.kind is QPKind.RC and self._state is not QPState.RESET:
+            self._state = QPState.ERR
+
+    def lost(self, wrong: RDMAError) -> None:
+        """
+        The device has it no more: it is in ERR for ever, and everything outstanding is flushed.
+
+        @param wrong: what its methods raise from now on.
+        """
+        if self._wrong is not None:
+            return
+        self._wrong = wrong
+        self._destroy()
+        self._state = QPState.ERR
+        for which, waiting in ((_SEND, self._sends), (_RECEIVE, self._receives)):
+            while waiting:
+                self._flush(which, waiting.popleft())
+
+    def _destroy(self) -> None:
+        """In the device; what it has completed until then is taken from its queues."""
+        raw, self._raw = self._raw, None
+        if raw is not None:
+            self._ledger.close(raw)
+            for queue in self._queues:
+                queue.drain()
+
+    def _failed(self) -> None:
+        """One of our requests has failed."""
+        if self._state in (QPState.ERR, QPState.RESET):
+            return
+        if self.kind is QPKind.UD:
+            self._state = self.state  # SQE or ERR
+        else:
+            self._toError()
+
+    def _toError(self) -> None:
+        """Tell the device, though it may know: it looks then for what was posted meanwhile."""
+        self._state = QPState.ERR
+        if self._raw is None:
+            return  # it is being destroyed
+        said, mask = toPyverbs(self._verbs, QPAttributes(state=QPState.ERR))
+        try:
+            self._raw.modify(said, mask)
+        except self._verbs.Error as error:
+            _log.debug("{qp!r} can't go to ERR: {error}", qp=self, error=error)
+
+    def _noRoom(self, waiting: deque[_Posted], count: int, most: int, which: int) -> bool:
+        """In ERR there is always room."""
+        if self._isError() or len(waiting) + count <= most:
+            return False
+        self._queues[which].drain()  # it may find that there was an error
+        return not self._isError() and len(waiting) + count > most
+
+    def _isError(self) -> bool:
+        return self._state is QPState.ERR
+
+    def _post(
+        self,
+        waiting: deque[_Posted],
+        posted: list[_Posted],
+        add: Callable[[Poster, int], None],
+        method: str,
+    ) -> None:
+        """Post them, or, in ERR, put them behind what the device still has to flush."""
+        if not posted:
+            return
+        if posted[0].late:
+            waiting.extend(posted)
+            self._flushLate()
+            return
+        failed = makePosted(self._verbs, len(posted), add, getattr(self._checkRaw(), method))
+        if failed is None:
+            waiting.extend(posted)
+            return
+        # Some were posted, others were not, and nobody can take the former back.
+        _log.warn("{qp!r} took only some requests of a list: it goes to ERR", qp=self)
+        waiting.extend(each if each.token < failed else each._replace(late=True) for each in posted)
+        self._toError()
+        self._flushLate()
+
+    def _flushLate(self) -> None:
+        """Requests of which the device does not know end after those that it knows."""
+        for which, waiting in ((_SEND, self._sends), (_RECEIVE, self._receives)):
+            while waiting and waiting[0].late:
+                self._flush(which, waiting.popleft())
+
+    def _flush(self, which: int, posted: _Posted) -> None:
+        self._queues[which].push(Completion(posted.identifier, _FLUSHED, posted.opcode, self.number))
+
+    def _checkOpen(self) -> None:
+        if self._wrong is not None:
+            raise self._wrong.__class__(*self._wrong.args)
+
+    def _checkRaw(self) -> Any:
+        self._checkOpen()
+        return self._raw

@@ -1,0 +1,312 @@
+"""
+Completion channels and completion queues of libibverbs.
+
+Follows InfiniBand Architecture vol. 1, 10.2.5 and 11.4.2. pyverbs takes an event only for the queue that it
+expects one of, so every queue has a channel of its own, and all of them stand behind one epoll descriptor.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Protocol
+
+from zope.interface import implementer
+
+from twisted.logger import Logger
+
+from txrdma.error import InvalidRequest, RDMAError, ResourceExhausted
+from txrdma.iba.types import LID, QPN
+from txrdma.iba.verbs import Completion, CompletionOpcode, QPKind, Status
+from txrdma.interfaces import ICompletionChannel, ICompletionQueue
+from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
+from txrdma.verbs.pyverbs.ledger import Ledger, openChannel
+
+_log = Logger()
+
+_BATCH: Final = 64
+_HAS_GRH: Final = 1
+_HAS_IMMEDIATE: Final = 2
+
+_STATUSES: Final = {status.value: status for status in Status}
+_OPCODES: Final = {opcode.value: opcode for opcode in CompletionOpcode}
+
+
+class Member(Protocol):
+    """What a completion queue knows of the queue pairs that complete into it."""
+
+    kind: QPKind
+    number: QPN
+
+    def ended(self, token: int, status: Status) -> tuple[int, CompletionOpcode] | None:
+        """
+        The work request with this number of ours has ended.
+
+        @return: its identifier and kind; None when nobody wants to know.
+        """
+
+    def queueClosed(self) -> None:
+        """The completion queue is going: so is the queue pair."""
+
+    def overrun(self) -> None:
+        """Completions are lost."""
+
+
+@implementer(ICompletionChannel)
+class PyverbsCompletionChannel:
+    """An epoll descriptor, with the channels of all its queues behind it, and a bell of our own."""
+
+    def __init__(self, closed: Callable[[PyverbsCompletionChannel], object]) -> None:
+        self._tellClosed = closed
+        try:
+            self._epoll: select.epoll | None = select.epoll()
+            self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except OSError as error:
+            raise ResourceExhausted(f"no descriptor for a completion channel: {error}") from error
+        self._epoll.register(self._bell, select.EPOLLIN)
+        self._queues: dict[int, PyverbsCompletionQueue] = {}
+        self._rung: dict[PyverbsCompletionQueue, None] = {}
+
+    def fileno(self) -> int:
+        """A descriptor that polls readable while there are events to take; -1 when closed."""
+        return -1 if self._epoll is None else self._epoll.fileno()
+
+    def takeEvents(self) -> Sequence[ICompletionQueue]:
+        """The queues that had something since they were armed; each is now unarmed."""
+        if self._epoll is None:
+            raise InvalidRequest("the completion channel is closed")
+        taken: dict[PyverbsCompletionQueue, None] = {}
+        for descriptor, _event in self._epoll.poll(0):
+            if descriptor == self._bell:
+                os.eventfd_read(self._bell)
+                taken.update(self._rung)
+                self._rung.clear()
+            else:
+                queue = self._queues.get(descriptor)
+                if queue is not None and queue.takeEvent():
+                    taken[queue] = None
+        return list(taken)
+
+    def close(self) -> None:
+        """Close the descriptor. It must have left the reactor before."""
+        epoll, self._epoll = self._epoll, None
+        if epoll is None:
+            return
+        self._queues.clear()
+        self._rung.clear()
+        epoll.close()
+        os.close(self._bell)
+        self._tellClosed(self)
+
+    def join(self, queue: PyverbsCompletionQueue, descriptor: int) -> None:
+        """Listen for a queue's events."""
+        if self._epoll is None:
+            raise InvalidRequest("the completion channel is closed")
+        self._epoll.register(descriptor, select.EPOLLIN)
+        self._queues[descriptor] = queue
+
+    def leave(self, queue: PyverbsCompletionQueue, descriptor: int) -> None:
+        """Do so no more; the descriptor is still open."""
+        if self._queues.pop(descriptor, None) is not None and self._epoll is not None:
+            self._epoll.unregister(descriptor)
+        if queue.closed:
+            self._rung.pop(queue, None)
+
+    def ring(self, queue: PyverbsCompletionQueue) -> None:
+        """An event of our own making."""
+        if self._epoll is not None:
+            self._rung[queue] = None
+            os.eventfd_write(self._bell, 1)
+
+
+@implementer(ICompletionQueue)
+class PyverbsCompletionQueue:
+    """
+    Where finished work requests are found.
+
+    Besides what the device puts there, it has completions of our own making: of queue pairs that the device
+    has forgotten, or that take no more.
+    """
+
+    def __init__(
+        self,
+        verbs: Pyverbs,
+        context: Any,
+        depth: int,
+        channel: PyverbsCompletionChannel,
+        ledger: Ledger,
+        closed: Callable[[PyverbsCompletionQueue], object],
+    ) -> None:
+        self._verbs = verbs
+        self._channel = channel
+        self._ledger = ledger
+        self._tellClosed = closed
+        self._made: deque[Completion] = deque()
+        self._members: dict[int, Member] = {}
+        self._armed = False
+        self.closed = False
+        try:
+            self._bell, self._descriptor = openChannel(verbs, context)
+        except verbs.Error as error:
+            raise translated(error, "no completion channel") from error
+        try:
+            # The third argument is found again in asynchronous events: see txrdma.verbs.pyverbs.events.
+            self.raw: Any = verbs.CQ(context, depth, self, self._bell, 0)
+        except verbs.Error as error:
+            ledger.close(self._bell)
+            raise translated(error, f"no completion queue of {depth}") from error
+        self.depth: int = self.raw.cqe
+        channel.join(self, self._descriptor)
+
+    def __repr__(self) -> str:
+        return f"<PyverbsCompletionQueue of {self.depth}{' closed' if self.closed else ''}>"
+
+    # For those who wait.
+
+    def arm(self, solicitedOnly: bool = False) -> None:
+        """Raise one event for the next completion, or the next solicited one."""
+        if self.closed:
+            return
+        self._armed = True
+        if self.raw is None:
+            return  # nothing comes any more
+        try:
+            self.raw.req_notify(solicitedOnly)
+        except self._verbs.Error as error:
+            raise translated(error, "the completion queue can't be armed") from error
+
+    def takeEvent(self) -> bool:
+        """There should be one; False when nobody waits for it."""
+        try:
+            self._bell.get_cq_event(self.raw)
+        except self._verbs.Error:
+            return False  # EAGAIN: it was not there, after all
+        self.raw.ack_events(1)
+        armed, self._armed = self._armed, False
+        return armed
+
+    def poll(self, limit: int) -> Sequence[Completion]:
+        """Take at most C{limit} completions, oldest first."""
+        made = self._made
+        if not made:
+            return self._take(limit)
+        taken = [made.popleft() for _ in range(min(limit, len(made)))]
+        if len(taken) < limit:
+            taken += self._take(limit - len(taken))
+        return taken
+
+    def close(self) -> None:
+        """Let go of it; queue pairs that still complete into it go to ERR."""
+        if self.closed:
+            return
+        self.closed = True
+        for member in tuple(self._members.values()):
+            member.queueClosed()
+        self._members.clear()
+        self.release()
+        self._made.clear()
+        self._tellClosed(self)
+
+    # For queue pairs and the device.
+
+    def join(self, member: Member) -> None:
+        """A queue pair completes here from now on."""
+        self._members[member.number] = member
+
+    def leave(self, member: Member) -> None:
+        """It does so no more: what it has still here is nobody's."""
+        if self._members.pop(member.number, None) is not None:
+            self._made = deque(c for c in self._made if c.qpn != member.number)
+
+    def drain(self) -> None:
+        """Take everything out of the device's queue, which has room again."""
+        if self.raw is None:
+            return
+        made, self._made = self._made, deque()
+        try:
+            made.extend(self._take(1 << 30))
+        except RDMAError as error:
+            _log.warn("{queue!r} is lost: {error}", queue=self, error=error)
+        made.extend(self._made)  # what was made meanwhile is behind that
+        self._made = made
+
+    def forget(self, member: Member) -> None:
+        """What it has completed so far is of no interest any more."""
+        self.drain()
+        self._made = deque(c for c in self._made if c.qpn != member.number)
+
+    def push(self, completion: Completion) -> None:
+        """Something ended without the device's word: by an error, so it counts as solicited."""
+        if self.closed:
+            return
+        self._made.append(completion)
+        if self._armed:
+            self._armed = False
+            self._channel.ring(self)
+
+    def overrun(self) -> None:
+        """The device has lost completions (IBA 10.2.5.3)."""
+        for member in tuple(self._members.values()):
+            member.overrun()
+
+    def release(self) -> None:
+        """Give back what the device has of it; completions stay, and who sleeps for them is woken."""
+        if self.raw is None:
+            return
+        self.drain()
+        raw, self.raw = self.raw, None
+        self._channel.leave(self, self._descriptor)
+        if self._made and self._armed and not self.closed:
+            self._armed = False
+            self._channel.ring(self)
+        self._ledger.close(raw)
+        self._ledger.close(self._bell)
+
+    def _take(self, limit: int) -> list[Completion]:
+        """From the device."""
+        if self.raw is None:
+            return []
+        taken: list[Completion] = []
+        poll = self.raw.poll
+        members = self._members
+        while len(taken) < limit:
+            wanted = min(limit - len(taken), _BATCH)
+            try:
+                count, found = poll(wanted)
+            except self._verbs.Error as error:
+                raise translated(error, "the completion queue can't be polled") from error
+            for wc in found:
+                number = wc.qp_num
+                member = members.get(number)
+                if member is None:
+                    continue  # of a queue pair that is closed
+                status = _STATUSES.get(wc.status, Status.GENERAL_ERR)
+                ended = member.ended(wc.wr_id, status)
+                if ended is None:
+                    continue
+                identifier, opcode = ended
+                if status or opcode < CompletionOpcode.RECEIVE:
+                    taken.append(Completion(identifier, status, opcode, member.number))
+                    continue
+                flags = wc.wc_flags
+                isUD = member.kind is QPKind.UD
+                taken.append(
+                    Completion(
+                        identifier,
+                        status,
+                        _OPCODES.get(wc.opcode, opcode),
+                        member.number,
+                        wc.byte_len,
+                        socket.ntohl(wc.imm_data) if flags & _HAS_IMMEDIATE else None,
+                        QPN(wc.src_qp),
+                        isUD and bool(flags & _HAS_GRH),  # rxe says so of others, too
+                        LID(wc.slid if isUD else 0),
+                        wc.sl if isUD else 0,
+                    )
+                )
+            if count < wanted:
+                break
+        return taken

@@ -1,0 +1,161 @@
+"""
+Shared receive queues of libibverbs.
+
+Follows InfiniBand Architecture vol. 1, 10.2.9.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any, Final, Protocol
+
+from zope.interface import implementer
+
+from txrdma.error import InvalidRequest, QueueFull, RDMAError
+from txrdma.iba.verbs import ReceiveRequest
+from txrdma.interfaces import ISharedReceiveQueue
+from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
+from txrdma.verbs.pyverbs.ledger import Ledger
+from txrdma.verbs.pyverbs.requests import makePosted, Poster
+
+SHARED: Final = 2
+"""The lower bits of our numbers of receives of shared queues."""
+
+_LIMIT: Final = 1 << 1
+_CLOSED: Final = InvalidRequest("the shared receive queue is closed")
+
+
+class Taker(Protocol):
+    """A queue pair that takes its receives from here."""
+
+    def queueClosed(self) -> None:
+        """The queue is going."""
+
+    def drainReceives(self) -> None:
+        """Take what has completed."""
+
+
+@implementer(ISharedReceiveQueue)
+class PyverbsSharedReceiveQueue:
+    """Receives for any queue pair of the domain."""
+
+    def __init__(
+        self,
+        verbs: Pyverbs,
+        ledger: Ledger,
+        domain: Any,
+        maxReceive: int,
+        maxSegments: int,
+        closed: Callable[[PyverbsSharedReceiveQueue], object],
+    ) -> None:
+        self._verbs = verbs
+        self._ledger = ledger
+        self._tellClosed = closed
+        self._tokens = count()
+        self._receives: dict[int, int] = {}
+        self._takers: dict[Taker, None] = {}
+        self._wrong: RDMAError | None = None
+        self._armed = False
+        try:
+            self.raw: Any = verbs.SRQ(
+                domain, verbs.SrqInitAttr(verbs.SrqAttr(max_wr=maxReceive, max_sge=maxSegments))
+            )
+            known = self.raw.query()
+        except verbs.Error as error:
+            raise translated(error, f"no shared receive queue of {maxReceive}") from error
+        except OverflowError as error:
+            raise InvalidRequest(f"no shared receive queue of {maxReceive}, {maxSegments}") from error
+        self.maxReceive: int = max(known.max_wr, maxReceive)
+        self.maxSegments: int = max(known.max_sge, maxSegments)
+
+    def postReceive(self, requests: Sequence[ReceiveRequest]) -> None:
+        """Append to the queue, in order."""
+        self._checkOpen()
+        for request in requests:
+            if len(request.segments) > self.maxSegments:
+                raise InvalidRequest(f"at most {self.maxSegments} segments, not {len(request.segments)}")
+        if len(self._receives) + len(requests) > self.maxReceive:
+            for taker in self._takers:
+                taker.drainReceives()
+            if len(self._receives) + len(requests) > self.maxReceive:
+                raise QueueFull(f"the shared receive queue has {self.maxReceive} places")
+        if not requests:
+            return
+        tokens = [next(self._tokens) << 2 | SHARED for _ in requests]
+
+        def add(poster: Poster, index: int) -> None:
+            poster.addReceive(requests[index], tokens[index])
+
+        failed = makePosted(self._verbs, len(requests), add, self.raw.post_recv)
+        for token, request in zip(tokens, requests, strict=True):
+            if failed is not None and token >= failed:
+                raise QueueFull("the shared receive queue took only the first of these")
+            self._receives[token] = request.identifier
+
+    def arm(self, limit: int) -> None:
+        """Raise one event when fewer than that are left."""
+        self._checkOpen()
+        if not 0 <= limit <= self.maxReceive:
+            raise InvalidRequest(f"the limit is from 0 to {self.maxReceive}, not {limit}")
+        attributes = self._verbs.SrqAttr(max_wr=self.maxReceive, max_sge=self.maxSegments, srq_limit=limit)
+        try:
+            self.raw.modify(attributes, _LIMIT)
+        except self._verbs.Error as error:
+            raise translated(error, f"the limit can't be {limit}") from error
+        self._armed = limit > 0
+
+    def limit(self) -> int:
+        """What it is armed for; 0 when it is not."""
+        self._checkOpen()
+        try:
+            return int(self.raw.query().srq_limit)
+        except self._verbs.Error as error:
+            raise translated(error, "the shared receive queue can't be asked") from error
+
+    def close(self) -> None:
+        """Destroy it; queue pairs that still take from it go to ERR."""
+        if self._wrong is _CLOSED:
+            return
+        self.lost(_CLOSED)
+        self._wrong = _CLOSED
+        self._tellClosed(self)
+
+    # For queue pairs and the device.
+
+    def join(self, taker: Taker) -> None:
+        """A queue pair takes from it from now on."""
+        self._takers[taker] = None
+
+    def leave(self, taker: Taker) -> None:
+        """It does so no more."""
+        self._takers.pop(taker, None)
+
+    def ended(self, token: int) -> int | None:
+        """A receive has ended: its identifier."""
+        return self._receives.pop(token, None)
+
+    def limitReached(self) -> bool:
+        """Is it the one that told so? It was armed, then, and is no more."""
+        if self.raw is None or not self._armed:
+            return False
+        try:
+            self._armed = self.limit() > 0
+        except RDMAError:
+            return False
+        return not self._armed
+
+    def lost(self, wrong: RDMAError) -> None:
+        """The device has it no more; C{wrong} is raised from now on."""
+        if self._wrong is None:
+            self._wrong = wrong
+        for taker in tuple(self._takers):
+            taker.queueClosed()
+        raw, self.raw = self.raw, None
+        if raw is not None:
+            self._ledger.close(raw)
+        self._receives.clear()
+
+    def _checkOpen(self) -> None:
+        if self._wrong is not None:
+            raise self._wrong.__class__(*self._wrong.args)
