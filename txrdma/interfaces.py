@@ -5,6 +5,7 @@ The seams of txrdma: what one part promises so that another can be exchanged.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from txrdma.iba.types import GID, LKey, PKey, QPN, RKey
 from txrdma.iba.verbs import (
     Access,
     AddressVector,
-    AsyncEvent,
+    AsyncEventKind,
     Buffer,
     Capacity,
     Completion,
@@ -35,6 +36,21 @@ from txrdma.iba.verbs import (
 
 if TYPE_CHECKING:
     from txrdma.mad.messages import MADRequest
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncEvent:
+    """
+    An asynchronous event of a device, and what it happened to (IBA 11.6.3): the other attributes are None.
+
+    @ivar port: the number of a port.
+    """
+
+    kind: AsyncEventKind
+    port: int | None = None
+    queuePair: IQueuePair | None = None
+    completionQueue: ICompletionQueue | None = None
+    sharedReceiveQueue: ISharedReceiveQueue | None = None
 
 
 class IVerbsDevice(Interface):

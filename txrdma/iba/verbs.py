@@ -10,13 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from enum import Enum, IntEnum, IntFlag
-from typing import NamedTuple, TYPE_CHECKING, Union
+from typing import NamedTuple, Protocol, Union
 
 from txrdma.iba.types import GID, GUID, LID, LKey, MACAddress, MTU, QPN, RKey
 from txrdma.wire import Code
-
-if TYPE_CHECKING:
-    from txrdma.interfaces import IAddressHandle, ICompletionQueue, IQueuePair, ISharedReceiveQueue
 
 Buffer = Union[bytes, bytearray, memoryview]
 """What holds bytes."""
@@ -115,6 +112,13 @@ class Segment(NamedTuple):
     lkey: LKey
 
 
+class Addressed(Protocol):
+    """The address handle of a datagram, as far as requests know it: an address that a device has resolved."""
+
+    @property
+    def address(self) -> AddressVector: ...
+
+
 @dataclass(slots=True)
 class SendRequest:
     """
@@ -150,7 +154,7 @@ class SendRequest:
     rkey: RKey = RKey(0)
     operand: int = 0
     compare: int = 0
-    address: IAddressHandle | None = None
+    address: Addressed | None = None
     remoteQPN: QPN = QPN(0)
     remoteQKey: int = 0
 
@@ -454,14 +458,3 @@ class AsyncEventKind(Enum):
     SRQ_LIMIT_REACHED = "shared receive queue below its limit"
     SRQ_ERROR = "shared receive queue failed"
     DEVICE_FATAL = "device fatal error"
-
-
-@dataclass(frozen=True, slots=True)
-class AsyncEvent:
-    """One such event, and what it happened to: the other attributes are None."""
-
-    kind: AsyncEventKind
-    port: int | None = None
-    queuePair: IQueuePair | None = None
-    completionQueue: ICompletionQueue | None = None
-    sharedReceiveQueue: ISharedReceiveQueue | None = None

@@ -8,35 +8,51 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TYPE_CHECKING
+from typing import Any, Generic, Protocol, TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.path import IBPath, MADEndPort
+from txrdma.mad.attributes import RPC
 from txrdma.mad.errors import MADError
 from txrdma.mad.paths import pathOf, toAdministration
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.sa import PathRecord
 
-if TYPE_CHECKING:
-    from txrdma.mad.agent import Call
+
+class Redirected(Protocol):
+    """
+    A call that was answered by the name of somebody else.
+
+    @ivar datagram: what was asked, as bytes.
+    """
+
+    rpc: RPC
+    path: IBPath
+    datagram: bytes
+
+    def failed(self, error: Exception) -> None:
+        """Nobody will answer the call."""
 
 
-class Redirections:
+_Call = TypeVar("_Call", bound=Redirected)
+
+
+class Redirections(Generic[_Call]):
     """The calls that wait until the way is known to whom they were sent on."""
 
-    def __init__(self, agent: RPCs, go: Callable[[Call, IBPath], None]) -> None:
+    def __init__(self, agent: RPCs, go: Callable[[_Call, IBPath], None]) -> None:
         """
         @param agent: asks the administration.
         @param go: goes on with a call, that way.
         """
         self._agent = agent
         self._go = go
-        self._asked: dict[Call, Deferred[Any]] = {}
+        self._asked: dict[_Call, Deferred[Any]] = {}
 
-    def follow(self, call: Call, way: IBPath, end: MADEndPort, status: int, reply: bytes) -> None:
+    def follow(self, call: _Call, way: IBPath, end: MADEndPort, status: int, reply: bytes) -> None:
         """
         Find the way, and go on.
 
@@ -62,7 +78,7 @@ class Redirections:
 
         asked.addCallbacks(found, unknown)
 
-    def forget(self, call: Call) -> None:
+    def forget(self, call: _Call) -> None:
         """Nobody wants it any more."""
         asked = self._asked.pop(call, None)
         if asked is not None:

@@ -28,7 +28,6 @@ from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, LID, PKey, QPN
 from txrdma.iba.verbs import (
     Access,
     AddressVector,
-    AsyncEvent,
     AsyncEventKind,
     Buffer,
     Capacity,
@@ -43,7 +42,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import IAddressHandle, IMADPort, IMADReceiver, IVerbsDevice
+from txrdma.interfaces import AsyncEvent, IAddressHandle, IMADPort, IMADReceiver, IVerbsDevice
 from txrdma.mad._choices import HOPS, partitionIndex, sourceIndex
 from txrdma.mad.messages import MAD_LENGTH
 

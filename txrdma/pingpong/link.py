@@ -18,7 +18,6 @@ from txrdma.iba.types import GID, LID, MACAddress, MTU, QPN, RKey
 from txrdma.iba.verbs import (
     Access,
     AddressVector,
-    AsyncEvent,
     AsyncEventKind,
     Capacity,
     Completion,
@@ -31,7 +30,7 @@ from txrdma.iba.verbs import (
     Status,
     usualGID,
 )
-from txrdma.interfaces import IVerbsDevice
+from txrdma.interfaces import AsyncEvent, IVerbsDevice
 from txrdma.pingpong.plan import Layout, LinkSettings
 from txrdma.verbs.completions import CompletionReader, LINGER_SECONDS, ReaderReactor
 

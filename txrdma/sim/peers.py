@@ -17,7 +17,6 @@ from txrdma.iba.types import LKey, MTU, RKey
 from txrdma.iba.verbs import (
     Access,
     AddressVector,
-    AsyncEvent,
     AsyncEventKind,
     Capacity,
     Completion,
@@ -32,7 +31,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import IMemoryRegion
+from txrdma.interfaces import AsyncEvent, IMemoryRegion
 from txrdma.sim.network import SimulatedNetwork
 from txrdma.sim.outcome import check, Violation
 from txrdma.soft.sharedreceives import SoftSharedReceiveQueue

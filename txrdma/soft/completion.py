@@ -16,8 +16,8 @@ from zope.interface import implementer
 
 from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.types import QPN
-from txrdma.iba.verbs import AsyncEvent, AsyncEventKind, Completion
-from txrdma.interfaces import ICompletionChannel, ICompletionQueue
+from txrdma.iba.verbs import AsyncEventKind, Completion
+from txrdma.interfaces import AsyncEvent, ICompletionChannel, ICompletionQueue
 from txrdma.soft._route import Route
 
 _UNARMED: Final = 0

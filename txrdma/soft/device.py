@@ -24,7 +24,6 @@ from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.pcap import RoCECapture
 from txrdma.iba.types import GID, GUID, MACAddress, MTU, PKey, QPN
 from txrdma.iba.verbs import (
-    AsyncEvent,
     AtomicCapability,
     Capacity,
     DeviceAttributes,
@@ -35,6 +34,7 @@ from txrdma.iba.verbs import (
     QPKind,
 )
 from txrdma.interfaces import (
+    AsyncEvent,
     ICompletionChannel,
     ICompletionQueue,
     IProtectionDomain,
@@ -50,6 +50,7 @@ from txrdma.soft.memory import KeyTable
 from txrdma.soft.opening import openPort
 from txrdma.soft.ports import PKEYS, SoftPort
 from txrdma.soft.queuepair import SoftQueuePair
+from txrdma.soft.rc.peers import RoutesPort
 from txrdma.soft.rc.roce import RoCEPort
 from txrdma.soft.shared.routes import SharedMemoryPort
 from txrdma.soft.sharedreceives import SoftSharedReceiveQueue
@@ -102,7 +103,7 @@ class SoftDevice:
             atomics=AtomicCapability.HCA,
             acknowledgesByProgram=True,
         )
-        siblings: dict[int, RoCEPort] = {}
+        siblings: dict[int, RoutesPort] = {}
         for number, port in enumerate(self.ports, 1):
             port.adopt(number, self.notify)
             for route in port.routes:

@@ -7,13 +7,14 @@ Follows InfiniBand Architecture vol. 1, 10.2.3 (protection domains) and 10.2.2.2
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from zope.interface import implementer
 
 from txrdma.error import InvalidRequest
-from txrdma.iba.verbs import Access, AddressVector, Capacity, QPAttributes, QPKind
+from txrdma.iba.verbs import Access, AddressVector, Capacity, DeviceLimits, QPAttributes, QPKind
 from txrdma.interfaces import (
+    AsyncEvent,
     IAddressHandle,
     ICompletionQueue,
     IMemoryRegion,
@@ -22,12 +23,9 @@ from txrdma.interfaces import (
     ISharedReceiveQueue,
 )
 from txrdma.soft.limits import checkRange, checkRoom
-from txrdma.soft.memory import Domain
+from txrdma.soft.memory import Domain, KeyTable
+from txrdma.soft.queuepair import SoftQueuePair
 from txrdma.soft.sharedreceives import SoftSharedReceiveQueue
-
-if TYPE_CHECKING:
-    from txrdma.soft.device import SoftDevice
-    from txrdma.soft.queuepair import SoftQueuePair
 
 
 @implementer(IAddressHandle)
@@ -49,11 +47,46 @@ class SoftAddressHandle:
         self._tellClosed(self)
 
 
+class DomainsDevice(Protocol):
+    """
+    What protection domains ask of the device that they belong to.
+
+    @ivar domains: all that are open, as C{addressHandles} and C{sharedReceiveQueues} are in all of them.
+    """
+
+    keys: KeyTable
+    limits: DeviceLimits
+    domains: dict[SoftProtectionDomain, None]
+    addressHandles: dict[SoftAddressHandle, None]
+    sharedReceiveQueues: dict[SoftSharedReceiveQueue, None]
+
+    def admit(self, asked: QPAttributes, current: QPAttributes) -> None:
+        """
+        Compare attributes with the device's ports and limits.
+
+        @raise InvalidRequest: the device does not have what they name.
+        """
+
+    def notify(self, event: AsyncEvent) -> None:
+        """Hand an asynchronous event to whoever has subscribed."""
+
+    def newQueuePair(
+        self,
+        domain: SoftProtectionDomain,
+        kind: QPKind,
+        send: ICompletionQueue,
+        receive: ICompletionQueue,
+        capacity: Capacity,
+        shared: SoftSharedReceiveQueue | None,
+    ) -> SoftQueuePair:
+        """Make a queue pair of a domain, which has seen to it that C{shared} is its own."""
+
+
 @implementer(IProtectionDomain)
 class SoftProtectionDomain(Domain):
     """Memory and queue pairs that may reach each other."""
 
-    def __init__(self, device: SoftDevice) -> None:
+    def __init__(self, device: DomainsDevice) -> None:
         self.device = device
         self._queuePairs: dict[SoftQueuePair, None] = {}
         self._closed = False

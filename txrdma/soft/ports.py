@@ -16,7 +16,6 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, WireError
 from txrdma.iba.types import DEFAULT_PKEY, GID, MTU, PKey
 from txrdma.iba.verbs import (
     AddressVector,
-    AsyncEvent,
     AsyncEventKind,
     GIDEntry,
     GIDType,
@@ -25,6 +24,7 @@ from txrdma.iba.verbs import (
     PortAttributes,
     PortState,
 )
+from txrdma.interfaces import AsyncEvent
 from txrdma.ports.netlink import NetworkInterface
 from txrdma.soft._netdev import activeMTU, laneCount, softMAC
 from txrdma.soft._route import Resting, RoutePort

@@ -17,7 +17,6 @@ from zope.interface import alsoProvides, implementer, noLongerProvides
 from txrdma.error import InvalidRequest, QueueFull
 from txrdma.iba.types import QPN, RKey
 from txrdma.iba.verbs import (
-    AsyncEvent,
     AsyncEventKind,
     Capacity,
     Completion,
@@ -31,7 +30,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import IPlacing, IQueuePair
+from txrdma.interfaces import AsyncEvent, IPlacing, IQueuePair
 from txrdma.soft._route import Route
 from txrdma.soft._transitions import checkMigration, transition
 from txrdma.soft.completion import SoftCompletionQueue

@@ -13,8 +13,8 @@ from typing import Protocol
 from zope.interface import implementer
 
 from txrdma.error import InvalidRequest, QueueFull
-from txrdma.iba.verbs import AsyncEvent, AsyncEventKind, ReceiveRequest
-from txrdma.interfaces import ISharedReceiveQueue
+from txrdma.iba.verbs import AsyncEventKind, ReceiveRequest
+from txrdma.interfaces import AsyncEvent, ISharedReceiveQueue
 from txrdma.soft.memory import Domain
 
 

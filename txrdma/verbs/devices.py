@@ -16,8 +16,9 @@ from twisted.plugin import getPlugins
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GID, PKey
-from txrdma.iba.verbs import AsyncEvent, DeviceAttributes, DeviceLimits, GIDEntry, PortAttributes
+from txrdma.iba.verbs import DeviceAttributes, DeviceLimits, GIDEntry, PortAttributes
 from txrdma.interfaces import (
+    AsyncEvent,
     ICompletionChannel,
     ICompletionQueue,
     IProtectionDomain,

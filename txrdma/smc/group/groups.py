@@ -25,8 +25,8 @@ from twisted.logger import Logger
 
 from txrdma.error import Refused
 from txrdma.iba.types import MACAddress, MTU
-from txrdma.iba.verbs import AsyncEvent, AsyncEventKind, usualGID
-from txrdma.interfaces import IRestingDevice, IVerbsDevice
+from txrdma.iba.verbs import AsyncEventKind, usualGID
+from txrdma.interfaces import AsyncEvent, IRestingDevice, IVerbsDevice
 from txrdma.smc.group._linkgroup import GroupKey, Timing
 from txrdma.smc.group.link import Link
 from txrdma.smc.presence import presenceOn

@@ -18,15 +18,16 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.internet import checksummed, ipHeaders, packedIP, UDP
 from txrdma.iba.pcap import RoCECapture
-from txrdma.iba.roce import crc32, Flow, IDENTIFICATION_CHANGES, LARGEST, RESIDUE
+from txrdma.iba.roce import crc32, IDENTIFICATION_CHANGES, LARGEST, RESIDUE
 from txrdma.iba.types import DEFAULT_PKEY, MTU, QPN
 from txrdma.iba.verbs import AddressVector, QPKind
 from txrdma.soft._netdev import softMAC, udpPort
 from txrdma.soft._route import Owner, Route
 from txrdma.soft.rc._datagram import GRH_LENGTH
 from txrdma.soft.rc._packets import ACKNOWLEDGE, BTH_LENGTH, FRAME, ICRC_LENGTH, Incoming, Outgoing, PSN_MASK
-from txrdma.soft.rc.routes import DatagramRoute, PortRoute, RoCERoute
-from txrdma.soft.rc.udp import Carrier, ipAndPort, RawAddress
+from txrdma.soft.rc.peers import Peer, PortRoute, RoutesPort
+from txrdma.soft.rc.routes import DatagramRoute, RoCERoute
+from txrdma.soft.rc.udp import Carrier, RawAddress
 
 _HEAD: Final = Struct(">Q")
 _HEAD_AND_WORD: Final = Struct(">QI")
@@ -35,9 +36,7 @@ _ICRC: Final = Struct("<I")
 _PADDING: Final = tuple(bytes(count) for count in range(4))
 _MEMBER: Final = int(DEFAULT_PKEY) & 0x7FFF
 _IDENTIFICATIONS: Final = len(IDENTIFICATION_CHANGES)
-_NO_CHANGES: Final = (0,) * _IDENTIFICATIONS
 _PEERS: Final = 4096
-_LENGTHS: Final = 64
 
 
 @lru_cache(256)
@@ -68,62 +67,6 @@ class RoCECounters:
     strays: int = 0
 
 
-class Peer:
-    """
-    Somebody that we exchange datagrams with: an address and a UDP port, as seen from a port of ours.
-
-    @ivar at: that port of ours.
-    @ivar guess: the IPv4 identification that the next datagram may have, where we can't see it.
-    @ivar most: identifications below this are believed. Ours are small; those of strangers are anything,
-        which leaves 16 bits of the check.
-    """
-
-    __slots__ = (
-        "_sendingRuns",
-        "_takingRuns",
-        "at",
-        "changes",
-        "guess",
-        "inbound",
-        "ip",
-        "most",
-        "port",
-        "raw",
-        "sending",
-        "taking",
-    )
-
-    def __init__(self, raw: RawAddress, at: RoCEPort) -> None:
-        self.raw = raw
-        self.at = at
-        self.ip, self.port = ip, port = ipAndPort(raw)
-        here, herePort = at.address, at.port
-        self.inbound = Flow(ip, port, here, herePort)
-        self.taking = self.inbound.states
-        self.sending = Flow(here, herePort, ip, port).states
-        self.changes = _NO_CHANGES if ":" in ip else IDENTIFICATION_CHANGES
-        self.guess = 0
-        self.most = 65536
-        self._sendingRuns: dict[int, list[int]] = {}
-        self._takingRuns: dict[int, list[int]] = {}
-
-    def sendingStates(self, length: int) -> list[int]:
-        """For datagrams of this length that are sent at once, what their ICRC starts from."""
-        states = self._sendingRuns.get(length)
-        if states is None:
-            states = self._sendingRuns[length] = [self.sending[length] ^ change for change in self.changes]
-        return states
-
-    def takingStates(self, length: int) -> list[int]:
-        """The same for those that come at once."""
-        states = self._takingRuns.get(length)
-        if states is None:
-            if len(self._takingRuns) >= _LENGTHS:
-                self._takingRuns.clear()
-            states = self._takingRuns[length] = [self.taking[length] ^ change for change in self.changes]
-        return states
-
-
 class RoCEPort:
     """
     Where RoCE routes of one port of a device begin: one UDP port.
@@ -147,7 +90,7 @@ class RoCEPort:
         """
         self.counters = RoCECounters()
         self.address, self.port = carrier.address, carrier.port
-        self.siblings: dict[int, RoCEPort] = {1: self}
+        self.siblings: dict[int, RoutesPort] = {1: self}
         self.isEnabled = True
         self._clock = clock
         self._carrier = carrier
@@ -270,9 +213,10 @@ class RoCEPort:
         if self._inTurn:
             self._touched[route] = None
         elif not self._closed:
-            self._turn(route, self._clock.seconds())
+            self.serve(route, self._clock.seconds())
 
-    def _turn(self, route: PortRoute, now: float) -> None:
+    def serve(self, route: PortRoute, now: float) -> None:
+        """Do for a route what is to be done, now; if that raises, the route has failed."""
         try:
             self._serve(route, now)
         except Exception:
@@ -314,7 +258,7 @@ class RoCEPort:
         more, self._more = self._more, {}
         now = self._clock.seconds()
         for route in more:
-            self._turn(route, now)
+            self.serve(route, now)
 
     # Time.
 
@@ -338,7 +282,7 @@ class RoCEPort:
                 except Exception:
                     self._fail(route)
                 else:
-                    route.port._turn(route, now)
+                    route.port.serve(route, now)
         if self._deadlines and self._timer is None:
             self._schedule(min(self._deadlines.values()), now)
 
@@ -564,7 +508,7 @@ class RoCEPort:
             now = self._clock.seconds()
             for route in touched:
                 if route.number in self._routes:
-                    route.port._turn(route, now)
+                    route.port.serve(route, now)
 
     # Peers.
 

@@ -7,7 +7,7 @@ Each drives the cores of one queue pair; what they share is in L{txrdma.soft.rc.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol, TYPE_CHECKING
+from typing import Final
 
 from twisted.logger import Logger
 
@@ -23,50 +23,19 @@ from txrdma.iba.verbs import (
     QPState,
     SendRequest,
 )
+from txrdma.soft._route import Owner
 from txrdma.soft.rc._datagram import Datagrams
 from txrdma.soft.rc._migration import Migration
 from txrdma.soft.rc._packets import Event, heading, Incoming, Received, Retired
 from txrdma.soft.rc._requester import Requester
 from txrdma.soft.rc._responder import Responder
-
-if TYPE_CHECKING:
-    from txrdma.soft._route import Owner
-    from txrdma.soft.rc.roce import Peer, RoCEPort
+from txrdma.soft.rc.peers import Peer, PortRoute, RoutesPort
 
 _log = Logger()
 
 _FIRST_ANSWER: Final = int(Opcode.RC_RDMA_READ_RESPONSE_FIRST)
 _LAST_ANSWER: Final = int(Opcode.RC_ATOMIC_ACKNOWLEDGE)
 _LAST_OF_RC: Final = 0x1F
-
-
-class PortRoute(Protocol):
-    """
-    What a port asks of the routes on it.
-
-    @ivar port: the one that it sends by.
-    """
-
-    number: QPN
-    port: RoCEPort
-
-    def received(self, run: Incoming, peer: Peer, now: float) -> bool:
-        """Packets for this queue pair; False when they are none of its business."""
-
-    def transmit(self, now: float) -> bool:
-        """Hand what is to be sent to the port; True when there is more for the next turn."""
-
-    def deliver(self) -> None:
-        """Tell the queue pair what has happened."""
-
-    def deadline(self) -> float | None:
-        """When C{expired} is to be called."""
-
-    def expired(self, now: float) -> None:
-        """That time has come."""
-
-    def fail(self) -> None:
-        """Something has raised, which is logged here: the queue pair is of no more use."""
 
 
 def _tell(owner: Owner, events: Sequence[Event]) -> None:
@@ -112,7 +81,7 @@ class RoCERoute:
     polled = False
     placing = None
 
-    def __init__(self, port: RoCEPort, owner: Owner, peer: Peer) -> None:
+    def __init__(self, port: RoutesPort, owner: Owner, peer: Peer) -> None:
         attributes = owner.attributes
         self.number = owner.number
         self.port = port
@@ -400,7 +369,7 @@ class DatagramRoute:
     polled = False
     placing = None
 
-    def __init__(self, port: RoCEPort, owner: Owner) -> None:
+    def __init__(self, port: RoutesPort, owner: Owner) -> None:
         attributes = owner.attributes
         self.number = owner.number
         self.port = port

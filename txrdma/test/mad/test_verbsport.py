@@ -22,7 +22,6 @@ from txrdma.iba.path import GMP_QKEY, IBDRPath, IBPath
 from txrdma.iba.types import GID, LID, PKey, QPN
 from txrdma.iba.verbs import (
     AddressVector,
-    AsyncEvent,
     AsyncEventKind,
     Completion,
     CompletionOpcode,
@@ -35,7 +34,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import IAddressHandle, IMADPort
+from txrdma.interfaces import AsyncEvent, IAddressHandle, IMADPort
 from txrdma.mad._choices import partitionIndex, sourceIndex
 from txrdma.mad._frames import frame
 from txrdma.mad.agent import MADAgent

@@ -12,7 +12,6 @@ from txrdma.iba.types import MTU
 from txrdma.iba.verbs import (
     Access,
     AddressVector,
-    AsyncEvent,
     Capacity,
     Completion,
     Operation,
@@ -23,6 +22,7 @@ from txrdma.iba.verbs import (
     Segment,
     SendRequest,
 )
+from txrdma.interfaces import AsyncEvent
 from txrdma.soft.device import SoftDevice
 
 RIGHTS = Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC

@@ -16,8 +16,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import QPN
-from txrdma.iba.verbs import AsyncEvent, AsyncEventKind, Completion, CompletionOpcode, SendRequest, Status
-from txrdma.interfaces import ICompletionChannel, ICompletionQueue
+from txrdma.iba.verbs import AsyncEventKind, Completion, CompletionOpcode, SendRequest, Status
+from txrdma.interfaces import AsyncEvent, ICompletionChannel, ICompletionQueue
 from txrdma.soft.completion import SoftCompletionChannel, SoftCompletionQueue
 
 

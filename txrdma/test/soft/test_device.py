@@ -19,8 +19,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.types import GID, MACAddress, MTU
-from txrdma.iba.verbs import AddressVector, AsyncEvent, AsyncEventKind, PortState, QPAttributes
-from txrdma.interfaces import IVerbsDevice, IVerbsDeviceStringParser
+from txrdma.iba.verbs import AddressVector, AsyncEventKind, PortState, QPAttributes
+from txrdma.interfaces import AsyncEvent, IVerbsDevice, IVerbsDeviceStringParser
 from txrdma.soft._netdev import activeMTU, laneCount, pathMTU, softMAC, udpPort
 from txrdma.soft.device import openSoftDevice, SoftDevice
 from txrdma.soft.ports import SoftPort

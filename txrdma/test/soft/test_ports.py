@@ -19,7 +19,6 @@ from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.types import DEFAULT_PKEY, GID, MTU
 from txrdma.iba.verbs import (
     AddressVector,
-    AsyncEvent,
     AsyncEventKind,
     GIDEntry,
     GIDType,
@@ -28,6 +27,7 @@ from txrdma.iba.verbs import (
     PortState,
     QPAttributes,
 )
+from txrdma.interfaces import AsyncEvent
 from txrdma.ports.netlink import InterfaceAddress, NetworkInterface
 from txrdma.ports.network import HostNetwork
 from txrdma.soft._netdev import softMAC

@@ -19,7 +19,6 @@ from txrdma.iba.types import GID, LKey, MTU, QPN
 from txrdma.iba.verbs import (
     Access,
     AddressVector,
-    AsyncEvent,
     AsyncEventKind,
     Capacity,
     Completion,
@@ -33,7 +32,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import IQueuePair
+from txrdma.interfaces import AsyncEvent, IQueuePair
 from txrdma.soft._transitions import transition
 from txrdma.soft.completion import SoftCompletionChannel, SoftCompletionQueue
 from txrdma.soft.domains import SoftAddressHandle

@@ -18,7 +18,6 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from txrdma.error import InvalidRequest, QueueFull
 from txrdma.iba.types import LKey, QPN
 from txrdma.iba.verbs import (
-    AsyncEvent,
     AsyncEventKind,
     Capacity,
     Completion,
@@ -32,7 +31,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import ISharedReceiveQueue
+from txrdma.interfaces import AsyncEvent, ISharedReceiveQueue
 from txrdma.soft.completion import SoftCompletionChannel, SoftCompletionQueue
 from txrdma.soft.device import openSoftDevice
 from txrdma.soft.memory import Domain

@@ -14,8 +14,8 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
-from txrdma.iba.verbs import AsyncEvent, AsyncEventKind
-from txrdma.interfaces import IVerbsDevice, IVerbsDeviceStringParser
+from txrdma.iba.verbs import AsyncEventKind
+from txrdma.interfaces import AsyncEvent, IVerbsDevice, IVerbsDeviceStringParser
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
 from txrdma.verbs import devices

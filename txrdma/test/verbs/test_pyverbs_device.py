@@ -20,7 +20,6 @@ from txrdma.iba.types import GID, LKey
 from txrdma.iba.verbs import (
     Access,
     AddressVector,
-    AsyncEvent,
     AsyncEventKind,
     Capacity,
     Operation,
@@ -33,6 +32,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.interfaces import (
+    AsyncEvent,
     IAddressHandle,
     ICompletionChannel,
     ICompletionQueue,

@@ -24,7 +24,8 @@ from twisted.logger import globalLogPublisher, ILogObserver, LogEvent, LogLevel
 
 from txrdma.error import WireError
 from txrdma.iba.types import MTU
-from txrdma.iba.verbs import Access, AsyncEvent, AsyncEventKind
+from txrdma.iba.verbs import Access, AsyncEventKind
+from txrdma.interfaces import AsyncEvent
 from txrdma.sim.network import Faults
 from txrdma.sim.outcome import check, Violation
 from txrdma.smc.group import buffers as buffersModule

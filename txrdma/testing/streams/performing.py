@@ -9,7 +9,8 @@ import signal
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TYPE_CHECKING
+from typing import Any, Final
+from typing import Protocol as Shape
 
 from zope.interface import implementer
 
@@ -20,11 +21,10 @@ from twisted.internet.tcp import Connection
 from twisted.python.failure import Failure
 
 from txrdma.testing.streams import producing, transcript
-from txrdma.testing.streams.script import Step
+from txrdma.testing.streams.cues import Cues, Reporter
+from txrdma.testing.streams.orders import Order
+from txrdma.testing.streams.script import Script, Step
 from txrdma.testing.streams.texts import Text
-
-if TYPE_CHECKING:
-    from txrdma.testing.streams.player import Player
 
 _SENT: Final = "sent"
 _AGAIN_SECONDS: Final = 0.01
@@ -32,6 +32,32 @@ _AGAIN_SECONDS: Final = 0.01
 
 class Mistake(Exception):
     """An exception of a program that has a mistake."""
+
+
+class Playing(Shape):
+    """
+    What performers ask of the player whose connections they are.
+
+    @ivar begun: connections that a client has begun.
+    @ivar lost: connections that have been lost.
+    """
+
+    order: Order
+    reactor: Any
+    script: Script
+    reporter: Reporter
+    cues: Cues
+    begun: int
+    lost: int
+
+    def connect(self) -> None:
+        """Begin one more connection."""
+
+    def closePort(self) -> None:
+        """Accept no more connections."""
+
+    def stop(self) -> None:
+        """Leave the reactor."""
 
 
 class Performer(Protocol):
@@ -44,7 +70,7 @@ class Performer(Protocol):
 
     transport: Any
 
-    def __init__(self, player: Player, number: int) -> None:
+    def __init__(self, player: Playing, number: int) -> None:
         self._player = player
         self._number = number
         self._reactor = player.reactor
@@ -303,7 +329,7 @@ PERFORMED: Final = frozenset(_METHODS)
 """The names of all steps that can be taken."""
 
 
-def performerOf(player: Player, number: int) -> Performer:
+def performerOf(player: Playing, number: int) -> Performer:
     """The protocol for a connection of this number."""
     return (HalvesPerformer if player.script.knowsHalves else Performer)(player, number)
 

@@ -4,7 +4,7 @@ The producers that scripts can register: they write the text of their end, and r
 
 from __future__ import annotations
 
-from typing import Any, Final, TYPE_CHECKING
+from typing import Any, Final, Protocol
 
 from zope.interface import implementer
 
@@ -13,17 +13,31 @@ from twisted.protocols.basic import FileSender
 
 from txrdma.testing.streams import transcript
 
-if TYPE_CHECKING:
-    from txrdma.testing.streams.performing import Performer
-
 CHUNK: Final = 65_536
 """The most that a producer writes at once."""
+
+
+class Producing(Protocol):
+    """What producers ask of the protocol that they write for."""
+
+    transport: Any
+
+    def say(self, kind: str, about: object = "") -> None:
+        """Report something about the connection."""
+
+    def write(self, length: int) -> None:
+        """Write so many bytes of the text."""
+
+    def take(self, length: int) -> bytes: ...
+
+    def sent(self) -> None:
+        """All is written."""
 
 
 class _Producing:
     """The common part of producers that write so many bytes."""
 
-    def __init__(self, performer: Performer, length: int) -> None:
+    def __init__(self, performer: Producing, length: int) -> None:
         self._performer = performer
         self._left = length
         self._isOver = False
@@ -55,7 +69,7 @@ class _Producing:
 class Pushing(_Producing):
     """Writes a piece in each turn of the reactor, until it is told to pause."""
 
-    def __init__(self, performer: Performer, reactor: IReactorTime, length: int) -> None:
+    def __init__(self, performer: Producing, reactor: IReactorTime, length: int) -> None:
         super().__init__(performer, length)
         self._reactor = reactor
         self._isPaused = self._isWaiting = False
@@ -105,7 +119,7 @@ class Pulling(_Producing):
 class Holding:
     """Never writes: all that can be seen of it is what it is asked."""
 
-    def __init__(self, performer: Performer) -> None:
+    def __init__(self, performer: Producing) -> None:
         self._performer = performer
 
     def pauseProducing(self) -> None:
@@ -124,7 +138,7 @@ class Holding:
 class _File:
     """The next bytes of an end's text as a file."""
 
-    def __init__(self, performer: Performer, length: int) -> None:
+    def __init__(self, performer: Producing, length: int) -> None:
         self._performer = performer
         self._left = length
 
@@ -135,7 +149,7 @@ class _File:
         return self._performer.take(length) if length else b""
 
 
-def sendFile(performer: Performer, length: int) -> None:
+def sendFile(performer: Producing, length: int) -> None:
     """Have Twisted's L{FileSender} write so much."""
     file: Any = _File(performer, length)  # it only reads
     sending = FileSender().beginFileTransfer(file, performer.transport)

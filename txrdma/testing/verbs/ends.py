@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from txrdma.iba.verbs import (
     Access,
     AddressVector,
-    AsyncEvent,
     Buffer,
     Capacity,
     Completion,
@@ -25,7 +24,7 @@ from txrdma.iba.verbs import (
     Status,
     usualGID,
 )
-from txrdma.interfaces import IMemoryRegion, IProtectionDomain, ISharedReceiveQueue, IVerbsDevice
+from txrdma.interfaces import AsyncEvent, IMemoryRegion, IProtectionDomain, ISharedReceiveQueue, IVerbsDevice
 from txrdma.testing.verbs.quirks import OURS, Quirks
 
 if TYPE_CHECKING:

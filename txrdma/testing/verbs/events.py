@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.verbs import (
-    AsyncEvent,
     AsyncEventKind,
     Operation,
     PortState,
@@ -21,6 +20,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
+from txrdma.interfaces import AsyncEvent
 from txrdma.testing.verbs.ends import End, PATIENT, QKEY, TwoEnds
 
 STEADY = replace(PATIENT, timeout=17)

@@ -20,7 +20,6 @@ from twisted.logger import Logger
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.iba.types import GID, PKey, QPN
 from txrdma.iba.verbs import (
-    AsyncEvent,
     AsyncEventKind,
     DeviceAttributes,
     DeviceLimits,
@@ -28,7 +27,13 @@ from txrdma.iba.verbs import (
     PortAttributes,
     QPAttributes,
 )
-from txrdma.interfaces import ICompletionChannel, ICompletionQueue, IProtectionDomain, IVerbsDevice
+from txrdma.interfaces import (
+    AsyncEvent,
+    ICompletionChannel,
+    ICompletionQueue,
+    IProtectionDomain,
+    IVerbsDevice,
+)
 from txrdma.verbs.pyverbs.bindings import loadPyverbs, Pyverbs, translated
 from txrdma.verbs.pyverbs.domain import PyverbsProtectionDomain
 from txrdma.verbs.pyverbs.events import EventReader, Removals, takeEvents, Told

@@ -15,7 +15,7 @@ from zope.interface import implementer
 
 from txrdma.error import InvalidRequest, RDMAError, ResourceExhausted
 from txrdma.iba.types import LKey, RKey
-from txrdma.iba.verbs import Access, AddressVector, Capacity, QPAttributes, QPKind
+from txrdma.iba.verbs import Access, Addressed, AddressVector, Capacity, QPAttributes, QPKind
 from txrdma.interfaces import (
     IAddressHandle,
     ICompletionQueue,
@@ -280,7 +280,7 @@ class PyverbsProtectionDomain:
 
     # For queue pairs and the device.
 
-    def handleOf(self, address: IAddressHandle) -> Any:
+    def handleOf(self, address: Addressed) -> Any:
         """The address handle of pyverbs."""
         if not isinstance(address, PyverbsAddressHandle) or address not in self._handles:
             raise InvalidRequest(f"{address!r} is no address handle of this domain, or closed")

@@ -19,6 +19,7 @@ from twisted.logger import Logger
 from txrdma.error import InvalidRequest, QueueFull, RDMAError
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import (
+    Addressed,
     Capacity,
     Completion,
     CompletionOpcode,
@@ -29,7 +30,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import IAddressHandle, IQueuePair
+from txrdma.interfaces import IQueuePair
 from txrdma.verbs.pyverbs.attributes import EVERYTHING, fromPyverbs, STATE, toPyverbs
 from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
 from txrdma.verbs.pyverbs.ledger import Ledger
@@ -65,7 +66,7 @@ class _Posted(NamedTuple):
 class Domain(Protocol):
     """What a queue pair asks of its protection domain."""
 
-    def handleOf(self, address: IAddressHandle) -> Any:
+    def handleOf(self, address: Addressed) -> Any:
         """The address handle of pyverbs."""
 
     def admit(self, attributes: QPAttributes) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from txrdma.error import InvalidRequest, QueueFull, ResourceExhausted
 from txrdma.iba.verbs import (
+    Addressed,
     Capacity,
     CompletionOpcode,
     Operation,
@@ -22,7 +23,6 @@ from txrdma.iba.verbs import (
     Segment,
     SendRequest,
 )
-from txrdma.interfaces import IAddressHandle
 from txrdma.verbs.pyverbs.bindings import Pyverbs, translated
 
 _FENCE: Final = 1
@@ -85,7 +85,7 @@ class Poster:
         self._first: Any = None
 
     def addSend(
-        self, request: SendRequest, token: int, signaled: bool, handleOf: Callable[[IAddressHandle], Any]
+        self, request: SendRequest, token: int, signaled: bool, handleOf: Callable[[Addressed], Any]
     ) -> None:
         """Put a request before those that were added."""
         flags = (
