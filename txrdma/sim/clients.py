@@ -28,7 +28,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import IQueuePair
 from txrdma.sim.clock import SimulatedClock
-from txrdma.sim.faultprofile import weather
+from txrdma.sim.faultprofile import faultProfile
 from txrdma.sim.network import SimulatedNetwork
 from txrdma.sim.outcome import check, Outcome
 from txrdma.soft.device import SoftDevice
@@ -103,11 +103,11 @@ class History:
 class Client:
     """One that sends to the server, and changes its numbers."""
 
-    def __init__(self, crowd: Crowd, number: int) -> None:
-        self.crowd = crowd
+    def __init__(self, scenario: ClientsScenario, number: int) -> None:
+        self.scenario = scenario
         self.number = number
-        self.random = crowd.random
-        self.device = crowd.network.device(f"10.0.0.{2 + number}", mtu=crowd.mtu)
+        self.random = scenario.random
+        self.device = scenario.network.device(f"10.0.0.{2 + number}", mtu=scenario.mtu)
         self.domain = self.device.createProtectionDomain()
         self.queue = self.device.createCompletionQueue(256, self.device.createChannel())
         self.qp = self.domain.createQueuePair(
@@ -115,8 +115,8 @@ class Client:
         )
         self.region = self.domain.allocateMemory(8 * 256, Access.LOCAL_WRITE)
         self.results = self.region.view.cast("Q")
-        self.there = crowd.acceptFor(self)
-        self.last = [crowd.first[word] for word in range(WORDS)]  # as far as we know
+        self.there = scenario.acceptFor(self)
+        self.last = [scenario.first[word] for word in range(WORDS)]  # as far as we know
         self.posted: dict[int, Atomic | bytes] = {}  # what is not complete
         self.atomics: list[Atomic] = []
         self.sent: list[bytes] = []
@@ -156,8 +156,8 @@ class Client:
             identifier,
             random.choice((Operation.FETCH_AND_ADD, Operation.COMPARE_AND_SWAP)),
             [Segment(self.region.address + 8 * identifier, 8, self.region.lkey)],
-            remoteAddress=self.crowd.counters.address + 8 * word,
-            rkey=self.crowd.counters.rkey,
+            remoteAddress=self.scenario.counters.address + 8 * word,
+            rkey=self.scenario.counters.rkey,
             operand=random.randrange(1, 1 << 64),
             compare=self.last[word],
         )
@@ -193,14 +193,14 @@ class Client:
             check(count == len(self.sent) and not self.posted, f"client {self.number} is left waiting")
 
 
-class Crowd:
+class ClientsScenario:
     """One simulation."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.random = random = Random(f"crowd {seed}")
         self.clock = SimulatedClock()
-        faults, self.isFair = weather(random)
+        faults, self.isFair = faultProfile(random)
         self.network = network = SimulatedNetwork(self.clock, seed, faults)
         self.mtu = random.choice((MTU.MTU_256, MTU.MTU_1024))
         self.server: SoftDevice = network.device(_SERVER, mtu=self.mtu)

@@ -9,7 +9,7 @@ from random import Random
 from txrdma.sim.network import Faults
 
 
-def weather(random: Random) -> tuple[Faults, bool]:
+def faultProfile(random: Random) -> tuple[Faults, bool]:
     """
     Throw the dice.
 

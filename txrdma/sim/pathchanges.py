@@ -12,7 +12,7 @@ from twisted.internet.task import Clock
 from txrdma.iba.verbs import MigrationState, QPAttributes, QPState
 from txrdma.sim.network import SimulatedNetwork
 from txrdma.sim.outcome import check
-from txrdma.sim.peers import Side
+from txrdma.sim.peers import Peer
 
 _STEP: Final = 0.001
 _MOST_STEPS: Final = 300
@@ -28,7 +28,7 @@ class PathChanges:
     """
 
     def __init__(
-        self, clock: Clock, random: Random, network: SimulatedNetwork, alice: Side, bob: Side
+        self, clock: Clock, random: Random, network: SimulatedNetwork, alice: Peer, bob: Peer
     ) -> None:
         self._clock = clock
         self._random = random

@@ -72,7 +72,7 @@ SPOILT: Final = {
 class Area:
     """A part of a side's memory with its own region, and guards around that no key reaches."""
 
-    def __init__(self, side: Side, number: int, access: Access) -> None:
+    def __init__(self, side: Peer, number: int, access: Access) -> None:
         self.start = GUARD + number * (AREA + GUARD)
         self.used = 0
         view = memoryview(side.memory)[self.start : self.start + AREA]
@@ -127,7 +127,7 @@ class Posted:
     length: int
 
 
-class Side:
+class Peer:
     """
     One of the two ends.
 
@@ -202,7 +202,7 @@ class Side:
         """How the other side's port of that number reaches ours."""
         return AddressVector(self.device.gids(number)[0], port=number, dmac=self.device.ports[number - 1].mac)
 
-    def join(self, peer: Side, mtu: MTU, psns: tuple[int, int], reads: int, rnrRetry: int) -> None:
+    def join(self, peer: Peer, mtu: MTU, psns: tuple[int, int], reads: int, rnrRetry: int) -> None:
         """Bring the queue pair to RTS, with an alternate path where there are two."""
         rights = Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
         migrates = self.paths > 1
@@ -233,7 +233,7 @@ class Side:
 
     # What it does.
 
-    def plan(self, peer: Side, count: int, mtu: int, spoil: bool) -> None:
+    def plan(self, peer: Peer, count: int, mtu: int, spoil: bool) -> None:
         """Think up operations."""
         for number in range(count):
             operation = self.random.choice(_OPERATIONS)
@@ -258,7 +258,7 @@ class Side:
             return max(0, random.randrange(1, 5) * mtu + random.choice((-1, 0, 1)))
         return random.randrange(1, 6 * mtu if kind < 9 else 12 * mtu)
 
-    def _operation(self, peer: Side, number: int, operation: Operation, length: int, spoilt: str) -> Planned:
+    def _operation(self, peer: Peer, number: int, operation: Operation, length: int, spoilt: str) -> Planned:
         random = self.random
         if spoilt:
             length = max(length, 1)
@@ -295,7 +295,7 @@ class Side:
         self._spoil(peer, request, length, spoilt)
         return Planned(request, data, where, spoilt)
 
-    def _atomic(self, peer: Side, request: SendRequest, spoilt: str) -> Planned:
+    def _atomic(self, peer: Peer, request: SendRequest, spoilt: str) -> Planned:
         """What it will find, and what it leaves, follows from those planned before."""
         random = self.random
         number = random.randrange(WORDS)
@@ -320,7 +320,7 @@ class Side:
         start = self.counters.start
         memory[start : start + 8 * WORDS] = b"".join(word.to_bytes(8, sys.byteorder) for word in words)
 
-    def _spoil(self, peer: Side, request: SendRequest, length: int, spoilt: str) -> None:
+    def _spoil(self, peer: Peer, request: SendRequest, length: int, spoilt: str) -> None:
         if spoilt == "wrong rkey":
             request.rkey = RKey(request.rkey ^ 1 << self.random.randrange(32))
         elif spoilt == "out of bounds":
@@ -331,7 +331,7 @@ class Side:
         elif spoilt == "wrong lkey":
             request.segments = [piece._replace(lkey=LKey(piece.lkey ^ 1)) for piece in request.segments]
 
-    def post(self, peer: Side, count: int) -> None:
+    def post(self, peer: Peer, count: int) -> None:
         """Post the next operations, together."""
         batch, self.planned = self.planned[:count], self.planned[count:]
         if not batch:
@@ -353,14 +353,14 @@ class Side:
 
     # What comes of it.
 
-    def poll(self, peer: Side) -> None:
+    def poll(self, peer: Peer) -> None:
         """Look at all completions."""
         for completion in self.receiveQueue.poll(256):
             self._received(completion)
         for completion in self.sendQueue.poll(256):
             self._sent(completion, peer)
 
-    def _sent(self, completion: Completion, peer: Side) -> None:
+    def _sent(self, completion: Completion, peer: Peer) -> None:
         check(completion.qpn == self.qp.number, "a completion names the wrong queue pair")
         while True:
             check(bool(self.posted), f"{completion} for nothing that was posted")
@@ -384,7 +384,7 @@ class Side:
         else:
             check(completion.status is Status.WR_FLUSH_ERR, f"{completion} after {self.failure!r}")
 
-    def _failed(self, planned: Planned, status: Status, peer: Side) -> None:
+    def _failed(self, planned: Planned, status: Status, peer: Peer) -> None:
         expected = {Status.RETRY_EXC_ERR, Status.RNR_RETRY_EXC_ERR, Status.WR_FLUSH_ERR}
         if planned.spoilt:
             expected.add(SPOILT[planned.spoilt])
@@ -392,7 +392,7 @@ class Side:
         if status is Status.REM_ACCESS_ERR or status is Status.REM_INV_REQ_ERR:
             check(peer.broken, f"{status!r}, but the peer goes on")
 
-    def _done(self, planned: Planned, peer: Side) -> None:
+    def _done(self, planned: Planned, peer: Peer) -> None:
         """A request has succeeded: its effect is there, and will not come a second time."""
         check(not planned.done, f"{planned} ended twice")
         planned.done = True
@@ -440,7 +440,7 @@ class Side:
             f"{completion} for {request}",
         )
 
-    def checkMemory(self, peer: Side) -> None:
+    def checkMemory(self, peer: Peer) -> None:
         """Nothing but what the operations say has changed; what is under way is half old, half new."""
         writes = [p for p in peer.unfinished.values() if p.request.operation in WRITES and not p.spoilt]
         answered = (Operation.RDMA_READ, *ATOMICS)
@@ -454,7 +454,7 @@ class Side:
             where = next(n for n, (a, b) in enumerate(zip(self.memory, self.model, strict=True)) if a != b)
             raise Violation(f"byte {where} of {len(self.memory)} was written, but not by any request")
 
-    def _checkWords(self, peer: Side) -> None:
+    def _checkWords(self, peer: Peer) -> None:
         """
         Each atomic operation was carried out once, in order.
 

@@ -10,13 +10,13 @@ from typing import Final
 
 from txrdma.iba.types import MTU
 from txrdma.iba.verbs import Operation, Status
-from txrdma.sim.clients import Crowd
+from txrdma.sim.clients import ClientsScenario
 from txrdma.sim.clock import SimulatedClock
-from txrdma.sim.faultprofile import weather
+from txrdma.sim.faultprofile import faultProfile
 from txrdma.sim.network import SimulatedNetwork
 from txrdma.sim.outcome import check, Outcome
 from txrdma.sim.pathchanges import PathChanges
-from txrdma.sim.peers import MESSAGES, SENDS, Side
+from txrdma.sim.peers import MESSAGES, Peer, SENDS
 
 _LONGEST_NAP: Final = 0.05
 """Less than connections of these simulations take for a failure."""
@@ -24,7 +24,7 @@ _LONGEST_NAP: Final = 0.05
 _PATIENCE: Final = 600.0
 _MOST_PACKETS: Final = 200_000
 """A READ of 64 KiB whose answers come in disorder may cost a quarter of that: all the rest at each gap."""
-_CROWDS: Final = 5
+_CLIENTS: Final = 5
 """One of so many simulations has more than two sides."""
 
 
@@ -35,13 +35,13 @@ class Scenario:
         self.seed = seed
         self.random = Random(f"scenario {seed}")
         self.clock = SimulatedClock()
-        faults, self.fair = weather(self.random)
+        faults, self.fair = faultProfile(self.random)
         self.network = SimulatedNetwork(self.clock, seed, faults)
         code = self.random.choice((MTU.MTU_256, MTU.MTU_512, MTU.MTU_1024))
         self.mtu = code.bytes
         self.paths = self.random.choice((1, 1, 2))
         self.alice, self.bob = (
-            Side(
+            Peer(
                 self.network,
                 self.random,
                 tuple(f"10.0.{path}.{host}" for path in range(1, self.paths + 1)),
@@ -112,7 +112,7 @@ class Scenario:
                     self.clock.callLater(begin, self.network.sleep, address)
                     self.clock.callLater(end, self.network.wake, address)
 
-    def _schedule(self, side: Side, peer: Side) -> None:
+    def _schedule(self, side: Peer, peer: Peer) -> None:
         """Spread what a side does over some milliseconds."""
         random = self.random
         left = len(side.planned)
@@ -180,4 +180,4 @@ def simulate(seed: int) -> Outcome:
 
     @raise txrdma.sim.outcome.Violation: a promise was broken.
     """
-    return (Crowd(seed) if seed % _CROWDS == _CROWDS - 1 else Scenario(seed)).run()
+    return (ClientsScenario(seed) if seed % _CLIENTS == _CLIENTS - 1 else Scenario(seed)).run()

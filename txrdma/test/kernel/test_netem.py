@@ -32,7 +32,7 @@ from txrdma.soft.rc import udp
 from txrdma.soft.rc.roce import RoCECounters, RoCEPort
 from txrdma.test.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.kernel.world import InTheBox, MTU_4096
-from txrdma.testing.verbs.bulk import ENDURING, HaulContract, READ, SEND, WRITE
+from txrdma.testing.verbs.bulk import BulkContract, ENDURING, READ, SEND, WRITE
 from txrdma.testing.verbs.ends import End
 from txrdma.testing.verbs.quirks import OURS, RXE
 
@@ -42,8 +42,8 @@ MiB = 1 << 20
 _SO_NO_CHECK = 11  # of Linux's sockets: send without UDP's checksum
 
 
-class Hauls(InTheBox, HaulContract):
-    """Hauls between the software device and rxe."""
+class BulkTransfers(InTheBox, BulkContract):
+    """BulkTransfers between the software device and rxe."""
 
     mtu = MTU_4096
     quirks = (OURS, RXE)
@@ -64,11 +64,11 @@ class Hauls(InTheBox, HaulContract):
     def timed(self, alice: End, bob: End, operation: Any, length: int) -> float:
         """Haul, and say how long it took."""
         begun = time.monotonic()
-        self.haul(alice, bob, operation, length)
+        self.transfer(alice, bob, operation, length)
         return time.monotonic() - begun
 
 
-class BadWireTests(Hauls, SynchronousTestCase):
+class BadWireTests(BulkTransfers, SynchronousTestCase):
     """
     16 MiB by each operation through each kind of trouble.
 
@@ -103,7 +103,7 @@ class BadWireTests(Hauls, SynchronousTestCase):
         packets = 0
         for who, one, other, operation in (("us", alice, bob, ours), ("rxe", bob, alice, theirs)):
             before, begun = happened(), time.monotonic()
-            self.haul(one, other, operation, 16 * MiB)
+            self.transfer(one, other, operation, 16 * MiB)
             more = happened() - before
             self.assertGreater(more, 10, f"{how}: {operation.name} by {who}")
             packets += more
@@ -169,7 +169,7 @@ class BadWireTests(Hauls, SynchronousTestCase):
         self.assertGreater(self.counters().wrongICRC, 50)
 
 
-class UncheckedTests(Hauls, SynchronousTestCase):
+class UncheckedTests(BulkTransfers, SynchronousTestCase):
     """What only rxe's ICRC check can find."""
 
     skip = OUTSIDE
@@ -185,7 +185,7 @@ class UncheckedTests(Hauls, SynchronousTestCase):
         self.world.spoil(True, "corrupt", "5%")
         self.addCleanup(self.world.mend)
         known = self.world.wrongChecksums(False)
-        self.haul(alice, bob, WRITE, 4 * MiB)
+        self.transfer(alice, bob, WRITE, 4 * MiB)
         again = self.world.rxeCounter("out_of_seq_request")
         self.assertGreater(again, 5)
         record("out of sequence at rxe", again)
@@ -193,7 +193,7 @@ class UncheckedTests(Hauls, SynchronousTestCase):
         self.assertLess(headers, again / 2, "that was UDP's checksum")
 
 
-class LongHaulTests(Hauls, SynchronousTestCase):
+class LongHaulTests(BulkTransfers, SynchronousTestCase):
     """A great many bytes over a good wire, by batches of UDP_SEGMENT."""
 
     skip = OUTSIDE

@@ -71,7 +71,7 @@ class ResendingCase(SynchronousTestCase):
             self.step()
         self.clock.advance(max(0.0, end - self.clock.seconds()))
 
-    def haul(self, messages: int, length: int, atOnce: int = 16) -> float:
+    def transfer(self, messages: int, length: int, atOnce: int = 16) -> float:
         """
         Write so many messages, some of them at once, and look that they arrive.
 
@@ -102,24 +102,24 @@ class LossTests(ResendingCase):
             for lost in (isRequest, isAnswer):
                 with self.subTest(delay=delay, lost=lost):
                     self.connect(delay)
-                    self.haul(40, 100, 1)
+                    self.transfer(40, 100, 1)
                     self.network.drop(lost)
-                    took = self.haul(1, 100)
+                    took = self.transfer(1, 100)
                     self.assertEqual(self.network.dropped, 1)
                     self.assertLess(took, 3 * 2 * delay + 1.1 * SHORTEST_TIMEOUT)
 
     def test_tailOfAMessage(self) -> None:
         """A long message whose last packets are lost is whole within three round trips and a turn."""
         self.connect(0.001)
-        self.haul(40, 20_000, 1)
+        self.transfer(40, 20_000, 1)
         self.network.drop(lambda packet: packet.bth.opcode == Opcode.RC_RDMA_WRITE_LAST)
-        self.assertLess(self.haul(1, 20_000), 3 * 0.002 + 1.1 * SHORTEST_TIMEOUT)
+        self.assertLess(self.transfer(1, 20_000), 3 * 0.002 + 1.1 * SHORTEST_TIMEOUT)
 
     def test_first(self) -> None:
         """The first packet of a connection is sent again after a tenth of a second."""
         self.connect()
         self.network.drop(isRequest)
-        self.assertLess(self.haul(1, 100), 0.11)
+        self.assertLess(self.transfer(1, 100), 0.11)
 
     def test_rates(self) -> None:
         """However much is lost a MiB arrives, in at most twice the time that was measured."""
@@ -131,7 +131,7 @@ class LossTests(ResendingCase):
                 for seed in range(3):
                     self.connect(0.00005, seed)
                     self.network.faults = Faults(delaySeconds=0.00005, loss=loss)
-                    took += self.haul(16, 1 << 16) / 3
+                    took += self.transfer(16, 1 << 16) / 3
                     sent += self.network.sent / 3
                 self.assertLess(took, 2 * seconds)
                 self.assertLess(sent, 1.2 * packets)
@@ -146,7 +146,7 @@ class SilenceTests(ResendingCase):
 
         @return: how many packets there were until he woke up.
         """
-        self.haul(100, 1000)
+        self.transfer(100, 1000)
         self.network.sleep(BOB)
         data = os.urandom(length)
         self.alice.region.view[:length] = data
@@ -180,9 +180,9 @@ class SilenceTests(ResendingCase):
         """When it is back, and one more packet was acknowledged, the timeout is as short as before."""
         self.connect()
         self.sleeping(100, 1)
-        self.haul(1, 100)
+        self.transfer(1, 100)
         self.network.drop(isRequest)
-        self.assertLess(self.haul(1, 100), 0.05)
+        self.assertLess(self.transfer(1, 100), 0.05)
 
     def test_ownSleep(self) -> None:
         """A process that was busy itself hears what has come meanwhile before it sends anything again."""
@@ -204,7 +204,7 @@ class SilenceTests(ResendingCase):
         for timeout, retryCount in ((14, 7), (18, 1), (20, 7), (25, 7)):
             with self.subTest(timeout=timeout, retryCount=retryCount):
                 self.connect(timeout=timeout, retryCount=retryCount)
-                self.haul(100, 1000)
+                self.transfer(100, 1000)
                 self.network.partition(ALICE, BOB)
                 limit = ackTimeoutSeconds(timeout) * (retryCount + 1)
                 sent = self.network.sent
@@ -233,13 +233,13 @@ class LateTests(ResendingCase):
             for messages, length, atOnce in ((200, 100, 1), (100, 1 << 16, 16)):
                 with self.subTest(delay=delay, length=length):
                     self.connect(delay)
-                    self.haul(messages, length, atOnce)
+                    self.transfer(messages, length, atOnce)
                     self.assertEqual(self.tries, 0)
 
     def test_farAway(self) -> None:
         """Where the first guess is too short for a way, few packets are sent twice before that is known."""
         self.connect(0.3)
-        self.haul(100, 1000, 1)
+        self.transfer(100, 1000, 1)
         self.assertLess(self.tries, 8)
 
     def test_longerWay(self) -> None:
@@ -247,12 +247,12 @@ class LateTests(ResendingCase):
         for length, atOnce in ((1000, 1), (1000, 16), (1 << 16, 16)):
             with self.subTest(length=length, atOnce=atOnce):
                 self.connect(0.001)
-                self.haul(100, length, atOnce)
+                self.transfer(100, length, atOnce)
                 self.network.faults = Faults(delaySeconds=0.15)
-                self.haul(100, length, atOnce)
+                self.transfer(100, length, atOnce)
                 self.assertLess(self.tries, 30)
                 self.tries = 0
-                self.haul(200, length, atOnce)
+                self.transfer(200, length, atOnce)
                 self.assertLess(self.tries, 2)
 
     def test_jitter(self) -> None:
@@ -262,7 +262,7 @@ class LateTests(ResendingCase):
                 self.connect(0.001)
                 self.network.faults = Faults(delaySeconds=0.001, jitterSeconds=jitter)
                 self.tries = 0
-                self.haul(1000, 100, 1)
+                self.transfer(1000, 100, 1)
                 self.assertLess(self.tries, 30)
 
     def test_reordering(self) -> None:
@@ -273,14 +273,14 @@ class LateTests(ResendingCase):
         """
         self.connect(0.001)
         self.network.faults = Faults(delaySeconds=0.001, jitterSeconds=0.002, merging=0.0)
-        took = self.haul(500, 5000, 16)
+        took = self.transfer(500, 5000, 16)
         self.assertLess(self.tries, 80)
         self.assertLess(took, 10)
 
     def test_hiccups(self) -> None:
         """A peer that does something else for 30 ms, again and again, loses no time by that but its own."""
         self.connect(0.0001)
-        self.haul(50, 1 << 16)
+        self.transfer(50, 1 << 16)
 
         def work() -> None:
             self.network.sleep(BOB)
@@ -291,9 +291,9 @@ class LateTests(ResendingCase):
             self.again = self.clock.callLater(0.01, work)
 
         rest()
-        took = self.haul(1000, 1 << 16)
+        took = self.transfer(1000, 1 << 16)
         self.again.cancel()
-        alone = self.haul(1000, 1 << 16)
+        alone = self.transfer(1000, 1 << 16)
         self.assertLess(took, 1.2 * alone * (0.03 + 0.01) / 0.01)
 
 

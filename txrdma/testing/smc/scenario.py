@@ -184,7 +184,7 @@ class StreamScenario:
             self.events = ["retired"]
         self.faults = Faults(delaySeconds=random.choice((1e-6, 1e-5, 1e-3)))
         if not self.isFair:
-            self.faults = self._weather()
+            self.faults = self._faultProfile()
         world.network.faults = self.faults
         self.rings = random.choice(((16384,), (16384,), (16384, 32768, 65536)))
         kinds = (Host, PollingHost)
@@ -199,7 +199,7 @@ class StreamScenario:
 
     # Making it
 
-    def _weather(self) -> Faults:
+    def _faultProfile(self) -> Faults:
         random = self.random
         worst = 0.25 if self.isBad else 0.02
         delay = random.choice((1e-6, 1e-5, 1e-3))

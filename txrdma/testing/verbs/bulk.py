@@ -18,18 +18,18 @@ ENDURING = replace(PATIENT, timeout=15, retryCount=7, rnrRetry=7)
 SEND, WRITE, READ = Operation.SEND, Operation.RDMA_WRITE, Operation.RDMA_READ
 
 
-class HaulContract(TwoEnds):
+class BulkContract(TwoEnds):
     """
     Long transfers by all operations.
 
     @cvar message: bytes of each request.
-    @cvar patience: seconds until a haul has to be done.
+    @cvar patience: seconds until a transfer has to be done.
     """
 
     message = 1 << 20
     patience = 30.0
 
-    def haul(self, alice: End, bob: End, operation: Operation, length: int, seed: int = 1) -> str:
+    def transfer(self, alice: End, bob: End, operation: Operation, length: int, seed: int = 1) -> str:
         """
         Bring that many bytes from Alice to Bob, or by a read from Bob to Alice; Alice asks.
 
