@@ -43,7 +43,7 @@ _SO_NO_CHECK = 11  # of Linux's sockets: send without UDP's checksum
 
 
 class BulkTransfers(InTheBox, BulkContract):
-    """BulkTransfers between the software device and rxe."""
+    """Bulk transfers between the software device and rxe."""
 
     mtu = MTU_4096
     quirks = (OURS, RXE)
