@@ -110,7 +110,7 @@ class RoCERoute:
 
     name = "rocev2"
     polled = False
-    placing = None
+    placing = direct = None
 
     def __init__(self, port: RoCEPort, owner: Owner, peer: Peer) -> None:
         attributes = owner.attributes
@@ -398,7 +398,7 @@ class DatagramRoute:
 
     name = "rocev2"
     polled = False
-    placing = None
+    placing = direct = None
 
     def __init__(self, port: RoCEPort, owner: Owner) -> None:
         attributes = owner.attributes
