@@ -185,6 +185,15 @@ class ICompletionQueue(Interface):
         """Let go of it. Twice is fine."""
 
 
+class ILiveCompletionQueue(ICompletionQueue):
+    """A completion queue that may find what a peer has done by looking, without any help of the device."""
+
+    isLive: bool = Attribute("Whether C{poll} finds what a peer has done this moment: by shared memory.")
+
+    def disarm() -> None:
+        """Nobody waits for the channel any more, but looks: peers need not wake it."""
+
+
 class IQueuePair(Interface):
     """A queue pair (IBA 10.2.4)."""
 
@@ -238,6 +247,54 @@ class IPlacing(Interface):
 
     def isPlaced() -> bool:
         """Whether everything that was posted stands in the peer's memory."""
+
+
+class IDirectLane(Interface):
+    """
+    Optional on a queue pair, in RTS: writing and short messages without work requests.
+
+    Both ends map the same memory then.
+
+    Messages are SENDs of one length and layout. They keep their place among all that is posted, and complete
+    like it; the peer may take them by a lane of its own, or by receives, and so may we.
+    """
+
+    def openLane(
+        length: int,
+        first: int,
+        pack: Callable[..., None],
+        unpack: Callable[[Buffer, int], tuple[int, ...]],
+    ) -> None:
+        """
+        Have messages of this layout brought by C{takeMessages} from now on.
+
+        They need no receives then. Whoever opens the lane looks there as often as at the completion queue of
+        receives, which brings everything else, and now and then such messages, too.
+
+        @param length: bytes of a message.
+        @param first: the first byte of each message; SENDs with another one are no such messages.
+        @param pack: C{pack_into} of the layout's C{struct.Struct}.
+        @param unpack: C{unpack_from} of a part of it that the receiver reads.
+        """
+
+    def targetOf(rkey: RKey, address: int, length: int) -> tuple[memoryview, memoryview] | None:
+        """
+        The peer's memory itself, checked once.
+
+        @return: the bytes, and a word that is 1 as long as they may be written to; None when that memory is
+            not known yet, or takes nothing but RDMA WRITE.
+        """
+
+    def putMessage(identifier: int, signaled: bool, *values: int) -> bool:
+        """
+        Send one message now, behind all that was posted, and behind what was written to a target.
+
+        @param values: what C{pack} takes.
+        @return: False when that can't be done at present: then it has to be posted.
+        """
+
+    def takeMessages(limit: int) -> Sequence[tuple[int, ...]]:
+        """Take at most C{limit} messages, oldest first; none before the completion queue is empty."""
 
 
 class IRestingDevice(Interface):

@@ -7,7 +7,7 @@ There are three routes: RoCE v2 by UDP, shared memory on the same host, and data
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import Protocol, TYPE_CHECKING
 
 from txrdma.iba.types import QPN, RKey
@@ -32,6 +32,7 @@ class Owner(Protocol):
 
     @ivar receives: the receive queue; a route takes from the left what it fills. Queue pairs with a shared
         receive queue have one and the same.
+    @ivar free: places in the send queue that nothing takes.
     """
 
     kind: QPKind
@@ -40,6 +41,7 @@ class Owner(Protocol):
     keys: KeyTable
     domain: Domain
     receives: deque[ReceiveRequest]
+    free: int
 
     def retired(self, count: int) -> None:
         """That many requests, the oldest, left the send queue: their places are free again."""
@@ -63,6 +65,13 @@ class Owner(Protocol):
 
     def told(self, event: AsyncEventKind) -> None:
         """Listeners want to hear this, and the queue pair goes on: C{COMMUNICATION_ESTABLISHED}."""
+
+    def laneOpened(self) -> Sized:
+        """
+        Messages are taken from the route itself: the receives' completion queue does not look at it any more.
+
+        @return: the completions in that queue, which come first.
+        """
 
     def migrationChanged(self, state: MigrationState) -> None:
         """
@@ -104,6 +113,10 @@ class Route(Protocol):
         C{inline} data is taken before this returns; for C{segments} the request object is ours no more, so
         what is needed of it is taken, too.
         """
+
+    @property
+    def direct(self) -> object | None:
+        """The route itself, where it provides L{txrdma.interfaces.IDirectLane}; None elsewhere."""
 
     def receivesPosted(self) -> None:
         """The receive queue has grown."""

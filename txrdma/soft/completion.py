@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import Final, Protocol
 
 from zope.interface import implementer
@@ -17,7 +17,7 @@ from zope.interface import implementer
 from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import AsyncEventKind, Completion
-from txrdma.interfaces import AsyncEvent, ICompletionChannel, ICompletionQueue
+from txrdma.interfaces import AsyncEvent, ICompletionChannel, ICompletionQueue, ILiveCompletionQueue
 from txrdma.soft._route import Route
 
 _UNARMED: Final = 0
@@ -123,7 +123,7 @@ class SoftCompletionChannel:
             self._bell.ring()
 
 
-@implementer(ICompletionQueue)
+@implementer(ILiveCompletionQueue)
 class SoftCompletionQueue:
     """
     Where finished work requests are found.
@@ -145,6 +145,7 @@ class SoftCompletionQueue:
         self._completions: deque[Completion] = deque()
         self._room = depth
         self._polls: tuple[Callable[[], None], ...] = ()
+        self._lanes: tuple[Route, ...] = ()  # what comes by these is taken from them
         self._polling = False
         self._members: dict[Member, None] = {}
         self._closed = False
@@ -160,18 +161,18 @@ class SoftCompletionQueue:
         """Raise one event for the next completion, or the next solicited one; failures count as solicited."""
         if not solicitedOnly or self.armed == _UNARMED:  # any includes solicited (IBA 11.4.2.2)
             self.armed = _SOLICITED if solicitedOnly else _NEXT
-        if self._polls:
+        if self.isLive:
             self._armRoutes()
 
     @property
     def isLive(self) -> bool:
         """Whether C{poll} finds what a peer has done this moment, without any help: so with shared memory."""
-        return bool(self._polls)
+        return bool(self._polls or self._lanes)
 
     def disarm(self) -> None:
         """Nobody waits any more, but looks: so nobody has to ring."""
         self.armed = _UNARMED
-        if self._polls:
+        if self.isLive:
             self._armRoutes()
 
     def poll(self, limit: int) -> Sequence[Completion]:
@@ -203,7 +204,7 @@ class SoftCompletionQueue:
             member.failed()
         self._members.clear()
         self._completions.clear()
-        self._polls = ()
+        self._polls = self._lanes = ()
         self.channel._queues.remove(self)
         if self in self.channel._events:
             self.channel._events.remove(self)
@@ -247,6 +248,17 @@ class SoftCompletionQueue:
     def detach(self, route: Route) -> None:
         """Look at it no more."""
         self._polls = tuple(poll for poll in self._polls if poll != route.poll)
+        self._lanes = tuple(lane for lane in self._lanes if lane is not route)
+
+    def lookElsewhere(self, lane: Route) -> Sized:
+        """
+        Leave it to others to look at this route.
+
+        @return: the completions here, oldest first.
+        """
+        self.detach(lane)
+        self._lanes += (lane,)
+        return self._completions
 
     def purge(self, number: QPN) -> None:
         """Forget the completions of one queue pair."""
@@ -260,6 +272,9 @@ class SoftCompletionQueue:
 
     def _look(self) -> None:
         """A peer has rung once and won't again: see whether it was for us, and arm again if not."""
+        if self.armed and self._lanes:
+            self.armed = _UNARMED
+            self.channel._raise(self)  # whoever looks at the lane will see
         if not self.armed or not self._polls:
             return
         for poll in self._polls:

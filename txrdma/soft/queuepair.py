@@ -8,14 +8,14 @@ L{route <txrdma.soft._route.Route>}.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import replace
 from typing import Final, Protocol
 
-from zope.interface import alsoProvides, implementer, noLongerProvides
+from zope.interface import implementer
 
 from txrdma.error import InvalidRequest, QueueFull
-from txrdma.iba.types import QPN, RKey
+from txrdma.iba.types import QPN
 from txrdma.iba.verbs import (
     AsyncEventKind,
     Capacity,
@@ -30,7 +30,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.interfaces import AsyncEvent, IPlacing, IQueuePair
+from txrdma.interfaces import AsyncEvent, IDirectLane, IPlacing, IQueuePair
 from txrdma.soft._route import Route
 from txrdma.soft._transitions import checkMigration, transition
 from txrdma.soft.completion import SoftCompletionQueue
@@ -85,6 +85,7 @@ class SoftQueuePair:
 
     @ivar receives: the receive queue, or that of C{shared}. The requests in it are those that were posted:
         they must stay unchanged until their completion.
+    @ivar free: places in the send queue that nothing takes.
     @ivar shared: where it takes its receives from, when it has no receive queue of its own.
     """
 
@@ -117,7 +118,7 @@ class SoftQueuePair:
         self.receiveCompleted: Callable[[Completion, bool], None] = receive.push
         self._host = host
         self._route: Route | None = None
-        self._free = capacity.maxSend
+        self.free = capacity.maxSend
         self._held: list[SendRequest] = []
         self._drainedTold = False
         self._closed = False
@@ -150,8 +151,8 @@ class SoftQueuePair:
             self._postAside(requests)
             return
         count = len(requests)
-        if count > self._free:
-            raise QueueFull(f"{count} requests for {self._free} free places in the send queue")
+        if count > self.free:
+            raise QueueFull(f"{count} requests for {self.free} free places in the send queue")
         for request in requests:
             inline = request.inline
             if inline:
@@ -162,7 +163,7 @@ class SoftQueuePair:
             elif request.operation > _LAST or len(request.segments) > self._maxSegments:
                 if not _isAtomic(request):
                     raise _misshapen(request, self._maxSegments)
-        self._free -= count
+        self.free -= count
         self._route.post(requests)  # type: ignore[union-attr]  # there is a route in RTS
 
     def postReceive(self, requests: Sequence[ReceiveRequest]) -> None:
@@ -199,9 +200,9 @@ class SoftQueuePair:
             for request in requests:
                 self._flushed(request.identifier, _KINDS_OF_COMPLETION[request.operation])
             return
-        if len(requests) > self._free:
-            raise QueueFull(f"{len(requests)} requests for {self._free} free places in the send queue")
-        self._free -= len(requests)
+        if len(requests) > self.free:
+            raise QueueFull(f"{len(requests)} requests for {self.free} free places in the send queue")
+        self.free -= len(requests)
         if self.state is _SQD:
             self._held += map(_copied, requests)
         else:
@@ -212,7 +213,7 @@ class SoftQueuePair:
             if self.state is _RTS and self._route is not None:
                 self._route.post((request,))
             else:  # one of those before went wrong
-                self._free += 1
+                self.free += 1
                 self._flushed(request.identifier, _SEND)
 
     def _checkForm(self, request: SendRequest) -> None:
@@ -309,22 +310,20 @@ class SoftQueuePair:
             if queue is not None and queue.isClosed:
                 raise InvalidRequest(f"{queue!r} is closed")
 
-    def prepare(self, rkey: RKey, known: Callable[[], None]) -> None:
-        """See L{IPlacing.prepare}: this is provided from RTR on, on a route through shared memory."""
-        placing = None if self._route is None else self._route.placing
-        if placing is None:
-            known()
-        else:
-            placing.prepare(rkey, known)
+    def __conform__(self, interface: object) -> object | None:
+        """
+        Adapt to an interface that only some routes provide, from RTR on.
 
-    def isPlaced(self) -> bool:
-        """See L{IPlacing.isPlaced}."""
-        placing = None if self._route is None else self._route.placing
-        return placing is not None and placing.isPlaced()
+        @return: the route, where it does; None lets zope.interface look elsewhere.
+        """
+        route = self._route
+        if route is not None and interface is IPlacing:
+            return route.placing
+        if route is not None and interface is IDirectLane and self.shared is None:
+            return route.direct
+        return None
 
     def _attach(self, route: Route) -> None:
-        if route.placing is not None:
-            alsoProvides(self, IPlacing)
         if route.polled:
             self.sendQueue.attach(route)
             self.receiveQueue.attach(route)
@@ -336,15 +335,13 @@ class SoftQueuePair:
         self.state = _RESET
         self.attributes = QPAttributes()
         if route is not None:
-            if route.placing is not None:
-                noLongerProvides(self, IPlacing)
             route.close()
             self.sendQueue.detach(route)
             self.receiveQueue.detach(route)
         if self.shared is None:
             self.receives.clear()
         self._held.clear()
-        self._free = self.capacity.maxSend
+        self.free = self.capacity.maxSend
         self._drainedTold = False
         self.sendQueue.purge(self.number)
         self.receiveQueue.purge(self.number)
@@ -362,9 +359,9 @@ class SoftQueuePair:
 
     def retired(self, count: int) -> None:
         """That many requests, the oldest, left the send queue."""
-        self._free += count
+        self.free += count
         if self.state is not _RTS:
-            self._free = min(self._free, self.capacity.maxSend)  # a flush has emptied it already
+            self.free = min(self.free, self.capacity.maxSend)  # a flush has emptied it already
             if self.state is _SQD:
                 self._tellDrained()
 
@@ -381,7 +378,7 @@ class SoftQueuePair:
         held, self._held = self._held, []
         for request in held:
             self._flushed(request.identifier, _KINDS_OF_COMPLETION[request.operation])
-        self._free = self.capacity.maxSend
+        self.free = self.capacity.maxSend
         if self.shared is None:
             self._flushReceives()
         else:
@@ -390,6 +387,11 @@ class SoftQueuePair:
     def told(self, event: AsyncEventKind) -> None:
         """Listeners want to hear this, and the queue pair goes on."""
         self._host.notify(AsyncEvent(event, queuePair=self))
+
+    def laneOpened(self) -> Sized:
+        """The route brings messages by itself: the receive queue does not look at it any more."""
+        assert self._route is not None, "a lane that is no route"
+        return self.receiveQueue.lookElsewhere(self._route)
 
     def migrationChanged(self, state: MigrationState) -> None:
         """The route has got to ARMED, or to MIGRATED: then the alternate path has become the path."""
@@ -445,7 +447,7 @@ class SoftQueuePair:
             )
 
     def _tellDrained(self) -> None:
-        busy = self.capacity.maxSend - self._free - len(self._held)
+        busy = self.capacity.maxSend - self.free - len(self._held)
         if busy == 0 and not self._drainedTold:
             self._drainedTold = True
             self._host.notify(AsyncEvent(AsyncEventKind.SQ_DRAINED, queuePair=self))

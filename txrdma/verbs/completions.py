@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
 from zope.interface import implementer
 
@@ -18,7 +18,13 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.iba.verbs import Completion
-from txrdma.interfaces import ICompletionChannel, ICompletionQueue, IPollable, IReactorPolling
+from txrdma.interfaces import (
+    ICompletionChannel,
+    ICompletionQueue,
+    ILiveCompletionQueue,
+    IPollable,
+    IReactorPolling,
+)
 
 _log = Logger()
 
@@ -30,6 +36,10 @@ _PROBE: Final = 32
 _LOOKS: Final = range(8)
 _BATCH: Final = 64
 _BUDGET: Final = 16
+
+
+_Poll = Callable[[int], Sequence[Any]]
+_Taker = Callable[[Sequence[Any]], None]
 
 
 class ReaderReactor(IReactorFDSet, IReactorTime):
@@ -67,19 +77,24 @@ class CompletionReader:
         self._reactor = reactor
         self._channel = channel
         self._queues = tuple(queues)
-        self._polls = tuple(queue.poll for queue in queues)
+        # What is polled, and who takes what comes.
+        self._sources: tuple[tuple[_Poll, _Taker], ...] = tuple((queue.poll, handler) for queue in queues)
         self._handler = handler
         self._polling: IReactorPolling | None = IReactorPolling(reactor, None)
         self._linger = lingerSeconds
         self._failed = failed
         self._misses = 0
         self._armed = False
+        found = [ILiveCompletionQueue(queue, None) for queue in queues]
+        self._live = [queue for queue in found if queue is not None]
         # Queues may know how not to be armed any more; on a reactor that looks anyway this saves their bells.
-        self._disarms: list[Callable[[], None]] = [
-            queue.disarm for queue in queues if self._polling is not None and hasattr(queue, "disarm")
-        ]
+        self._disarms = [queue.disarm for queue in self._live if self._polling is not None]
         self._again: IDelayedCall | None = None
         self._running = False
+
+    def lookAt(self, poll: _Poll, handler: _Taker) -> None:
+        """Look there, too, from now on, and before the queues: see L{txrdma.interfaces.IDirectLane}."""
+        self._sources = ((poll, handler), *self._sources)
 
     def start(self) -> None:
         """Read from now on. Twice is fine."""
@@ -151,7 +166,7 @@ class CompletionReader:
     def _lookOn(self) -> bool:
         """Look for a little while whether there is more; False when there is more than is fair."""
         window = self._window()
-        if not window or not any(getattr(queue, "isLive", False) for queue in self._queues):
+        if not window or not any(queue.isLive for queue in self._live):
             return True
         began = now = perf_counter()
         until = began + window
@@ -182,11 +197,11 @@ class CompletionReader:
         """Hand over what has completed; tell whether there was anything."""
         found = False
         try:
-            for poll in self._polls:
+            for poll, take in self._sources:
                 batch = poll(_BATCH)
                 if batch:
                     found = True
-                    self._handler(batch)
+                    take(batch)
                     if not self._running:
                         return False
             if found and self._armed:

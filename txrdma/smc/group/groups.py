@@ -288,7 +288,7 @@ class LinkGroups:
             link.turn.finish()
             for stream in link.streams():
                 if stream.connected and not stream.hasHeardEnd:
-                    self._targets[stream] = stream.ring.produced + stream.backlog
+                    self._targets[stream] = stream.flow.ring.produced + stream.flow.backlog
                     link.hasten(stream)
             link.turn.finish()
         self._forgetStopped()

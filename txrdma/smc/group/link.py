@@ -9,7 +9,7 @@ completions, or once for a turn of the reactor.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast, Final, TYPE_CHECKING
 
@@ -22,7 +22,7 @@ from twisted.python.failure import Failure
 from txrdma.error import RDMAError, Refused
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Completion, QPState, ReceiveRequest
-from txrdma.interfaces import IPlacing, IQueuePair
+from txrdma.interfaces import IDirectLane, IPlacing, IQueuePair
 from txrdma.logs import Seldom
 from txrdma.smc.group._linkgroup import (
     GroupEnded,
@@ -41,7 +41,8 @@ from txrdma.smc.group.buffers import BufferPool, Element, MAX_BUFFERS
 from txrdma.smc.group.turn import said, Turn
 from txrdma.smc.insight.status import describe
 from txrdma.smc.stream._closing import LINGER_TIMEOUT
-from txrdma.smc.wire.cdc import CDC_LENGTH, CDC_TYPE, unpackFrom
+from txrdma.smc.stream._flow import Flow
+from txrdma.smc.wire.cdc import CDC_LENGTH, CDC_TYPE, packInto, unpackFrom
 from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis, sizeCode
 
 if TYPE_CHECKING:
@@ -60,8 +61,6 @@ _LOOKS: Final = 64
 PREPARING_SECONDS: Final = 2.0
 """Seconds to find out how a peer's buffer is reached; after that the first write waits for it."""
 
-_Handler = Callable[[tuple[int, ...]], None]
-
 
 class Link:
     """
@@ -71,7 +70,6 @@ class Link:
     @ivar turn: what connections have to post, and when.
     @ivar route: how bytes go, or went, as the queue pair names it; C{''} before the first contact.
     @ivar isActive: connections may use the link.
-    @ivar isOver: the link is gone; connections that still have something to read stay.
     @ivar contexts: the stack of logging contexts of the reactor's thread.
     """
 
@@ -80,12 +78,11 @@ class Link:
         self.groups = groups
         self.device = device.name
         self.isNew = True
-        self.isOver = False
         self.contexts: list[Any] = theContextTracker.currentContext().contexts
         self.mtu = groups.mtu
         self.psn = secrets.randbits(24)
         self._reactor = groups.reactor
-        self._handlers: dict[int, _Handler] = {}
+        self._flows: dict[int, Flow] = {}
         self._waiting: list[Deferred[None]] = []
         self._lingering: dict[Stream, float] = {}
         self._timer: IDelayedCall | None = None
@@ -100,6 +97,7 @@ class Link:
             groups.reactor, device, groups.maxInline, self._completed, self._sent, self.failed
         )
         self.turn = Turn(groups.reactor, attachment, self)
+        self._poster = self.turn.poster
         self._reader = attachment.reader
         self._queuePair = attachment.queuePair
         self._pool = BufferPool(attachment.domain)
@@ -112,7 +110,7 @@ class Link:
         self.name = f"{key.role.value} {self._queuePair.number:06x}"
 
     def __repr__(self) -> str:
-        return f"<Link {self.name} {self.core.state} with {len(self._handlers)} connections>"
+        return f"<Link {self.name} {self.core.state} with {len(self._flows)} connections>"
 
     # Making it
 
@@ -139,6 +137,11 @@ class Link:
         self.route = self._queuePair.route
         self.turn.placing = placing = IPlacing(self._queuePair, None)
         self.core.isWatched = placing is not None
+        lane = IDirectLane(self._queuePair, None)
+        if lane is not None:
+            lane.openLane(CDC_LENGTH, CDC_TYPE, packInto, unpackFrom)
+            self._poster.lane = lane
+            self._reader.lookAt(lane.takeMessages, self._taken)
         self.core.confirm(self._reactor.seconds(), LinkEnd(answer.mac, answer.gid, answer.qpn))
         self._turnCore()
 
@@ -223,19 +226,20 @@ class Link:
 
     # Connections
 
-    def add(self, stream: Stream) -> int:
+    def add(self, stream: Stream, flow: Flow) -> int:
         """
         A connection comes.
 
         @return: its alert token.
         """
         token = self.core.add(stream, self._reactor.seconds())
-        self._handlers[token] = stream.receivedEarly
+        self._flows[token] = flow
         return token
 
-    def begin(self, stream: Stream) -> None:
-        """A connection is complete, and takes messages."""
-        self._handlers[stream.token] = stream.received
+    @property
+    def isOver(self) -> bool:
+        """The link is gone; connections that still have something to read stay."""
+        return self._poster.isOver
 
     def linger(self, stream: Stream) -> None:
         """The application is gone, the peer has some time for its part."""
@@ -246,7 +250,7 @@ class Link:
     def forget(self, stream: Stream, element: Element, quiet: bool) -> None:
         """A connection is over."""
         self._lingering.pop(stream, None)
-        self._handlers.pop(stream.token, None)
+        self._flows.pop(stream.token, None)
         element.buffer.give(element, quiet)
         if not self.isOver:
             self.core.remove(stream.token, self._reactor.seconds())
@@ -266,7 +270,7 @@ class Link:
 
     def turned(self) -> None:
         """A turn has ended: see whether somebody waited for that."""
-        if not self.turn.isBusy:
+        if not self._poster.isBusy:
             if self._presence.isDue:
                 self._presence.settle()
             if self.isStopping:
@@ -285,22 +289,39 @@ class Link:
 
     def _completed(self, batch: Sequence[Completion]) -> None:
         """Take what has been received."""
-        turn = self.turn
-        wasBusy, turn.isBusy = turn.isBusy, True
+        poster = self._poster
+        wasBusy, poster.isBusy = poster.isBusy, True
         try:
             self._take(batch)
-            turn.settle()
+            self.turn.settle()
             used = self._used
             if len(used) >= _REPOST and not self.isOver:  # while the answers are under way
                 self._queuePair.postReceive(used)
                 used.clear()
         finally:
-            turn.isBusy = wasBusy
+            poster.isBusy = wasBusy
+        if self._presence.isDue or self.groups.isStopping:
+            self.turned()
+
+    def _taken(self, messages: Sequence[tuple[int, ...]]) -> None:
+        """Take the CDC messages that a direct lane brings."""
+        poster = self._poster
+        flows = self._flows
+        wasBusy, poster.isBusy = poster.isBusy, True
+        try:
+            for message in messages:
+                flow = flows.get(message[3])
+                if flow is not None and message[1] == CDC_LENGTH:
+                    flow.received(message)
+            self._wasHeard = True
+            self.turn.settle()
+        finally:
+            poster.isBusy = wasBusy
         if self._presence.isDue or self.groups.isStopping:
             self.turned()
 
     def _take(self, batch: Sequence[Completion]) -> None:
-        handlers = self._handlers
+        flows = self._flows
         receives = self._receives
         used = self._used
         byOffset = self._byOffset
@@ -313,9 +334,9 @@ class Link:
             if length < CDC_LENGTH or message[0] != CDC_TYPE:
                 self._control(bytes(receives[offset : offset + length]))
                 continue
-            handler = handlers.get(message[3])
-            if handler is not None and message[1] == CDC_LENGTH:
-                handler(message)
+            flow = flows.get(message[3])
+            if flow is not None and message[1] == CDC_LENGTH:
+                flow.received(message)
         self._wasHeard = True
 
     # LLC
@@ -381,7 +402,7 @@ class Link:
         """One LLC message, ahead of what waits."""
         if self._queuePair.state is not QPState.RTS:
             return
-        poster = self.turn.poster
+        poster = self._poster
         request, buffer = poster.newMessage()
         poster.number(request)
         buffer[:] = raw
@@ -488,16 +509,16 @@ class Link:
         """
         if self.isOver:
             return
-        self.isOver = True
-        turn = self.turn
-        wasBusy, turn.isBusy = turn.isBusy, True
+        turn, poster = self.turn, self._poster
+        poster.isOver = True
+        wasBusy, poster.isBusy = poster.isBusy, True
         try:
             with self.groups.forgetting(self):
                 with self._enduring("told of that"):
                     self._tellEnd(text, diagnosis, mayVanish)
                 self._release()
         finally:
-            turn.isBusy = wasBusy
+            poster.isBusy = wasBusy
         if self.isStopping:
             turn.finish()
         self.turned()

@@ -8,13 +8,15 @@ Elsewhere it is copied into registered memory first, and stays there until the p
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, TYPE_CHECKING
 
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Access, Buffer, Capacity, Operation, Segment, SendRequest
-from txrdma.interfaces import IMemoryRegion, IProtectionDomain
 from txrdma.smc.wire.cdc import CDC_LENGTH
+
+if TYPE_CHECKING:
+    from txrdma.interfaces import IDirectLane, IMemoryRegion, IProtectionDomain
 
 SIGNAL_EVERY: Final = 8
 """Every so many SENDs make a completion: it says that those before have arrived, too."""
@@ -27,18 +29,61 @@ _UNLIMITED: Final = 1 << 30
 _Message = tuple[SendRequest, bytearray]
 
 
+class Flushable(Protocol):
+    """
+    The data flow of a connection, as its link sees it.
+
+    @ivar isDirty: the flow is in L{Poster.dirty}.
+    @ivar pending: what was written and is not posted; C{backlog} is its length.
+    @ivar keeper: hears what becomes of it.
+    """
+
+    isDirty: bool
+    backlog: int
+    pending: list[bytes | memoryview]
+
+    @property
+    def keeper(self) -> Hearing: ...
+
+    def fill(self, requests: list[SendRequest]) -> None:
+        """Append what has to be posted now."""
+
+
+class Hearing(Protocol):
+    """A connection that hears what became of its bytes."""
+
+    def wasFlushed(self) -> None:
+        """All that was written is posted."""
+
+    def delivered(self) -> None:
+        """The peer has all that was posted."""
+
+
 class Poster:
     """
-    Makes requests for one link.
+    What the connections of one link have to post, and the requests for it.
 
+    @ivar dirty: flows with something to post.
+    @ivar flushed: flows whose keepers want to know when it is posted.
+    @ivar schedule: to be called with something dirty while the link is not C{isBusy}.
+    @ivar isBusy: a turn of the link goes on: flows will be flushed at its end.
+    @ivar isOver: the link is gone: nothing can be posted any more.
+    @ivar isShort: a flow has more to post than could be copied.
+    @ivar lane: takes bytes and messages without requests, where the queue pair has such a lane.
     @ivar sent: SENDs that were made so far; a signaled one has this number.
     @ivar isStaged: bytes are copied first.
+    @ivar isSignaling: each message makes a completion.
     @ivar isUsed: there is something to C{clear}.
     """
 
-    def __init__(self, domain: IProtectionDomain, capacity: Capacity) -> None:
+    def __init__(self, domain: IProtectionDomain, capacity: Capacity, schedule: Callable[[], None]) -> None:
+        self.dirty: list[Flushable] = []
+        self.flushed: list[Flushable] = []
+        self.schedule = schedule
+        self.isBusy = self.isOver = self.isShort = False
+        self.lane: IDirectLane | None = None
         self.sent = 0
-        self.isStaged = capacity.maxInline < _UNLIMITED
+        self.isStaged = self.isSignaling = capacity.maxInline < _UNLIMITED
         self.isUsed = False
         self._writes: list[SendRequest] = []
         self._used = 0
@@ -83,9 +128,13 @@ class Poster:
         request.identifier = sent
         request.signaled = self.isStaged or not sent % SIGNAL_EVERY
         if self.isStaged:
-            self._marks.append((sent, self._staged))
+            self.mark()
 
     # Staging
+
+    def mark(self) -> None:
+        """When the latest SEND has arrived, so has all that is copied by now."""
+        self._marks.append((self.sent, self._staged))
 
     def most(self, backlog: int) -> int:
         """How many of these bytes may be written now."""

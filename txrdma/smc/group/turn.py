@@ -20,7 +20,7 @@ from txrdma.error import RDMAError
 from txrdma.iba.verbs import Completion, SendRequest, Status
 from txrdma.interfaces import IPlacing
 from txrdma.smc.group.attachment import Attachment, WINDOW
-from txrdma.smc.group.posting import Poster
+from txrdma.smc.group.posting import Hearing, Poster
 
 _log = Logger()
 
@@ -42,37 +42,14 @@ def said(status: Status) -> str:
     return f"{_MEANINGS.get(status, 'the device reports an error')} ({status.name})"
 
 
-class Flushable(Protocol):
-    """
-    A connection, as a turn sees it.
-
-    @ivar isDirty: the connection is in L{Turn.dirty}.
-    @ivar pending: what was written and is not posted; C{backlog} is its length.
-    """
-
-    isDirty: bool
-    backlog: int
-    pending: list[bytes | memoryview[int]]
-
-    def fill(self, requests: list[SendRequest]) -> None:
-        """Append what has to be posted now."""
-
-    def wasFlushed(self) -> None:
-        """Hear that all that was written is posted."""
-
-    def delivered(self) -> None:
-        """The peer has all that was posted."""
-
-
 class Owner(Protocol):
     """
     The link, as its turns see it.
 
-    @ivar isActive: connections may use it; C{isOver}: nothing can be posted any more.
+    @ivar isActive: connections may use it.
     """
 
     isActive: bool
-    isOver: bool
 
     def broken(self, text: str) -> None:
         """The queue pair is of no more use."""
@@ -91,18 +68,13 @@ class Turn:
     """
     The turns of one link.
 
-    @ivar isBusy: a turn goes on: connections will be flushed at its end.
-    @ivar dirty: connections with something to post.
-    @ivar flushed: connections that want to know when it is posted.
+    @ivar poster: what connections have to post.
     @ivar isHasty: the process ends: whether messages have arrived is asked of each.
     """
 
     def __init__(self, reactor: Any, attachment: Attachment, owner: Owner) -> None:
-        self.isBusy = False
         self.isHasty = False
-        self.dirty: list[Flushable] = []
-        self.flushed: list[Flushable] = []
-        self.poster = Poster(attachment.domain, attachment.queuePair.capacity)
+        self.poster = Poster(attachment.domain, attachment.queuePair.capacity, self.schedule)
         self.placing: IPlacing | None = None
         self._reactor = reactor
         self._owner = owner
@@ -111,23 +83,28 @@ class Turn:
         self._sendReader = attachment.sendReader
         self._acknowledged = 0
         self._isFull = self._isResting = False
-        self._undelivered: deque[tuple[int, Flushable]] = deque()
+        self._undelivered: deque[tuple[int, Hearing]] = deque()
         self._soon: list[Callable[[], None]] = []
         self._last: dict[Callable[[], None], None] = {}
         self._call: IDelayedCall | None = None
+
+    @property
+    def isBusy(self) -> bool:
+        """A turn goes on."""
+        return self.poster.isBusy
 
     # When
 
     def soon(self, call: Callable[[], None]) -> None:
         """Call it from our turn, not from the application's."""
         self._soon.append(call)
-        if not self.isBusy:
+        if not self.poster.isBusy:
             self.schedule()
 
     def atEnd(self, call: Callable[[], None]) -> None:
         """Call it once at the end of a turn, when everything is posted."""
         self._last[call] = None
-        if not self.isBusy:
+        if not self.poster.isBusy:
             self.schedule()
 
     def schedule(self) -> None:
@@ -143,16 +120,17 @@ class Turn:
 
     def finish(self) -> None:
         """Have a turn now."""
-        wasBusy, self.isBusy = self.isBusy, True
+        poster = self.poster
+        wasBusy, poster.isBusy = poster.isBusy, True
         try:
             self.run()
         except Exception:
             failure = Failure()
             self._failed(failure)
-            if self._soon or self.dirty:
+            if self._soon or poster.dirty:
                 self.schedule()  # who waits for a link that is over is told in spite of that
         finally:
-            self.isBusy = wasBusy
+            poster.isBusy = wasBusy
         self._owner.turned()
 
     def _failed(self, failure: Failure) -> None:
@@ -165,26 +143,28 @@ class Turn:
 
     def settle(self) -> None:
         """Flush what there is, inside a turn."""
-        if self.dirty and not self._soon:
+        poster = self.poster
+        if poster.dirty and not self._soon:
             self._flush()
-        if self.dirty or self._soon or self._last:
+        if poster.dirty or self._soon or self._last:
             self.run()
 
     def run(self) -> None:
         """Post what there is, and see what comes of it, some rounds long."""
+        poster = self.poster
         for _ in range(_ROUNDS):
             if self._soon:
                 self._callSoon()
-            if self.dirty:
+            if poster.dirty:
                 self._flush()
-            if not self._soon and (not self.dirty or self._isFull):
+            if not self._soon and (not poster.dirty or self._isFull):
                 break
         if self._last:
             last, self._last = self._last, {}
             for call in last:
                 call()
-        owner = self._owner
-        if self._soon or (self.dirty and (owner.isActive or owner.isOver) and not self._isFull):
+        isPossible = self._owner.isActive or poster.isOver
+        if self._soon or (poster.dirty and isPossible and not self._isFull):
             self.schedule()
 
     def _callSoon(self) -> None:
@@ -214,7 +194,7 @@ class Turn:
             self._sendReader.start()
         if self._call is not None and not self._call.active():
             self._call = None
-        if self._soon or self._last or self.dirty:
+        if self._soon or self._last or self.poster.dirty:
             self.schedule()
 
     def end(self) -> None:
@@ -223,25 +203,26 @@ class Turn:
         self._isFull = self._isResting = False
         self._undelivered.clear()
         self.poster.close()
-        if self._soon or self._last or self.dirty:
+        if self._soon or self._last or self.poster.dirty:
             self.schedule()
 
     # What is posted
 
     def _flush(self) -> None:
         """Post what connections have."""
-        dirty = self.dirty
-        isOver = self._owner.isOver
-        room = WINDOW - self.poster.sent + self._acknowledged
+        poster = self.poster
+        dirty = poster.dirty
+        isOver = poster.isOver
+        room = WINDOW - poster.sent + self._acknowledged
         requests: list[SendRequest] = []
         if len(dirty) == 1 and (room > 0 or isOver):  # as mostly, which is worth some lines
-            stream = dirty.pop()
-            stream.isDirty = False
-            stream.fill(requests)
+            flow = dirty.pop()
+            flow.isDirty = False
+            flow.fill(requests)
             if requests:
                 self._post(requests)
-            if not stream.backlog:
-                stream.pending.clear()  # it is posted
+                if not flow.backlog:
+                    flow.pending.clear()  # it is posted
         else:
             if isOver:
                 room = len(dirty)
@@ -249,31 +230,34 @@ class Turn:
                 room = self._makeRoom(room)
                 if room <= 0:
                     return
-            self.dirty = dirty[room:]
+            poster.dirty = dirty[room:]
             dirty = dirty[:room]
             count = 0
             try:
-                for stream in dirty:
+                for flow in dirty:
                     count += 1
-                    stream.isDirty = False
-                    stream.fill(requests)
+                    flow.isDirty = False
+                    flow.fill(requests)
             except BaseException:
-                self.dirty[:0] = dirty[count:]  # nobody is forgotten
+                poster.dirty[:0] = dirty[count:]  # nobody is forgotten
                 raise
             if requests:
                 self._post(requests)
-            for stream in dirty:
-                if not stream.backlog:
-                    stream.pending.clear()
-        if self.poster.isUsed:
-            self.poster.clear()
-        if self.flushed:
-            flushed, self.flushed = self.flushed, []
-            for stream in flushed:
-                stream.wasFlushed()
+                for flow in dirty:
+                    if not flow.backlog:
+                        flow.pending.clear()
+        if poster.isUsed:
+            poster.clear()
+        if poster.isShort:
+            poster.isShort = False
+            self._waitForSends()
+        if poster.flushed:
+            flushed, poster.flushed = poster.flushed, []
+            for flow in flushed:
+                flow.keeper.wasFlushed()
 
     def _post(self, requests: list[SendRequest]) -> None:
-        if not self._owner.isOver:
+        if not self.poster.isOver:
             try:
                 self._queuePair.postSend(requests)
             except RDMAError as error:
@@ -289,14 +273,8 @@ class Turn:
             self._waitForSends()
         return room
 
-    def stall(self, stream: Flushable) -> None:
-        """A connection has more to post, when there is room to copy it."""
-        stream.isDirty = True
-        self.dirty.append(stream)
-        self._waitForSends()
-
     def _waitForSends(self) -> None:
-        if not self._isFull and not self._owner.isOver:
+        if not self._isFull and not self.poster.isOver:
             self._isFull = True
             self._sendReader.start()
 
@@ -330,11 +308,11 @@ class Turn:
             elif not undelivered and not self._isFull:
                 self._sendReader.stop()
 
-    def deliver(self, stream: Flushable, number: int) -> None:
+    def deliver(self, stream: Hearing, number: int) -> None:
         """Tell a connection when the peer has all up to its message of this number."""
         if self.hasArrived(number):
             stream.delivered()
-        elif not self._owner.isOver:
+        elif not self.poster.isOver:
             self._undelivered.append((number, stream))
             self._sendReader.start()
 
@@ -342,14 +320,14 @@ class Turn:
         """Whether the peer has our message of this number, and all before it, whatever becomes of us."""
         if self.placing is not None and self.placing.isPlaced():
             return True
-        if number > self._acknowledged and not self._owner.isOver:
+        if number > self._acknowledged and not self.poster.isOver:
             self._look()
         return number <= self._acknowledged
 
     def hasten(self) -> None:
         """The process ends: hear from now on how far each message has come."""
-        if self.placing is None and not self._owner.isOver:
-            self.isHasty = True
+        if self.placing is None and not self.poster.isOver:
+            self.isHasty = self.poster.isSignaling = True
             self._sendReader.start()
 
     def arrived(self) -> int:

@@ -195,34 +195,34 @@ class SMCStatus:
     @property
     def bytesSent(self) -> int:
         """Bytes that are in the peer's ring, or were."""
-        return self._transport.ring.produced
+        return self._transport.flow.ring.produced
 
     @property
     def bytesReceived(self) -> int:
         """Bytes handed to the application."""
-        return self._transport.ring.consumed
+        return self._transport.flow.ring.consumed
 
     @property
     def writes(self) -> int:
         """RDMA writes posted."""
-        return self._transport.writes
+        return self._transport.flow.writes
 
     @property
     def messagesSent(self) -> int:
         """CDC messages sent."""
-        return self._transport.messagesSent
+        return self._transport.flow.messagesSent
 
     @property
     def messagesReceived(self) -> int:
         """CDC messages received."""
-        return self._transport.messagesReceived
+        return self._transport.flow.messagesReceived
 
     def toDict(self) -> dict[str, object]:
         """See L{ISMCStatus.toDict}."""
         transport = self._transport
         answer = {"role": transport.role.value, **toDict(self, transport)}
-        answer["backlog"] = transport.backlog
-        ring = transport.ring
+        answer["backlog"] = transport.flow.backlog
+        ring = transport.flow.ring
         answer["bufferSize"] = ring.size
         answer["peerBufferSize"] = ring.peerSize
         answer["cursors"] = {

@@ -9,7 +9,7 @@ of two.
 from __future__ import annotations
 
 from txrdma.error import WireError
-from txrdma.smc.wire.cdc import CDC_HEAD, packInto, ProducerFlags
+from txrdma.smc.wire.cdc import CDC_HEAD, ProducerFlags
 
 DATA = 1
 """In what L{Ring.received} returns: there are new bytes to read."""
@@ -148,20 +148,19 @@ class Ring:
         self._round = (self._round + 1) & 0xFFFF
         return offset, most - end, end
 
-    def pack(self, buffer: bytearray | memoryview, offset: int, state: int = 0) -> None:
+    def message(self, state: int = 0) -> tuple[int, int, int, int, int, int, int]:
         """
-        Write the next CDC message, 44 bytes, to be sent after what has been written.
+        The next CDC message, to be sent after what has been written.
 
         @param state: the state flags, which stay once they are set.
+        @return: what L{txrdma.smc.wire.cdc.packInto} takes.
         """
         self.sequence = sequence = (self.sequence + 1) & 0xFFFF
         self.reported = consumed = self.consumed
         self._dueAbove = consumed + self._limit
         if self._hurry:
             self._answered()
-        packInto(
-            buffer,
-            offset,
+        return (
             CDC_HEAD | sequence,
             self.token,
             self._round,

@@ -1,9 +1,8 @@
 """
 One end of a stream of bytes over SMC-R: what its link asks of it, and how it ends.
 
-Follows RFC 7609, 4.7 (data flow) and 4.8 (ending). What is written waits until the link flushes: once for
-each batch of completions, or once for a turn of the reactor. What arrives is given out as C{bytes}, from
-the link's batch.
+Follows RFC 7609, 4.8 (ending). Bytes are the business of its L{Flow}: what is written waits until the link
+flushes, once for each batch of completions, or once for a turn of the reactor.
 
 A connection whose peer, TCP connection or link is lost lives on as long as bytes are in its ring: these are
 delivered first. How it then ends is what TCP would tell: see L{txrdma.smc.stream.companion}.
@@ -22,18 +21,16 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.log import ILogContext
 
-from txrdma.error import Refused, WireError
+from txrdma.error import Refused
 from txrdma.iba.types import RKey
-from txrdma.iba.verbs import Operation, SendRequest
 from txrdma.logs import Seldom
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.buffers import Element
-from txrdma.smc.group.posting import cut, SIGNAL_EVERY
 from txrdma.smc.handshake.plaintcp import prefixFor
 from txrdma.smc.insight import status
 from txrdma.smc.presence import Use
 from txrdma.smc.stream._closing import Closing, Ended, Ending, ReadEnded, Released, Send
-from txrdma.smc.stream._ring import DATA, Ring, SPACE, UPDATE
+from txrdma.smc.stream._flow import ENDS, Flow
 from txrdma.smc.stream.companion import Companion
 from txrdma.smc.wire.cdc import StateFlags
 from txrdma.smc.wire.clc import Diagnosis
@@ -47,19 +44,8 @@ if TYPE_CHECKING:
 _log = Logger()
 _seldom = Seldom(_log)
 
-DELIVERY: Final = 256 * 1024
-"""The most bytes for one C{dataReceived}."""
-
-_EARLY: Final = 64
-"""Messages that may come before the handshake is over here."""
-
 _CLOSED: Final = int(StateFlags.CLOSED)
 _ABORT: Final = int(StateFlags.ABNORMAL_CLOSE)
-ENDS: Final = _CLOSED | _ABORT
-"""Of a peer's state flags those after which there is nobody to write to."""
-
-_NEWS: Final = SPACE | UPDATE
-_SIGNAL_MASK: Final = SIGNAL_EVERY - 1
 
 
 class Stream:
@@ -69,44 +55,30 @@ class Stream:
     Slots and no timers: there may be thousands of these, mostly idle.
 
     @ivar token: our alert token: what the peer calls this connection.
-    @ivar ring: the cursors.
-    @ivar pending: what has been written and not yet posted, oldest first.
-    @ivar backlog: its length.
-    @ivar isDirty: it is in the link's list of those that have something to do.
-    @ivar isDoubtful: the TCP connection has ended, and the peer may have gone with it.
+    @ivar flow: the bytes.
     @ivar wasLost: the peer was quicker than the handshake: it has said all, and gone with its link.
     """
 
     __slots__ = (
-        *("protocol", "TLS", "_context", "connected", "disconnected", "disconnecting", "_failure"),
+        *("flow", "TLS", "connected", "disconnected", "_failure"),
         *("producer", "streamingProducer", "producerPaused", "bufferSize"),
-        *("pending", "backlog", "writes", "_written", "_isOpen", "_write"),
-        *("_message", "_buffer", "_mustSend", "_flags", "isDirty"),
-        *("ring", "_view", "_mask", "_element", "_isPaused", "_isReading", "_early"),
-        *("role", "link", "token", "_turn", "_address", "_rkey", "messagesReceived", "messagesSent"),
-        *("_host", "_peer", "_companion", "_use", "isDoubtful", "wasLost", "_isWhole"),
-        *("_closing", "_peerState", "_writeEnding", "_hasStoppedWriting", "_isAborting", "_isHasty"),
+        *("role", "link", "token", "_turn", "_element", "_rkey"),
+        *("_host", "_peer", "_companion", "_use", "wasLost", "_isWhole"),
+        *("_closing", "_hasStoppedWriting", "_isAborting", "_isHasty"),
         *("__weakref__",),
     )
 
-    protocol: IProtocol | None
     producer: IPushProducer | IPullProducer | None
 
     def __init__(self, link: Link, element: Element, tcp: ITCPTransport, role: Role) -> None:
         self.link = link
         self._turn = link.turn
         self.role = role
-        self._view = element.view
-        self.ring = Ring(self._view.nbytes, self._view.nbytes, 0)  # until the peer's end is known
-        self.protocol = None
-        self.pending: list[bytes | memoryview] = []
-        self.backlog = 0
+        self.flow = Flow(link.turn.poster, element.view, link.contexts, self)
         self.bufferSize = 65536
-        self.connected = self.disconnected = self.disconnecting = 0
+        self.connected = self.disconnected = 0
         self.producer = None
         self.producerPaused = self.streamingProducer = False
-        self.isDirty = False
-        self.writes = self.messagesSent = self.messagesReceived = self._written = 0
         self.TLS = False
         self._closing = Closing()
         self._companion: Companion | None = None
@@ -114,16 +86,11 @@ class Stream:
         self._host = tcp.getHost()
         self._peer = tcp.getPeer()
         self._element: Element | None = element
-        self._address = 0
         self._rkey: RKey | None = None
-        self._early: list[tuple[int, ...]] | None = []
         self._failure: Failure | None = None
-        self._isOpen = self._isPaused = self._isReading = self._isAborting = self._isHasty = False
-        self._mustSend = self._writeEnding = self._hasStoppedWriting = False
-        self._isWhole = self.wasLost = self.isDoubtful = False
-        self._flags = self._peerState = 0
-        self._context: dict[object, dict[str, object]] = {}
-        self.token = link.add(self)
+        self._hasStoppedWriting = self._isAborting = self._isHasty = False
+        self._isWhole = self.wasLost = False
+        self.token = link.add(self, self.flow)
 
     def __repr__(self) -> str:
         return f"<SMCTransport {self.role.value} {self._closing.state.name} to {status.describe(self._peer)}>"
@@ -138,157 +105,68 @@ class Stream:
         """
         if self._element is None:
             raise Refused("the link has ended meanwhile", Diagnosis.NOACTLINK)
-        self._address = self.link.target(answer)
         self._rkey = answer.rkey
-        self.ring = Ring(self._view.nbytes, answer.size, answer.token)
-        self._mask = self._view.nbytes - 1
-        self._message, self._buffer = self._turn.poster.newMessage()
-        # Posted when pending goes out as it stands; its list is this one's, and never another.
-        self._write = SendRequest(
-            0, Operation.RDMA_WRITE, inline=self.pending, signaled=False, rkey=self._rkey
-        )
+        self.flow.attach(self.link.target(answer), answer.rkey, answer.size, answer.token)
 
     def start(self, protocol: IProtocol, companion: Companion) -> None:
         """Begin to serve a protocol, with what watches the TCP connection."""
         self._use = self.link.groups.presence.hold(self._swept)
         self._companion = companion
-        self.protocol = protocol
+        flow = self.flow
+        flow.protocol = protocol
         self.connected = 1
-        self._isOpen = True
+        flow.isOpen = True
         self._closing.established()
         prefix = prefixFor(companion.tcp, protocol)
-        self._context = {ILogContext: {"isError": 0, "system": prefix}}
+        flow.context = {ILogContext: {"isError": 0, "system": prefix}}
         status.register(cast(Any, self))
         try:
             protocol.makeConnection(cast(Any, self))
         except BaseException:
-            self._blame("makeConnection")
-        early, self._early = self._early or (), None
-        self.link.begin(self)
-        for message in early:
-            self.received(message)
+            self.blame("makeConnection")
+        flow.begin()
         if self.wasLost:
             companion.linkLost(mayVanish=True)
             if self.hasHeardEnd:
-                self._closing.groupDied(self._unread)
+                self._closing.groupDied(flow.unread)
                 self._conclude()
 
     def discard(self) -> None:
         """Give up: the handshake has not come to its end."""
-        self._early = None
+        self.flow.early = None
         self.disconnected = 1
         # A client's buffer is not known to anybody yet; a server's may be, and be written to.
         self._released(quiet=self.role is Role.CLIENT)
 
-    # What the link brings: always in its turn, never inside a call of the application
+    # What the flow brings: see txrdma.smc.stream._flow.Keeper
 
-    def receivedEarly(self, message: tuple[int, ...]) -> None:
-        """A CDC message; the peer is quicker here than over TCP."""
-        early = self._early
-        if early is not None:
-            if len(early) == _EARLY:
-                early.pop()  # the next one says the same, and more
-            early.append(message)
+    def heard(self, state: int) -> None:
+        """The peer tells how far it is with its end."""
+        self.flow.peerState |= state
+        self._closing.received(state, self.flow.unread)
+        self._conclude()
 
-    def received(self, message: tuple[int, ...]) -> None:
-        """A CDC message."""
-        ring = self.ring
-        try:
-            what = ring.received(message)
-        except WireError as error:
-            self.violated(str(error))
-            return
-        self.messagesReceived += 1
-        if what & DATA and not self._isPaused:
-            # All that is here but loops and exceptions is _deliver's: this is what mostly happens, once.
-            consumed = ring.consumed
-            length = ring.arrived - consumed
-            offset = consumed & self._mask
-            if self.disconnecting or length > DELIVERY or offset + length > self._mask:
-                self._deliver()
-            else:
-                data = bytes(self._view[offset : offset + length])
-                if ring.consume(length):
-                    self._update()
-                contexts = self.link.contexts
-                contexts.append(self._context)
-                try:
-                    self.protocol.dataReceived(data)  # type: ignore[union-attr]  # not disconnecting
-                except BaseException:
-                    self._blame("dataReceived")
-                finally:
-                    contexts.pop()
-        if what & _NEWS and (what & UPDATE or self.backlog):
-            self._mustSend |= bool(what & UPDATE)
-            if not self.isDirty:
-                self.isDirty = True
-                self._turn.dirty.append(self)
-        if message[9] != self._peerState:
-            self._peerState |= message[9]
-            self._closing.received(message[9], self._unread)
-            self._conclude()
-
-    def _deliver(self) -> None:
-        """Give out what is in our buffer."""
-        ring = self.ring
-        if self._isReading:
-            return  # the loop that runs already will see it
-        view = self._view
-        size = ring.size
-        contexts = self.link.contexts
-        contexts.append(self._context)
-        self._isReading = True
-        try:
-            while not self._isPaused:
-                consumed = ring.consumed
-                length = ring.arrived - consumed
-                if not length:
-                    break
-                protocol = self.protocol
-                if self.disconnecting or protocol is None:  # nobody wants it, but the peer needs the room
-                    if ring.consume(length):
-                        self._update()
-                    break
-                offset = consumed & (size - 1)
-                length = min(length, DELIVERY, size - offset)
-                data = bytes(view[offset : offset + length])
-                if ring.consume(length):
-                    self._update()
-                protocol.dataReceived(data)
-        except BaseException:
-            self._blame("dataReceived")
-        finally:
-            self._isReading = False
-            contexts.pop()
+    def drained(self) -> None:
+        """What waited was delivered: perhaps the end was behind it."""
         if self._closing.readEnding:
             self._conclude()
 
     def _conclude(self) -> None:
         """Do what the state machine says; if all is read, what was waiting behind that, too."""
-        if self.backlog and not self.isDirty:
-            self._makeDirty()  # there may be nobody any more to write to
+        flow, closing = self.flow, self._closing
+        if flow.backlog and not flow.isDirty:
+            flow.touch()  # there may be nobody any more to write to
         self._happened()
-        while self._closing.readEnding and not self._unread and not self._isHasty:
-            self._closing.drained()
+        while closing.readEnding and not flow.unread and not self._isHasty:
+            closing.drained()
             self._happened()
-        if self._peerState & ENDS and (self._isPaused or not self._closing.readEnding):
+        if flow.peerState & ENDS and (flow.isPaused or not closing.readEnding):
             self._leave()
-
-    @property
-    def _unread(self) -> int:
-        """Bytes that arrived and were not read. To who has paused the end is as unread as data would be."""
-        return self._isPaused or self.ring.arrived - self.ring.consumed
-
-    def _update(self) -> None:
-        """The peer should hear what we consumed, or how we end, with data or without."""
-        self._mustSend = True
-        if not self.isDirty:
-            self._makeDirty()
 
     def resumed(self) -> None:
         """The application wants data again."""
-        if not self._isPaused:
-            self._deliver()
+        if not self.flow.isPaused:
+            self.flow.deliver()
 
     def violated(self, what: str) -> None:
         """The peer does what it must not: this connection ends, the others of the link go on."""
@@ -307,7 +185,7 @@ class Stream:
     @property
     def hasHeardEnd(self) -> bool:
         """The peer has said that it closes or aborts, or the application is gone."""
-        return bool(self._peerState & ENDS) or self._closing.over
+        return bool(self.flow.peerState & ENDS) or self._closing.over
 
     @property
     def awaitsDelivery(self) -> bool:
@@ -317,7 +195,7 @@ class Stream:
     @property
     def mayBeSilent(self) -> bool:
         """The peer has said that it writes no more, and owes us nothing."""
-        return bool(self._peerState) and not self.disconnecting
+        return bool(self.flow.peerState) and not self.disconnecting
 
     @property
     def isStopping(self) -> bool:
@@ -332,15 +210,15 @@ class Stream:
     @property
     def lastMessage(self) -> int:
         """The number of the last message that was posted; 0 before the first."""
-        return 0 if self._rkey is None else self._message.identifier
+        return self.flow.last
 
     def askForUpdate(self) -> None:
         """Send a message, even if there is nothing to tell: its completion says how far the peer is."""
-        self._update()
+        self.flow.update()
 
     def hasDelivered(self, total: int) -> bool:
         """Whether the peer has so many bytes, and what the application wants it to know of the end."""
-        if self.ring.produced < total or self._writeEnding:
+        if self.flow.ring.produced < total or self.flow.isEnding:
             return False
         return self._turn.hasArrived(self.lastMessage)
 
@@ -355,47 +233,47 @@ class Stream:
         @param mayVanish: nothing that the peer sent before can be missing, even if its process has died.
         @param arrived: the number of the last message of ours that the peer has looked at.
         """
-        self._isWhole = not self.backlog and self._written <= arrived
+        self._isWhole = not self.flow.backlog and self.flow.written <= arrived
         companion = self._companion
         if self.disconnecting and not mayVanish:
             if companion is not None:
                 companion.cut()  # the application has closed, and whether the peer has all nobody will say
         elif companion is not None:
             companion.linkLost(mayVanish)
-        elif mayVanish and self._early is not None:
+        elif mayVanish and self.flow.early is not None:
             self.wasLost = True  # the peer was quicker than the handshake, which goes on by TCP
             return
         if companion is None or self.hasHeardEnd or (self.disconnecting and not mayVanish):
-            self._closing.groupDied(self._unread)
+            self._closing.groupDied(self.flow.unread)
             self._conclude()
 
     def vanished(self) -> None:
         """The peer's process is gone; all that it sent is here, and its kernel has closed TCP in order."""
         if self._isWhole:
             self._closing.delivered()
-            self._peerState |= _CLOSED
-            self._closing.received(self._peerState, self._unread)
+            self.flow.peerState |= _CLOSED
+            self._closing.received(self.flow.peerState, self.flow.unread)
             self._conclude()
         else:
             self.reset()
 
     def reset(self) -> None:
         """The peer is lost, without a word; what has arrived is read first."""
-        self._peerState |= _ABORT
-        self._closing.received(self._peerState, self._unread)
+        self.flow.peerState |= _ABORT
+        self._closing.received(self.flow.peerState, self.flow.unread)
         self._conclude()
 
     def stopped(self) -> None:
         """Post what was written, and take leave of the peer as TCP would, since the process ends."""
-        if not self.isDirty:
-            self._makeDirty()
+        if not self.flow.isDirty:
+            self.flow.touch()
         self._turn.finish()
         self.fail()
         self._turn.finish()
 
     def remoteBuffersGone(self, rkeys: Sequence[int]) -> None:
         """The peer takes back buffers of its own, which it may when we have no more to write there."""
-        if self._rkey in rkeys and (self._isOpen or self.backlog):
+        if self._rkey in rkeys and (self.flow.isOpen or self.flow.backlog):
             self.violated("its buffer is taken back")
 
     def _swept(self) -> None:
@@ -405,7 +283,7 @@ class Stream:
 
     def fail(self) -> None:
         """The application can't go on: drop what is not posted, and tell the peer of an orderly end."""
-        self._drop()
+        self.flow.drop()
         self._closing.stopped()
         self._happened()
 
@@ -426,92 +304,29 @@ class Stream:
         self._closing.expired()
         self._happened()
 
-    # What goes out, when the link asks
-
-    def fill(self, requests: list[SendRequest]) -> None:
-        """Append what has to be posted now."""
-        ring = self.ring
-        backlog = self.backlog
-        mustSend = self._mustSend
-        hasWritten = False
-        poster = self._turn.poster
-        if backlog:
-            if self._peerState & ENDS or self.link.isOver:
-                self._peerIsGone()
-                return
-            most = backlog
-            if poster.isStaged:
-                most = poster.most(backlog)
-                if most < backlog:
-                    self._turn.stall(self)
-            offset, first, second = ring.take(backlog, most)
-            if first:
-                mustSend = hasWritten = True
-                self.writes += 1
-                if first == backlog and not poster.isStaged:
-                    self.backlog = 0
-                    write = self._write
-                    write.remoteAddress = self._address + offset
-                    requests.append(write)
-                else:
-                    self._fillPieces(requests, offset, first, second)
-        isLast = False
-        if self._writeEnding:
-            isLast = self._finishWriting()
-            mustSend |= isLast
-            self._turn.flushed.append(self)
-        elif self.producer is not None or self.isDoubtful:
-            self._turn.flushed.append(self)
-        if mustSend:
-            self._mustSend = False
-            self.messagesSent += 1
-            message = self._message
-            if poster.isStaged:
-                poster.number(message)
-            else:
-                poster.sent = sent = poster.sent + 1
-                message.identifier = sent
-                message.signaled = isLast or not sent & _SIGNAL_MASK or self._turn.isHasty or self.isDoubtful
-            if hasWritten:
-                self._written = message.identifier
-            ring.pack(self._buffer, 0, self._flags)
-            requests.append(message)
-
-    def _fillPieces(self, requests: list[SendRequest], offset: int, first: int, second: int) -> None:
-        """What does not go out as it stands, in one piece."""
-        poster = self._turn.poster
-        pending = self.pending
-        address, rkey = self._address, self._write.rkey
-        head = cut(pending, first)
-        requests.append(poster.write(address + offset, rkey, head, first))
-        if second:
-            self.writes += 1
-            requests.append(poster.write(address, rkey, cut(pending, second), second))
-        self.backlog -= first + second
-
-    def _finishWriting(self) -> bool:
+    def finish(self) -> bool:
         """If all is posted that will ever be written, end it; tell whether there are new flags to send."""
         closing = self._closing
         if self._isHasty:
-            if self.backlog:
-                self._drop()
-        elif self.backlog or self.producer is not None:
+            if self.flow.backlog:
+                self.flow.drop()
+        elif self.flow.backlog or self.producer is not None:
             return False
-        self._writeEnding = False
-        self._isOpen = False
+        self.flow.isEnding = False
+        self.flow.isOpen = False
         if self.disconnecting:
             closing.close()
         else:
             closing.doneWriting()
             self._hasStoppedWriting = True
-        before, self._flags = self._flags, int(closing.flags)
-        return before != self._flags
+        before, self.flow.flags = self.flow.flags, int(closing.flags)
+        return before != self.flow.flags
 
-    def _peerIsGone(self) -> None:
+    def unheard(self) -> None:
         """There is something to write, and nobody to read it."""
         if self._isHasty:
-            self._drop()
-            self._makeDirty()
+            self.flow.drop()
+            self.flow.touch()
         else:
             self._failure = self._failure or Failure(ConnectionLost())
             self._abort()
@@ -540,9 +355,9 @@ class Stream:
         """Do what the state machine says."""
         for event in self._closing.events():
             if isinstance(event, Send):
-                if self._flags != event.flags:
-                    self._flags = int(event.flags)
-                    self._update()
+                if self.flow.flags != event.flags:
+                    self.flow.flags = int(event.flags)
+                    self.flow.update()
             elif isinstance(event, ReadEnded):
                 self._readEnded()
             elif isinstance(event, Ended):
@@ -552,10 +367,10 @@ class Stream:
 
     def _released(self, quiet: bool) -> None:
         """The peer's part is over, too."""
-        self._closeTCP(inOrder=bool(self._flags & _CLOSED) and not self._flags & _ABORT)
+        self._closeTCP(inOrder=self.flow.flags & (_CLOSED | _ABORT) == _CLOSED)
         element, self._element = self._element, None
         if element is not None:
-            self._view = memoryview(b"")
+            self.flow.release()
             self.link.forget(self, element, quiet)
 
     def _closeTCP(self, inOrder: bool) -> None:
@@ -564,13 +379,7 @@ class Stream:
         if companion is not None:
             self._turn.atEnd(partial(companion.finish, inOrder))
 
-    def _drop(self) -> None:
-        """What is not posted won't be."""
-        self._isOpen = False
-        self.pending.clear()
-        self.backlog = 0
-
-    def _blame(self, where: str) -> None:
+    def blame(self, where: str) -> None:
         """The application has raised: its connection ends, for its peer in order, as with TCP."""
         _log.failure("Unhandled error in {where}", where=where)
         self._failure = Failure()
@@ -581,18 +390,40 @@ class Stream:
 
     def _giveUp(self, end: Callable[[], None]) -> None:
         """End soon, in a turn of ours."""
-        self._drop()
+        self.flow.drop()
         if not self.disconnected:
             self._isAborting = True
             self.disconnecting = 1
             self._turn.soon(end)
 
-    def _makeDirty(self) -> None:
-        self.isDirty = True
-        turn = self._turn
-        turn.dirty.append(self)
-        if not turn.isBusy:
-            turn.schedule()
+    # Kept where the bytes are
+
+    @property
+    def protocol(self) -> IProtocol | None:
+        """The protocol that is served; TLS puts itself in its place."""
+        return cast("IProtocol | None", self.flow.protocol)
+
+    @protocol.setter
+    def protocol(self, protocol: IProtocol | None) -> None:
+        self.flow.protocol = protocol
+
+    @property
+    def disconnecting(self) -> int:
+        """Whether the connection is being closed, so that nothing is delivered any more."""
+        return int(self.flow.isDeaf)
+
+    @disconnecting.setter
+    def disconnecting(self, disconnecting: int) -> None:
+        self.flow.isDeaf = bool(disconnecting)
+
+    @property
+    def isDoubtful(self) -> bool:
+        """The TCP connection has ended, and the peer may have gone with it."""
+        return self.flow.isDoubtful
+
+    @isDoubtful.setter
+    def isDoubtful(self, isDoubtful: bool) -> None:
+        self.flow.isDoubtful = isDoubtful
 
     @property
     def state(self) -> str:

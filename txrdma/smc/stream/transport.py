@@ -27,7 +27,8 @@ from txrdma.interfaces import ISMCTransport
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.insight import status
 from txrdma.smc.stream._closing import Ending
-from txrdma.smc.stream.stream import ENDS, Stream
+from txrdma.smc.stream._flow import ENDS
+from txrdma.smc.stream.stream import Stream
 
 if TYPE_CHECKING:
     from socket import socket
@@ -72,48 +73,37 @@ class SMCTransport(Stream):
         """Write, some time soon and in order."""
         if data.__class__ is not bytes:
             _mustBeBytes(data)
-        if data and self._isOpen:
-            self.pending.append(data)
-            self.backlog = backlog = self.backlog + len(data)
-            if not self.isDirty:
-                self.isDirty = True
-                turn = self._turn
-                turn.dirty.append(self)
-                if not turn.isBusy:
-                    turn.schedule()
-            if backlog > self.bufferSize and self.producer is not None:
-                self._pauseProducer()
+        flow = self.flow
+        if data and flow.isOpen and flow.write(data) > self.bufferSize and self.producer is not None:
+            self._pauseProducer()
 
     def writeSequence(self, iovec: Iterable[bytes]) -> None:
         """Write all of these."""
         chunks = list(iovec)
         for chunk in chunks:
             _mustBeBytes(chunk)
-        if self._isOpen and any(chunks):
-            self.pending += chunks
-            self.backlog += sum(map(len, chunks))
-            if not self.isDirty:
-                self._makeDirty()
-            if self.backlog > self.bufferSize and self.producer is not None:
+        if self.flow.isOpen and any(chunks):
+            self.flow.writeSequence(chunks)
+            if self.flow.backlog > self.bufferSize and self.producer is not None:
                 self._pauseProducer()
 
     def loseConnection(self) -> None:
         """Write what was written, wait for the producer, then close."""
         if self.connected and not self.disconnecting:
             self.disconnecting = 1
-            self._writeEnding = True
-            if self._isPaused:  # nobody will read what comes, but the peer needs the room for it
-                self._isPaused = False
+            self.flow.isEnding = True
+            if self.flow.isPaused:  # nobody will read what comes, but the peer needs the room for it
+                self.flow.isPaused = False
                 self._turn.soon(self.resumed)
-            if not self.isDirty:
-                self._makeDirty()
+            if not self.flow.isDirty:
+                self.flow.touch()
 
     def loseWriteConnection(self) -> None:
         """Write what was written, then say that this is all."""
-        if self._isOpen:
-            self._writeEnding = True
-            if not self.isDirty:
-                self._makeDirty()
+        if self.flow.isOpen:
+            self.flow.isEnding = True
+            if not self.flow.isDirty:
+                self.flow.touch()
 
     def abortConnection(self) -> None:
         """Close at once, and forget what is not posted."""
@@ -143,6 +133,7 @@ class SMCTransport(Stream):
             producer.stopProducing()
         else:
             self.producer = producer
+            self.flow.isNoticed = True
             self.streamingProducer = streaming
             self.producerPaused = False
             if not streaming:
@@ -151,8 +142,9 @@ class SMCTransport(Stream):
     def unregisterProducer(self) -> None:
         """See L{IConsumer}."""
         self.producer = None
-        if self.connected and self._writeEnding and not self.isDirty:
-            self._makeDirty()
+        self.flow.isNoticed = False
+        if self.connected and self.flow.isEnding and not self.flow.isDirty:
+            self.flow.touch()
 
     def stopConsuming(self) -> None:
         """The producer has lost interest."""
@@ -168,12 +160,12 @@ class SMCTransport(Stream):
 
     def pauseProducing(self) -> None:
         """Deliver nothing for now."""
-        self._isPaused = True
+        self.flow.isPaused = True
 
     def resumeProducing(self) -> None:
         """Deliver again."""
-        if self.connected and not self.disconnecting and self._isPaused:
-            self._isPaused = False
+        if self.connected and not self.disconnecting and self.flow.isPaused:
+            self.flow.isPaused = False
             self._turn.soon(self.resumed)
 
     def stopProducing(self) -> None:
@@ -240,7 +232,7 @@ class SMCTransport(Stream):
     def wasFlushed(self) -> None:
         """Tell producers and half-closers that all that was written is posted."""
         producer = self.producer
-        if producer is not None and self.connected and not self.backlog and not self._isAborting:
+        if producer is not None and self.connected and not self.flow.backlog and not self._isAborting:
             try:
                 if not self.streamingProducer:
                     self._pull()
@@ -248,7 +240,7 @@ class SMCTransport(Stream):
                     self.producerPaused = False
                     producer.resumeProducing()
             except BaseException:
-                self._blame("resumeProducing")
+                self.blame("resumeProducing")
         if self._hasStoppedWriting:
             self._hasStoppedWriting = False
             half = IHalfCloseableProtocol(self.protocol, None)
@@ -256,19 +248,19 @@ class SMCTransport(Stream):
                 try:
                     half.writeConnectionLost()
                 except BaseException:
-                    self._blame("writeConnectionLost")
+                    self.blame("writeConnectionLost")
         self._happened()
         if self.isDoubtful and self._companion is not None:
             self._companion.doubt()
-        if not self._writeEnding and self.disconnecting and not self._closing.over:
-            self._turn.deliver(self, self._message.identifier)
+        if not self.flow.isEnding and self.disconnecting and not self._closing.over:
+            self._turn.deliver(self, self.flow.last)
 
     def _pull(self) -> None:
         """Let a pull producer fill the buffer somewhat, as long as it gives something."""
         for _ in range(_PULLS):
-            before = self.backlog
+            before = self.flow.backlog
             cast(IPullProducer, self.producer).resumeProducing()
-            if not before < self.backlog < self.bufferSize or self.producer is None or self._isAborting:
+            if not before < self.flow.backlog < self.bufferSize or self.producer is None or self._isAborting:
                 break
 
     def _readEnded(self) -> None:
@@ -277,12 +269,12 @@ class SMCTransport(Stream):
             try:
                 half.readConnectionLost()
             except BaseException:
-                self._blame("readConnectionLost")
-        elif not self.disconnecting or self._peerState & ENDS:
-            self._isHasty = self._writeEnding = True
+                self.blame("readConnectionLost")
+        elif not self.disconnecting or self.flow.peerState & ENDS:
+            self._isHasty = self.flow.isEnding = True
             self.disconnecting = 1
-            if not self.isDirty:
-                self._makeDirty()
+            if not self.flow.isDirty:
+                self.flow.touch()
 
     def _ended(self, how: Ending) -> None:
         """The application's part is over."""
@@ -290,7 +282,7 @@ class SMCTransport(Stream):
         if failure is None:
             failure = Failure(_REASONS[how]())
         self._failure = None
-        self._drop()
+        self.flow.drop()
         self.connected = 0
         self.disconnected = self.disconnecting = 1  # what still comes is for nobody
         for name in _TLS_METHODS:  # they hold on to the protocol
@@ -301,7 +293,7 @@ class SMCTransport(Stream):
         producer, self.producer = self.producer, None
         protocol, self.protocol = self.protocol, None
         contexts = self.link.contexts
-        contexts.append(self._context)
+        contexts.append(self.flow.context)
         try:
             if producer is not None:
                 producer.stopProducing()
@@ -325,7 +317,7 @@ class SMCTransport(Stream):
         A peer that has not said anything may still be in the handshake, and fall back. On this host it reads
         our Confirm before an end in order, and then what the link has brought; a reset would overtake them.
         """
-        if self.messagesReceived and how is not Ending.LOST:
+        if self.flow.messagesReceived and how is not Ending.LOST:
             self._closeTCP(how is Ending.DONE)
         elif self.link.groups.canRest and how in (Ending.DONE, Ending.ABORTED):
             self._closeTCP(True)
@@ -338,7 +330,7 @@ class SMCTransport(Stream):
         (L{txrdma.smc.group.turn.Turn.schedule}).
         """
         use = self._use
-        isIdle = not (self.disconnecting or self.backlog or self.producer is not None)
+        isIdle = not (self.disconnecting or self.flow.backlog or self.producer is not None)
         if use is not None and isIdle and self.link.groups.canRest:
             self._use = None
             self._closeTCP(inOrder=True)
@@ -348,7 +340,7 @@ class SMCTransport(Stream):
 
     def logPrefix(self) -> str:
         """The log prefix of the connection: as on a TCP transport."""
-        context = self._context.get(ILogContext, {})
+        context = self.flow.context.get(ILogContext, {})
         return str(context.get("system", "-"))
 
     @property

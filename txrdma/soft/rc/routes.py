@@ -79,7 +79,7 @@ class RoCERoute:
 
     name = "rocev2"
     polled = False
-    placing = None
+    placing = direct = None
 
     def __init__(self, port: RoutesPort, owner: Owner, peer: Peer) -> None:
         attributes = owner.attributes
@@ -367,7 +367,7 @@ class DatagramRoute:
 
     name = "rocev2"
     polled = False
-    placing = None
+    placing = direct = None
 
     def __init__(self, port: RoutesPort, owner: Owner) -> None:
         attributes = owner.attributes

@@ -10,41 +10,70 @@ a system call; see L{txrdma.soft.shared.routes} for the rest.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence, Sized
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 from txrdma.error import InvalidRequest
 from txrdma.iba.headers import ackTimeoutSeconds, rnrTimerSeconds
+from txrdma.iba.types import RKey
 from txrdma.iba.verbs import (
     AsyncEventKind,
     Completion,
     CompletionOpcode,
+    QPState,
     Status,
 )
 from txrdma.soft._patience import SHORTEST_TIMEOUT
 from txrdma.soft._route import Owner
 from txrdma.soft.shared._layout import (
+    acquire,
     barrier,
     COMPLETION_OF,
     CONSUMED,
     FIRST,
+    LINE,
+    ORDERED,
+    PLAIN_SOLICITED,
+    release,
     ringBytes,
     STALLED,
     Surroundings,
     WAKE,
     Wake,
 )
-from txrdma.soft.shared._receiving import Receiving
+from txrdma.soft.shared._receiving import IDLE, PATIENCE, Receiving
 from txrdma.soft.shared._sending import FOR_EVER
 
 _RECEIVE: Final = CompletionOpcode.RECEIVE
+_SEND: Final = CompletionOpcode.SEND
+_SUCCESS: Final = Status.SUCCESS
 _LOOK_AGAIN: Final = 0.01
+
+
+def _packNothing(buffer: memoryview, offset: int, *values: int) -> None:
+    """The lane is not open."""
+
+
+def _unpackNothing(buffer: Any, offset: int) -> tuple[int, ...]:
+    """The lane is not open."""
+    return ()
 
 
 class Lane(Receiving):
     """Both directions of one queue pair over shared memory: a L{Route <txrdma.soft._route.Route>}."""
 
-    __slots__ = ("__weakref__", "_parked")
+    __slots__ = (
+        "__weakref__",
+        "_canPut",
+        "_first",
+        "_messageHeader",
+        "_pack",
+        "_parked",
+        "_size",
+        "_unpack",
+        "_unread",
+    )
 
     name = "shared-memory"
     polled = True
@@ -57,10 +86,23 @@ class Lane(Receiving):
         """
         super().__init__(owner, surroundings, box, shared)
         self._parked: tuple[memoryview, int] | None = None  # where we read, while our port is down
+        # Messages that need no work requests: see txrdma.interfaces.IDirectLane.
+        self._canPut = False
+        self._messageHeader = -1
+        self._first = 0
+        self._size = LINE  # of a record with such a message
+        self._unread: Sized = ()
+        self._pack: Callable[..., None] = _packNothing
+        self._unpack: Callable[[Any, int], tuple[int, ...]] = _unpackNothing
 
     @property
     def placing(self) -> Lane | None:
         """The lane itself places: what it sends stands in memory that the peer has mapped."""
+        return self
+
+    @property
+    def direct(self) -> Lane | None:
+        """The lane itself takes messages without work requests."""
         return self
 
     @property
@@ -80,6 +122,11 @@ class Lane(Receiving):
         self._parked = box, FIRST
         if not self._down:
             self._go()
+
+    def attributesChanged(self) -> None:
+        """Timers, counters or the state are others now."""
+        super().attributesChanged()
+        self._canPut = self._messageHeader > 0 and self._owner.attributes.state is QPState.RTS
 
     def _go(self) -> None:
         """Read where the peer writes, and carry out what waits."""
@@ -204,6 +251,107 @@ class Lane(Receiving):
         self._ready.clear()
         self._outBytes = self._outWords = memoryview(b"")
         self._surroundings.left()
+
+    # Messages without work requests: see txrdma.interfaces.IDirectLane.
+
+    def openLane(
+        self,
+        length: int,
+        first: int,
+        pack: Callable[..., None],
+        unpack: Callable[[Any, int], tuple[int, ...]],
+    ) -> None:
+        """Have messages of this layout brought by C{takeMessages} from now on."""
+        self._messageHeader = PLAIN_SOLICITED << 24 | length
+        self._first = first
+        self._size = (length + 71) & -LINE
+        self._pack = pack
+        self._unpack = unpack
+        self._unread = self._owner.laneOpened()
+        self._canPut = self._owner.attributes.state is QPState.RTS
+
+    def targetOf(self, rkey: RKey, address: int, length: int) -> tuple[memoryview, memoryview] | None:
+        """The peer's memory itself, and the word that is 1 as long as it may be written to."""
+        region = self.regions.get(rkey)
+        if region is None or region.writable is None:
+            return None
+        offset = address - region.address
+        if offset < 0 or offset + length > region.length:
+            return None
+        return region.writable[offset : offset + length], region.valid
+
+    def putMessage(self, identifier: int, signaled: bool, *values: int) -> bool:
+        """Send one message now; False when it has to be posted."""
+        out = self._out
+        size = self._size
+        after = out + (size >> 3)
+        produced = self._produced + size
+        owner = self._owner
+        if self._held or not self._canPut or after >= self._outEnd or produced > self._limit:
+            return False
+        free = owner.free
+        if not free:
+            return False
+        owner.free = free - 1
+        self._pack(self._outBytes, (out << 3) + 8, *values)
+        words = self._outWords
+        words[after] = 0
+        if not ORDERED:
+            barrier()
+        words[out] = self._messageHeader
+        self._out = after
+        self._produced = produced
+        self._outstanding.append((produced, identifier, _SEND, signaled, _SUCCESS))
+        acquire()
+        release()
+        if self._inWords[WAKE] or self._attentive:
+            self._announce(True)
+        return True
+
+    def takeMessages(self, limit: int) -> Sequence[tuple[int, ...]]:
+        """
+        Take at most C{limit} messages, oldest first.
+
+        Whatever else has come goes its usual way.
+        """
+        words = self._inWords
+        at = self._at
+        header = words[at]
+        if header != self._messageHeader or self._unread or not self._established:
+            if header and not self._unread:
+                self.poll()
+            else:
+                self._idle += 1
+                if self._idle > IDLE or self._armed or self._held:
+                    self._lookBack()
+            return ()
+        data, end, step, first, unpack = self._inRaw, self._inEnd, self._size >> 3, self._first, self._unpack
+        found: list[tuple[int, ...]] = []
+        while header == self._messageHeader and len(found) < limit:
+            if not ORDERED:
+                barrier()
+            start = (at << 3) + 8
+            after = at + step
+            if data[start] != first or after > end or self._targets is not None:
+                break
+            found.append(unpack(data, start))
+            at = after if after != end else FIRST
+            header = words[at]
+        if not found:
+            self.poll()
+            return ()
+        self._at = at
+        self._consumed = consumed = self._consumed + len(found) * self._size
+        if not ORDERED:
+            barrier()
+        self._outWords[CONSUMED] = consumed
+        self._unsaid = True
+        self._idle = 0
+        if words[WAKE]:
+            self._sayConsumed()
+        if len(self._outstanding) >= PATIENCE:
+            self._lookBack()
+        return found
 
     # Waiting
 

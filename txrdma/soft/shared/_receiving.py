@@ -58,8 +58,8 @@ _RECEIVE: Final = CompletionOpcode.RECEIVE
 _LOCAL_WRITE: Final = 1
 _WAKES_SENDER: Final = Wake.SENDS | Wake.ROOM
 _LONGEST: Final = 1 << 31
-_PATIENCE: Final = 16
-_IDLE: Final = 8
+PATIENCE: Final = 16
+IDLE: Final = 8
 _new = tuple.__new__
 
 _SHORT_BYTES: Final = 512
@@ -168,7 +168,7 @@ class Receiving(Sending):
         header = words[at]
         if not header:
             self._idle += 1
-            if self._idle > _IDLE or self._armed or self._held:
+            if self._idle > IDLE or self._armed or self._held:
                 self._lookBack()
             return
         ready, data, end, consumed = self._ready, self._inRaw, self._inEnd, self._consumed
@@ -213,7 +213,7 @@ class Receiving(Sending):
         self._idle = 0
         if words[WAKE]:
             self._sayConsumed()
-        if len(self._outstanding) >= _PATIENCE:
+        if len(self._outstanding) >= PATIENCE:
             self._lookBack()  # mostly this is left for when nothing arrives
 
     def _lookBack(self) -> None:

@@ -293,6 +293,11 @@ class RecordedLane(Lane):
         self._shorts = {}  # every record is looked at closely
 
     @property
+    def direct(self) -> None:
+        """What is recorded goes by requests and receives, one by one."""
+        return None
+
+    @property
     def wantsNotes(self) -> bool:
         """Whether the peer tells us of each access to our memory."""
         return self._recorder.both

@@ -83,7 +83,7 @@ class FailureTests(RaceTestCase):
         groups = linkGroups(self.client, DEVICE)
         self.assertTrue(link.isOver)
         self.assertNotIn(link, groups.links())
-        self.assertEqual((link.turn.isBusy, groups.isBusy, link.turn.dirty), (False, False, []))
+        self.assertEqual((link.turn.isBusy, groups.isBusy, link.turn.poster.dirty), (False, False, []))
         self.assertGreaterEqual(len(self.flushLoggedErrors(Broken)), errors)
         self.isBroken = False
         if not isTold:
@@ -142,7 +142,8 @@ class FailureTests(RaceTestCase):
         """One of several connections that have something to post can't say what."""
         pairs = self.begin()
         poor = pairs[1][0].transport
-        self.breakable(Stream, "fill", lambda link, stream: stream is poor)
+        self.breakable(Stream, "finish", lambda link, stream: stream is poor)
+        poor.loseWriteConnection()
         for here, _ in pairs:
             here.transport.write(b"hello")
         self.check(pairs)
@@ -151,10 +152,10 @@ class FailureTests(RaceTestCase):
         """A message of one connection can't be taken."""
         pairs = self.begin()
         poor = pairs[1][0].transport
-        self.breakable(Stream, "received", lambda link, stream: stream is poor)
-        poor.link._handlers[poor.token] = poor.received
+        self.breakable(Stream, "heard", lambda link, stream: stream is poor)
         for _, there in pairs:
             there.transport.write(b"hello")
+        pairs[1][1].transport.loseWriteConnection()
         self.check(pairs)
 
     def test_closing(self) -> None:
@@ -190,7 +191,7 @@ class FailureTests(RaceTestCase):
         self.assertTrue(link.isOver)
         self.assertEqual(self.flushLoggedErrors(), [])
         self.until(lambda: all(here.reason for here, _ in pairs))
-        self.assertEqual((link.turn.isBusy, link.turn.dirty), (False, []))
+        self.assertEqual((link.turn.isBusy, link.turn.poster.dirty), (False, []))
         self.assertEqual([here.reason for here, _ in pairs], [ConnectionLost] * 3)
 
     def checkRoute(self, owner: type, name: str, isOurs: Callable[[Any, Any], bool]) -> None:
@@ -297,12 +298,13 @@ class SharedMemoryTests(EndsTestCase):
     async def test_lane(self) -> None:
         """What looks into the memory raises."""
         self.breakable(RecordedLane, "poll")
-        self.breakable(Lane, "poll")
+        self.breakable(Lane, "takeMessages")
         await self.check()
 
     async def test_posting(self) -> None:
         """What writes into it raises."""
         self.breakable(Lane, "post")
+        self.breakable(Lane, "putMessage")
         await self.check(isTold=False)
 
     async def test_timer(self) -> None:

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
 from txrdma.smc.stream._ring import cursor, DATA, Ring, SPACE, spans, UPDATE
-from txrdma.smc.wire.cdc import CDC, CDC_TYPE, ProducerFlags, unpackFrom
+from txrdma.smc.wire.cdc import CDC, CDC_TYPE, packInto, ProducerFlags, unpackFrom
 from txrdma.testing.captures import messages
 
 SIZE = 16384
@@ -23,7 +23,7 @@ SIZE = 16384
 def message(ring: Ring, state: int = 0) -> CDC:
     """The next message of a ring, taken apart."""
     buffer = bytearray(44)
-    ring.pack(buffer, 0, state)
+    packInto(buffer, 0, *ring.message(state))
     return CDC.decode(buffer)
 
 
@@ -65,7 +65,7 @@ class End:
     def send(self) -> None:
         self.messages += 1
         buffer = bytearray(44)
-        self.ring.pack(buffer, 0)
+        packInto(buffer, 0, *self.ring.message())
         self.wire.append(bytes(buffer))
 
     def update(self) -> None:
@@ -181,7 +181,7 @@ class SimulationTests(SynchronousTestCase):
         for _ in range(65537):
             for end in (one, other):
                 end.ring.take(end.ring.peerSize, end.ring.peerSize)
-                end.ring.pack(buffer, 0)
+                packInto(buffer, 0, *end.ring.message())
                 end.peer.ring.received(unpackFrom(buffer))
                 end.peer.ring.consume(end.peer.ring.readable)
         self.assertEqual(cursor(one.ring.produced, 2 * SIZE), (1, 0))
@@ -217,7 +217,7 @@ class RecordedTests(SynchronousTestCase):
             if sender is server:
                 self.assertTrue(due or said.state)
             buffer = bytearray(44)
-            sender.pack(buffer, 0, int(said.state))
+            packInto(buffer, 0, *sender.message(int(said.state)))
             self.assertEqual(buffer.hex(), raw.hex())
             receiver.received(unpackFrom(raw))
             due = receiver.consume(receiver.readable)
@@ -233,7 +233,7 @@ class RecordedTests(SynchronousTestCase):
                 due.append(server.consume(server.readable))
             elif due[-1]:
                 buffer = bytearray(44)
-                server.pack(buffer, 0)
+                packInto(buffer, 0, *server.message())
                 self.assertEqual(buffer.hex(), raw.hex())
         self.assertEqual((due, server.consumed), ([False, True, False, False], 7))
 

@@ -21,7 +21,7 @@ from twisted.python.failure import Failure
 from txrdma.smc.group import groups
 from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.handshake.negotiation import LOCAL_DEVICE
-from txrdma.smc.stream import stream
+from txrdma.smc.stream._flow import DELIVERY
 from txrdma.smc.stream.transport import SMCTransport
 from txrdma.test.smc.ends import Echo, EndsTestCase, reactor, Recorder
 
@@ -119,15 +119,15 @@ class TransferTests(EndsTestCase):
         self.patch(groups, "RINGS", ())
         self.patch(groups, "SMALL_RING", 16384)
         one, other = await self.exchange(Hesitant, Streamer)
-        self.assertEqual((one.transport.ring.size, other.transport.ring.size), (16384, 16384))
+        self.assertEqual((one.transport.flow.ring.size, other.transport.flow.ring.size), (16384, 16384))
 
     async def test_unequalRings(self) -> None:
         """Each end decides how large its own ring is."""
         sizes = iter([16384, 1 << 20])
         self.patch(groups.LinkGroups, "ringSize", lambda self: next(sizes))
         one, other = await self.exchange(Streamer, Streamer)
-        self.assertEqual(one.transport.ring.peerSize, other.transport.ring.size)
-        self.assertNotEqual(one.transport.ring.size, other.transport.ring.size)
+        self.assertEqual(one.transport.flow.ring.peerSize, other.transport.flow.ring.size)
+        self.assertNotEqual(one.transport.flow.ring.size, other.transport.flow.ring.size)
 
     async def test_staged(self) -> None:
         """Where a device takes little inline, bytes are copied into registered memory first."""
@@ -153,14 +153,14 @@ class TransferTests(EndsTestCase):
         await deferLater(reactor, 0.05)
         self.assertEqual(other.length, 0)
         self.assertGreater(one.pauses, 0)
-        self.assertLess(one.transport.backlog, 4 * one.transport.bufferSize)
+        self.assertLess(one.transport.flow.backlog, 4 * one.transport.bufferSize)
         other.transport.resumeProducing()
         await other.complete
         self.assertEqual(one.sent.digest(), other.got.digest())
 
     async def test_chunks(self) -> None:
         """No C{dataReceived} is longer than it should be."""
-        self.patch(stream, "DELIVERY", 10_000)
+        many = PATTERN * (3 * DELIVERY // len(PATTERN))
         longest = 0
 
         class Measuring(Recorder):
@@ -172,9 +172,9 @@ class TransferTests(EndsTestCase):
         factory, port = await self.serve(kind=Measuring)
         accepted = factory.next()
         one = await self.connect(f"smc:127.0.0.1:{port}")
-        one.transport.write(PATTERN)
-        self.assertEqual(await (await accepted).hearing(len(PATTERN)), PATTERN)
-        self.assertEqual(longest, 10_000)
+        one.transport.write(many)
+        self.assertEqual(await (await accepted).hearing(len(many)), many)
+        self.assertEqual(longest, DELIVERY)
 
 
 @implementer(IPullProducer)
@@ -337,7 +337,7 @@ class EndTests(EndsTestCase):
         one = await self.connect(f"smc:127.0.0.1:{port}")
         other = await accepted
         two = await self.connect(f"smc:127.0.0.1:{port}")
-        one.transport.ring._at = one.transport.ring.peerSize - 1
+        one.transport.flow.ring._at = one.transport.flow.ring.peerSize - 1
         one.transport.write(b"x")
         await gatherResults([one.lost, other.lost])
         one.reason.trap(ConnectionLost)

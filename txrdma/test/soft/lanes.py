@@ -63,6 +63,8 @@ class Side:
         self.flushed: list[tuple[int, CompletionOpcode]] = []
         self.retirements = 0
         self.posted = 0
+        self.free = 1 << 20
+        self.unread: list[Completion] = []  # in the completion queue
         self.rung: list[str] = []
         self.said: list[Callable[[], None]] = []
         self.watched = 0
@@ -125,6 +127,9 @@ class Side:
 
     def told(self, event: AsyncEventKind) -> None:
         self.news.append(event)
+
+    def laneOpened(self) -> list[Completion]:
+        return self.unread
 
     def migrationChanged(self, state: MigrationState) -> None:
         raise AssertionError("there is no other path")

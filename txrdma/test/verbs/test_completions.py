@@ -19,7 +19,13 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Completion, CompletionOpcode, Status
-from txrdma.interfaces import ICompletionChannel, ICompletionQueue, IPollable, IReactorPolling
+from txrdma.interfaces import (
+    ICompletionChannel,
+    ICompletionQueue,
+    ILiveCompletionQueue,
+    IPollable,
+    IReactorPolling,
+)
 from txrdma.verbs import completions
 from txrdma.verbs.completions import CompletionReader
 
@@ -50,14 +56,17 @@ class Queue:
     def close(self) -> None: ...
 
 
+@implementer(ILiveCompletionQueue)
 class QuietQueue(Queue):
     """One that knows how to be unarmed."""
+
+    isLive = False
 
     def disarm(self) -> None:
         self.log.append("disarm")
 
 
-class LiveQueue(Queue):
+class LiveQueue(QuietQueue):
     """
     One that a peer fills while we look.
 
@@ -172,7 +181,7 @@ class CompletionReaderTests(SynchronousTestCase):
         def poll(limit: int) -> Sequence[Completion]:
             raise ZeroDivisionError
 
-        self.reader._polls = (poll,)
+        self.reader.lookAt(poll, self.handle)
         self.assertFalse(self.reader.poll())
 
     def test_lost(self) -> None:
@@ -240,7 +249,7 @@ class SleepingTests(CompletionReaderTests):
         def poll(limit: int) -> Sequence[Completion]:
             raise ZeroDivisionError
 
-        reader._polls = (poll,)
+        reader.lookAt(poll, self.handle)
         self.reactor.advance(0)
         self.assertEqual([failure.type for failure in failures], [ZeroDivisionError])
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
@@ -389,6 +398,7 @@ class LookedAtTests(CompletionReaderTests):
         def disarm() -> None:
             raise ZeroDivisionError
 
+        self.queue = QuietQueue(self.log)
         self.queue.disarm = disarm
         reader = CompletionReader(
             self.reactor, self.channel, [self.queue], self.handle, failed=failures.append

@@ -491,7 +491,7 @@ class StreamScenario:
         for host in self.hosts:
             for link in self._links(host):
                 check(not link.core.connections, f"{link!r} still has {link.core.connections}")
-                remembered = link._handlers or link._lingering or link.turn.dirty
+                remembered = link._flows or link._lingering or link.turn.poster.dirty
                 check(not remembered, f"{link!r} remembers {remembered}")
                 check(all(buffer.isIdle for buffer in link._pool), f"{link!r} still uses a ring")
                 check(link._pool.surplus() is None, f"{link!r} keeps buffers that nobody needs")

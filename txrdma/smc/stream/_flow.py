@@ -1,0 +1,362 @@
+"""
+The bytes of one SMC-R connection: what was written and is not posted, what has arrived and is not read.
+
+Follows RFC 7609, 4.7 (data flow). A L{Flow} knows cursors, buffers and messages. When it posts is decided by
+its link (L{txrdma.smc.group.turn}); how a connection ends by its stream (L{txrdma.smc.stream.stream}).
+
+On a queue pair with a direct lane, bytes go straight into the peer's buffer, and messages into what both ends
+map; elsewhere they are work requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+from txrdma.error import WireError
+from txrdma.iba.types import RKey
+from txrdma.iba.verbs import Operation, SendRequest
+from txrdma.smc.group.posting import cut, Hearing, Poster, SIGNAL_EVERY
+from txrdma.smc.stream._ring import DATA, Ring, SPACE, UPDATE
+from txrdma.smc.wire.cdc import packInto, StateFlags
+
+DELIVERY: Final = 256 * 1024
+"""The most bytes for one C{dataReceived}."""
+
+ENDS: Final = int(StateFlags.CLOSED | StateFlags.ABNORMAL_CLOSE)
+"""Of a peer's state flags those after which there is nobody to write to."""
+
+_EARLY: Final = 64
+"""Messages that may come before the handshake is over here."""
+
+_NEWS: Final = SPACE | UPDATE
+_SIGNAL_MASK: Final = SIGNAL_EVERY - 1
+
+
+class Receiver(Protocol):
+    """The protocol of an application, as far as bytes are concerned."""
+
+    def dataReceived(self, data: bytes) -> None:
+        """Bytes have arrived."""
+
+
+class Keeper(Hearing, Protocol):
+    """The stream, as its data flow sees it."""
+
+    def heard(self, state: int) -> None:
+        """The peer's state flags are others than before."""
+
+    def violated(self, what: str) -> None:
+        """The peer does what it must not."""
+
+    def blame(self, where: str) -> None:
+        """The application has raised."""
+
+    def drained(self) -> None:
+        """Bytes that had to wait for the application were delivered."""
+
+    def finish(self) -> bool:
+        """If all is posted that will ever be written, end that; tell whether there are new flags to send."""
+
+    def unheard(self) -> None:
+        """There is something to post, and nobody to read it."""
+
+
+class Flow:
+    """
+    Both directions of one connection.
+
+    @ivar ring: the cursors.
+    @ivar protocol: takes what arrives; C{context} is its logging context.
+    @ivar pending: what has been written and not yet posted, oldest first; C{backlog} is its length.
+    @ivar flags: our state flags, for every message.
+    @ivar peerState: the peer's.
+    @ivar early: messages that came before C{begin}; None when nobody waits for them.
+    @ivar isOpen: the application may write.
+    @ivar isPaused: the application does not want to read at present.
+    @ivar isDeaf: the application will never read again: what arrives is dropped.
+    @ivar isEnding: nothing will be written any more; when all is posted, the keeper hears it.
+    @ivar isNoticed: the keeper wants to know whenever something is posted.
+    @ivar isDoubtful: see of each message whether it arrives.
+    @ivar isDirty: the flow is in L{Poster.dirty <txrdma.smc.group.posting.Poster.dirty>}.
+    @ivar written: number of the last message that told of new bytes; C{last}: of the last of all; 0: none.
+    @ivar writes: RDMA writes, by whichever way.
+    """
+
+    __slots__ = (
+        *("ring", "protocol", "context", "pending", "backlog", "flags", "peerState", "early", "keeper"),
+        *("isOpen", "isPaused", "isDeaf", "isEnding", "isNoticed", "isDoubtful", "isDirty"),
+        *("written", "last", "writes", "messagesSent", "messagesReceived", "poster"),
+        *("_view", "_mask", "_contexts", "_isBegun", "_isReading", "_mustSend"),
+        *("_address", "_rkey", "_message", "_buffer", "_write", "_target", "_valid"),
+    )
+
+    def __init__(self, poster: Poster, view: memoryview, contexts: list[Any], keeper: Keeper) -> None:
+        """
+        @param view: our buffer, where the peer writes.
+        @param contexts: the stack of logging contexts of the reactor's thread.
+        """
+        self.poster = poster
+        self.keeper = keeper
+        self.ring = Ring(view.nbytes, view.nbytes, 0)  # until the peer's end is known
+        self.protocol: Receiver | None = None
+        self.context: dict[Any, Any] = {}
+        self.pending: list[bytes | memoryview] = []
+        self.backlog = self.flags = self.peerState = 0
+        self.early: list[tuple[int, ...]] | None = []
+        self.isOpen = self.isPaused = self.isDeaf = False
+        self.isEnding = self.isNoticed = self.isDoubtful = self.isDirty = False
+        self.written = self.last = self.writes = self.messagesSent = self.messagesReceived = 0
+        self._view = view
+        self._mask = view.nbytes - 1
+        self._contexts = contexts
+        self._isBegun = self._isReading = self._mustSend = False
+        self._address = 0
+        self._rkey = RKey(0)
+        self._message, self._buffer = poster.newMessage()
+        # Posted when pending goes out as it stands; its list is this one's, and never another.
+        self._write = SendRequest(0, Operation.RDMA_WRITE, inline=self.pending, signaled=False)
+        self._target: memoryview | None = None
+        self._valid = memoryview(b"\0")
+
+    # Begin and end
+
+    def attach(self, address: int, rkey: RKey, size: int, token: int) -> None:
+        """The peer's buffer and its alert token are known."""
+        self.ring = Ring(self._view.nbytes, size, token)
+        self._address = address
+        self._rkey = self._write.rkey = rkey
+
+    def begin(self) -> None:
+        """Take messages, those first that came early."""
+        early, self.early = self.early, None
+        self._isBegun = True
+        for message in early or ():
+            self.received(message)
+
+    def drop(self) -> None:
+        """Forget what is not posted, and take no more."""
+        self.isOpen = False
+        self.pending.clear()
+        self.backlog = 0
+
+    def release(self) -> None:
+        """Let go of both buffers."""
+        self._view = memoryview(b"")
+        self._target = None
+
+    @property
+    def unread(self) -> int:
+        """Bytes that arrived and were not read. To who has paused the end is as unread as data would be."""
+        return self.isPaused or self.ring.arrived - self.ring.consumed
+
+    # What arrives: always in the link's turn, never inside a call of the application
+
+    def received(self, message: tuple[int, ...]) -> None:
+        """Take in a CDC message, and give out what it tells of."""
+        if not self._isBegun:
+            self._keep(message)
+            return
+        ring = self.ring
+        try:
+            what = ring.received(message)
+        except WireError as error:
+            self.keeper.violated(str(error))
+            return
+        self.messagesReceived += 1
+        if what & DATA and not self.isPaused:
+            # All that is here but loops and exceptions is C{deliver}'s: this is what mostly happens, once.
+            consumed = ring.consumed
+            length = ring.arrived - consumed
+            offset = consumed & self._mask
+            protocol = self.protocol
+            if self.isDeaf or protocol is None or length > DELIVERY or offset + length > self._mask:
+                self.deliver()
+            else:
+                data = bytes(self._view[offset : offset + length])
+                if ring.consume(length):
+                    self.update()
+                contexts = self._contexts
+                contexts.append(self.context)
+                try:
+                    protocol.dataReceived(data)
+                except BaseException:
+                    self.keeper.blame("dataReceived")
+                finally:
+                    contexts.pop()
+        if what & _NEWS and (what & UPDATE or self.backlog):
+            self._mustSend |= bool(what & UPDATE)
+            if not self.isDirty:
+                self.touch()
+        if message[9] != self.peerState:
+            self.keeper.heard(message[9])
+
+    def _keep(self, message: tuple[int, ...]) -> None:
+        """The peer is quicker here than over TCP."""
+        early = self.early
+        if early is not None:
+            if len(early) == _EARLY:
+                early.pop()  # the next one says the same, and more
+            early.append(message)
+
+    def deliver(self) -> None:
+        """Give out what is in our buffer."""
+        ring = self.ring
+        if self._isReading:
+            return  # the loop that runs already will see it
+        view = self._view
+        size = ring.size
+        contexts = self._contexts
+        contexts.append(self.context)
+        self._isReading = True
+        try:
+            while not self.isPaused:
+                consumed = ring.consumed
+                length = ring.arrived - consumed
+                if not length:
+                    break
+                protocol = self.protocol
+                if self.isDeaf or protocol is None:  # nobody wants it, but the peer needs the room
+                    if ring.consume(length):
+                        self.update()
+                    break
+                offset = consumed & (size - 1)
+                length = min(length, DELIVERY, size - offset)
+                data = bytes(view[offset : offset + length])
+                if ring.consume(length):
+                    self.update()
+                protocol.dataReceived(data)
+        except BaseException:
+            self.keeper.blame("dataReceived")
+        finally:
+            self._isReading = False
+            contexts.pop()
+        self.keeper.drained()
+
+    # What goes out
+
+    def write(self, data: bytes) -> int:
+        """
+        Write, some time soon and in order.
+
+        @return: the backlog.
+        """
+        self.pending.append(data)
+        self.backlog = backlog = self.backlog + len(data)
+        if not self.isDirty:
+            self.touch()
+        return backlog
+
+    def writeSequence(self, chunks: Sequence[bytes]) -> None:
+        """Write all of these."""
+        self.pending += chunks
+        self.backlog += sum(map(len, chunks))
+        if not self.isDirty:
+            self.touch()
+
+    def update(self) -> None:
+        """Let the peer hear what we consumed, or how we end, with data or without."""
+        self._mustSend = True
+        if not self.isDirty:
+            self.touch()
+
+    def touch(self) -> None:
+        """There is something to do when the link posts."""
+        self.isDirty = True
+        poster = self.poster
+        poster.dirty.append(self)
+        if not poster.isBusy:
+            poster.schedule()
+
+    def fill(self, requests: list[SendRequest]) -> None:
+        """Send what there is, directly, or append requests that have to be posted now."""
+        ring = self.ring
+        poster = self.poster
+        # Nothing overtakes what is to be posted: messages have numbers in the order in which they go out.
+        lane = None if requests else poster.lane
+        backlog = self.backlog
+        mustSend = self._mustSend
+        hasWritten = False
+        if backlog:
+            if self.peerState & ENDS or poster.isOver:
+                self.keeper.unheard()
+                return
+            most = backlog
+            if poster.isStaged:
+                most = poster.most(backlog)
+                if most < backlog:
+                    poster.isShort = self.isDirty = True
+                    poster.dirty.append(self)
+            offset, first, second = ring.take(backlog, most)
+            if first:
+                mustSend = hasWritten = True
+                self.writes += 2 if second else 1
+                if lane is not None and self._place(lane, offset, first, second):
+                    pass
+                elif first == backlog and not poster.isStaged:
+                    self.backlog = 0
+                    write = self._write
+                    write.remoteAddress = self._address + offset
+                    requests.append(write)
+                else:
+                    self._fillPieces(requests, offset, first, second)
+        isLast = False
+        if self.isEnding:
+            isLast = self.keeper.finish()
+            mustSend |= isLast
+            poster.flushed.append(self)
+        elif self.isNoticed or self.isDoubtful:
+            poster.flushed.append(self)
+        if mustSend:
+            self._mustSend = False
+            self.messagesSent += 1
+            self.last = number = poster.sent = poster.sent + 1
+            signaled = not number & _SIGNAL_MASK or isLast or self.isDoubtful or poster.isSignaling
+            if hasWritten:
+                self.written = number
+            values = ring.message(self.flags)
+            if lane is None or requests or not lane.putMessage(number, signaled, *values):
+                message = self._message
+                message.identifier = number
+                message.signaled = signaled
+                if poster.isStaged:
+                    poster.mark()
+                packInto(self._buffer, 0, *values)
+                requests.append(message)
+
+    def _place(self, lane: Any, offset: int, first: int, second: int) -> bool:
+        """Write into the peer's buffer, where that is mapped, and still the peer's."""
+        target = self._target
+        if target is None:
+            found = lane.targetOf(self._rkey, self._address, self.ring.peerSize)
+            if found is None:
+                return False
+            self._target, self._valid = target, _ = found
+        if self._valid[0] != 1:
+            return False
+        pending = self.pending
+        if first == self.backlog:
+            for piece in pending:
+                end = offset + len(piece)
+                target[offset:end] = piece
+                offset = end
+            pending.clear()
+            self.backlog = 0
+            return True
+        for at, length in ((offset, first), (0, second)):
+            for piece in cut(pending, length) if length else ():
+                end = at + len(piece)
+                target[at:end] = piece
+                at = end
+        self.backlog -= first + second
+        return True
+
+    def _fillPieces(self, requests: list[SendRequest], offset: int, first: int, second: int) -> None:
+        """Append requests for what does not go out as it stands, in one piece."""
+        poster = self.poster
+        pending = self.pending
+        address, rkey = self._address, self._rkey
+        requests.append(poster.write(address + offset, rkey, cut(pending, first), first))
+        if second:
+            requests.append(poster.write(address, rkey, cut(pending, second), second))
+        self.backlog -= first + second
