@@ -11,6 +11,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import inf
+from time import perf_counter
 from typing import Any, cast, Final, TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, TimeoutError
@@ -57,6 +59,9 @@ _REPOST: Final = 16
 _LOOKS: Final = 64
 """Batches of completions that are taken in at once, where what has arrived must be known."""
 
+HOLD_SECONDS: Final = 20e-6
+"""What is written goes out after so long, though more completions are to be taken: a flush costs less."""
+
 PREPARING_SECONDS: Final = 2.0
 """Seconds to find out how a peer's buffer is reached; after that the first write waits for it."""
 
@@ -72,6 +77,7 @@ class Link:
     @ivar route: how bytes go, or went, as the queue pair names it; C{''} before the first contact.
     @ivar isActive: connections may use the link.
     @ivar isOver: the link is gone; connections that still have something to read stay.
+    @ivar clock: tells how long handing on takes.
     @ivar contexts: the stack of logging contexts of the reactor's thread.
     """
 
@@ -85,6 +91,7 @@ class Link:
         self.mtu = groups.mtu
         self.psn = secrets.randbits(24)
         self._reactor = groups.reactor
+        self.clock: Callable[[], float] = perf_counter
         self._handlers: dict[int, _Handler] = {}
         self._waiting: list[Deferred[None]] = []
         self._lingering: dict[Stream, float] = {}
@@ -289,21 +296,34 @@ class Link:
         wasBusy, turn.isBusy = turn.isBusy, True
         try:
             self._take(batch)
-            turn.settle()
-            used = self._used
-            if len(used) >= _REPOST and not self.isOver:  # while the answers are under way
-                self._queuePair.postReceive(used)
-                used.clear()
+            self._settle()
         finally:
             turn.isBusy = wasBusy
         if self._presence.isDue or self.groups.isStopping:
             self.turned()
 
+    def _settle(self) -> None:
+        """Flush what was written."""
+        self.turn.settle()
+        used = self._used
+        if len(used) >= _REPOST and not self.isOver:  # while the answers are under way
+            self._queuePair.postReceive(used)
+            used.clear()
+
     def _take(self, batch: Sequence[Completion]) -> None:
+        """
+        Hand on what was received, each to its connection.
+
+        While that takes long, what was written meanwhile goes out: otherwise the peer has nothing to do until
+        we are ready, and then we have not until it is.
+        """
+        turn = self.turn
+        clock = self.clock
         handlers = self._handlers
         receives = self._receives
         used = self._used
         byOffset = self._byOffset
+        due = clock() + HOLD_SECONDS if len(batch) > 1 else inf
         for offset, status, _opcode, _qpn, length, _immediate, *_ in batch:
             if status:
                 self.broken(said(status))
@@ -313,6 +333,9 @@ class Link:
             if length < CDC_LENGTH or message[0] != CDC_TYPE:
                 self._control(bytes(receives[offset : offset + length]))
                 continue
+            if turn.dirty and clock() >= due:
+                self._settle()
+                due = clock() + HOLD_SECONDS
             handler = handlers.get(message[3])
             if handler is not None and message[1] == CDC_LENGTH:
                 handler(message)
