@@ -20,6 +20,7 @@ COMPILED = [
     "txrdma/soft/_sending.py",
     "txrdma/soft/_writer.py",
     "txrdma/soft/capture.py",
+    "txrdma/verbs/_lookout.py",
 ]
 
 extensions = []
