@@ -20,6 +20,7 @@ COMPILED = [
     "txrdma/soft/shared/_sending.py",
     "txrdma/soft/shared/_writer.py",
     "txrdma/soft/shared/capture.py",
+    "txrdma/verbs/_lookout.py",
 ]
 
 extensions = []

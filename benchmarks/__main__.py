@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -108,7 +109,7 @@ def verbs(quick: bool) -> list[Case]:
 
 def cases(quick: bool) -> list[Case]:
     """Everything that is measured. Quick runs have too few bytes and turns to be trusted."""
-    return streams(quick) + verbs(quick)
+    return streams(quick) + programs(quick) + verbs(quick)
 
 
 def streams(quick: bool) -> list[Case]:
@@ -201,6 +202,74 @@ def streams(quick: bool) -> list[Case]:
     ]
 
 
+def programs(quick: bool) -> list[Case]:
+    """Connections with programs at their ends: what waits for whom."""
+    pings = 1_000 if quick else 5_000
+    found = [
+        _withCPU(
+            f"working-{work}",
+            f"64-byte round trip with {work} us of work at each end, epoll reactor",
+            "working",
+            "us",
+            {"size": 64, "count": pings, "work": work},
+            "time",
+            "round trip",
+            atMost=reach,
+        )
+        for work, reach in ((0, 0.2), (20, 0.5), (60, 0.75), (200, 1.0))
+    ]
+    found.append(
+        _withCPU(
+            "calls",
+            "AMP calls, one after the other",
+            "calls",
+            "/s",
+            {"count": pings},
+            "rate",
+            "call",
+            atLeast=1.2,
+        )
+    )
+    for parallel, reach in ((1, 1.0), (8, 1.0), (32, 1.15), (128, 1.0)):
+        found.append(
+            _withCPU(
+                f"web-{parallel}",
+                f"HTTP requests of files of 2 kB, {parallel} at a time",
+                "web",
+                "/s",
+                {"count": 2_000 if quick else 10_000, "parallel": parallel},
+                "rate",
+                "request",
+                ("p50", "p99"),
+                atLeast=reach,
+            )
+        )
+    return found
+
+
+def _withCPU(
+    name: str,
+    title: str,
+    scenario: str,
+    unit: str,
+    orders: Orders,
+    figure: str,
+    each: str,
+    percentiles: Sequence[str] = (),
+    **reach: float,
+) -> Case:
+    """A case by C{figure}, with rows of its own for percentiles of latency and for CPU time of C{each}."""
+
+    def case(
+        name: str, title: str, unit: str, figure: str, also: tuple[Case, ...] = (), **reach: float
+    ) -> Case:
+        return Case(name, title, scenario, unit, SMC, TCP, orders, figure=figure, also=also, **reach)  # type: ignore[arg-type]  # all of reach are numbers
+
+    also = [case(f"{name}-{one}", f"{title}: {one}", "ms", one, atMost=1.0) for one in percentiles]
+    also.append(case(f"{name}-cpu", f"{title}: CPU of both processes for each {each}", "us", "cpu"))
+    return case(name, title, unit, figure, tuple(also), **reach)
+
+
 class Options(usage.Options):
     """The command line."""
 
@@ -290,8 +359,9 @@ def _measure(options: Options, measured: list[Case], parts: list[str]) -> int:
     isWhole = not options["only"] and not options["mads"]
     outcomes: list[Outcome] = []
     for case in measured:
-        outcomes.append(run(case, rounds))
-        show(outcomes[-1])
+        for outcome in run(case, rounds):
+            outcomes.append(outcome)
+            show(outcome)
     others = [] if options["no-peers"] or not isWhole else peers(rounds, quick)
     inBox, why = None, "it was left out"
     if not options["no-box"] and isWhole:

@@ -9,11 +9,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 from benchmarks.ends import Orders
 
@@ -34,6 +34,8 @@ class Case:
     @ivar needs: a module without which it can't be measured.
     @ivar mode: what ours must have been carried by: its beginning.
     @ivar isVerbs: it is about verbs themselves, not about streams.
+    @ivar figure: which of the L{FIGURES} of its scenario it is about, where there are several.
+    @ivar also: cases about other figures of the same measurements.
     """
 
     name: str
@@ -50,6 +52,8 @@ class Case:
     needs: str | None = None
     mode: str = "SMC-R"
     isVerbs: bool = False
+    figure: str = ""
+    also: tuple[Case, ...] = ()
 
     @property
     def isMoreBetter(self) -> bool:
@@ -177,7 +181,7 @@ def measure(
     with end(module, "server", {**orders, **(forServer or {}), "core": first}) as server:
         port = said(server)["port"]
         connect = orders.get("connect", "").format(port=port)
-        where = {"core": second, "connect": connect, "port": port}
+        where = {"core": second, "connect": connect, "port": port, "server": server.pid}
         with end(module, "client", {**orders, **(forClient or {}), **where}) as client:
             result = said(client)
             assert server.stdin is not None
@@ -186,8 +190,20 @@ def measure(
             return result, said(server)
 
 
+FIGURES: Final[dict[str, Callable[[dict[str, Any]], float]]] = {
+    "time": lambda client: client["value"] * 1e6,
+    "rate": lambda client: client["rate"],
+    "p50": lambda client: client["p50"] * 1e3,
+    "p99": lambda client: client["p99"] * 1e3,
+    "cpu": lambda client: client["cpu"] * 1e6,
+}
+"""Figures of scenarios that have several, out of what the client told: us, /s, ms, ms, us of CPU."""
+
+
 def value(case: Case, client: dict[str, Any], server: dict[str, Any]) -> float:
     """The value of one measurement, in the unit of its case."""
+    if case.figure:
+        return float(FIGURES[case.figure](client))
     if case.scenario in ("throughput", "bulk"):
         return float(client["value"]) / 1e6
     if case.scenario == "series":
@@ -201,24 +217,36 @@ def value(case: Case, client: dict[str, Any], server: dict[str, Any]) -> float:
     return float(max(count / end["connections"] for count, end in zip(beyond, ends, strict=True))) / 1024
 
 
-def run(case: Case, rounds: int) -> Outcome:
-    """Ours and theirs in turns, so that whatever else the machine does meets both."""
-    outcome = Outcome(case)
+def run(case: Case, rounds: int) -> list[Outcome]:
+    """
+    Ours and theirs in turns, so that whatever else the machine does meets both.
+
+    @return: an outcome for each figure.
+    """
+    outcomes = [Outcome(each) for each in (case, *case.also)]
     if case.needs is not None and importlib.util.find_spec(case.needs) is None:
-        outcome.failure = f"{case.needs} is not installed"
-        return outcome
+        return _failed(outcomes, f"{case.needs} is not installed")
     try:
         for _ in range(rounds):
-            for transport, values in ((case.theirs, outcome.theirs), (case.ours, outcome.ours)):
+            for transport in (case.theirs, case.ours):
                 if transport is None:
                     continue
                 orders = {"scenario": case.scenario, **case.orders, **transport}
                 client, server = measure(orders, orders.get("module", "benchmarks.ends"))
-                values.append(value(case, client, server))
-                if transport is case.ours:
-                    outcome.mode = client["mode"]
-                    if not outcome.mode.startswith(case.mode):
-                        raise MeasurementFailed(f"this was {outcome.mode}, not {case.mode}")
+                for outcome in outcomes:
+                    isOurs = transport is case.ours
+                    values = outcome.ours if isOurs else outcome.theirs
+                    values.append(value(outcome.case, client, server))
+                    if isOurs:
+                        outcome.mode = client["mode"]
+                if transport is case.ours and not client["mode"].startswith(case.mode):
+                    raise MeasurementFailed(f"this was {client['mode']}, not {case.mode}")
     except MeasurementFailed as error:
-        outcome.failure = str(error)
-    return outcome
+        return _failed(outcomes, str(error))
+    return outcomes
+
+
+def _failed(outcomes: list[Outcome], why: str) -> list[Outcome]:
+    for outcome in outcomes:
+        outcome.failure = why
+    return outcomes

@@ -32,7 +32,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import AsyncEvent, IVerbsDevice
 from txrdma.pingpong.plan import Layout, LinkSettings
-from txrdma.verbs.completions import CompletionReader, LINGER_SECONDS, ReaderReactor
+from txrdma.verbs.completions import CompletionReader, ReaderReactor
 
 QKEY: Final = 0x11111111
 ACK_TIMEOUT: Final = 16
@@ -197,9 +197,7 @@ class Link:
             self.queuePair.modify(replace(first, access=rights & ~Access.LOCAL_WRITE))
         self.repost(range(layout.receives))
         reactor = cast(ReaderReactor, _SleepingReactor(self.reactor) if events else self.reactor)
-        self._reader = CompletionReader(
-            reactor, channel, [queue], self._completed, lingerSeconds=0 if events else LINGER_SECONDS
-        )
+        self._reader = CompletionReader(reactor, channel, [queue], self._completed, looksOn=not events)
         undo.callback(self._reader.stop)
 
     @property

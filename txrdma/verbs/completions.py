@@ -7,6 +7,7 @@ Follows InfiniBand Architecture vol. 1, 11.4.2: who waits arms a queue first, th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from os import sched_yield
 from time import perf_counter
 from typing import Any, Final
 
@@ -25,17 +26,22 @@ from txrdma.interfaces import (
     IPollable,
     IReactorPolling,
 )
+from txrdma.verbs._lookout import Allowance, Lookout
 
 _log = Logger()
 
-LINGER_SECONDS: Final = 30e-6
-_PROBE_SECONDS: Final = 60e-6
 _TURN_SECONDS: Final = 200e-6
-_PATIENCE: Final = 2
-_PROBE: Final = 32
+_SLICE_SECONDS: Final = 40e-6
 _LOOKS: Final = range(8)
 _BATCH: Final = 64
 _BUDGET: Final = 16
+
+_allowance: Final = Allowance()
+"""Of this process, for all of its readers."""
+
+
+def _unknown() -> float | None:
+    return None
 
 
 _Poll = Callable[[int], Sequence[Any]]
@@ -54,9 +60,9 @@ class CompletionReader:
     After some batches the others on the reactor get their turn. What raises, a queue or the handler, stops
     the reader: it is logged, and C{failed} is called.
 
-    Where the reactor does not look at queues by itself, the reader looks on for some microseconds before it
-    has itself woken again: to sleep and to be woken takes both processes longer than a quick answer. It does
-    so only while that pays, and where looking is enough: in shared memory.
+    Where the reactor does not look at queues by itself, and looking is enough, as in shared memory, the
+    reader looks on for a while before it has itself woken again: as long as L{Lookout} says, and in slices,
+    between which others on the reactor have their turn.
     """
 
     def __init__(
@@ -65,14 +71,17 @@ class CompletionReader:
         channel: ICompletionChannel,
         queues: Sequence[ICompletionQueue],
         handler: Callable[[Sequence[Completion]], None],
-        lingerSeconds: float = LINGER_SECONDS,
         failed: Callable[[Failure], None] = lambda failure: None,
+        lookout: Lookout | None = None,
+        looksOn: bool = True,
     ) -> None:
         """
         @param queues: those of the channel that are to be read.
         @param handler: is called with a batch of completions of one queue, oldest first.
         @param failed: is called when the reader has stopped by an error, once.
-        @param lingerSeconds: how long to look on for more before the reactor may sleep; 0 is not at all.
+        @param lookout: tells how long to look on; without it, one of the reader's own, with a share in what
+            the process may spend on that.
+        @param looksOn: whether to look on at all.
         """
         self._reactor = reactor
         self._channel = channel
@@ -81,9 +90,12 @@ class CompletionReader:
         self._sources: tuple[tuple[_Poll, _Taker], ...] = tuple((queue.poll, handler) for queue in queues)
         self._handler = handler
         self._polling: IReactorPolling | None = IReactorPolling(reactor, None)
-        self._linger = lingerSeconds
+        self._lookout = lookout or Lookout(_allowance)
+        self._looksOn = looksOn and self._polling is None
+        self._isLooking = False
+        # Twisted's own reactors can say how long they would sleep; no interface has it.
+        self._sleep: Callable[[], float | None] = getattr(reactor, "timeout", _unknown)
         self._failed = failed
-        self._misses = 0
         self._armed = False
         found = [ILiveCompletionQueue(queue, None) for queue in queues]
         self._live = [queue for queue in found if queue is not None]
@@ -117,6 +129,7 @@ class CompletionReader:
         if not self._running:
             return
         self._running = False
+        self._look(False)
         self._reactor.removeReader(self)
         if self._polling is not None:
             self._polling.removePollable(self)
@@ -150,9 +163,17 @@ class CompletionReader:
                 self._failed(reason)
 
     def _turn(self) -> None:
-        """Poll until empty, arm, and look once more: what completes after that raises the event again."""
+        """
+        Poll until empty, look on, arm, and look once more: what completes after that raises the event again.
+
+        Where there is more, or looking on is not over, there is another turn after those of others.
+        """
         self._again = None
-        if self._drain() and self._lookOn() and self._running:
+        isEmpty = self._drain()
+        isLooking = isEmpty and self._looksOn and self._lookOn()
+        if isLooking is not self._isLooking:
+            self._look(isLooking)
+        if isEmpty and not isLooking and self._running:
             self.arm()
             if not self._running or self._drain():
                 return
@@ -161,35 +182,49 @@ class CompletionReader:
 
     def _drain(self) -> bool:
         """Poll until empty; False when it is not in the end."""
-        return any(not self.poll() for _ in range(_BUDGET))
+        began = perf_counter()
+        if not self.poll():
+            return True
+        self._lookout.came(began)
+        return any(not self.poll() for _ in range(_BUDGET - 1))
 
     def _lookOn(self) -> bool:
-        """Look for a little while whether there is more; False when there is more than is fair."""
-        window = self._window()
-        if not window or not any(queue.isLive for queue in self._live):
-            return True
+        """Look for a slice of time whether there is more; False when it is time to sleep."""
+        if not self._running or not any(queue.isLive for queue in self._live):
+            return False
+        lookout = self._lookout
         began = now = perf_counter()
-        until = began + window
-        self._misses += 1
-        while now < until and self._running:
+        until = lookout.waits(now)
+        # With others who look, each looks once in a turn of the reactor.
+        end = now + _SLICE_SECONDS if _allowance.lookers <= self._isLooking else now
+        while now < end and now < until and self._sleep() != 0:
             for _ in _LOOKS:
                 if self.poll():
-                    self._misses = 0
-                    until = perf_counter() + self._linger
-                    if until - began > _TURN_SECONDS + self._linger:
-                        return False
+                    lookout.came(now)
+                    now = perf_counter()
+                    until = lookout.waits(now)
+                    end = now + _SLICE_SECONDS
                     break
-            now = perf_counter()
-        return True
+            else:
+                now = perf_counter()
+                continue
+            if now - began > _TURN_SECONDS or not self._running:
+                return self._running
+        if now >= until:
+            return False
+        sched_yield()
+        later = perf_counter()
+        if not self.poll():
+            lookout.yielded(now, later)
+        else:
+            lookout.came(now)
+        return self._running
 
-    def _window(self) -> float:
-        """How long to look on: not at all when that has been in vain, but for a longer try now and then."""
-        if not self._linger or self._misses < _PATIENCE:
-            return self._linger
-        if self._misses % _PROBE == 0:
-            return max(_PROBE_SECONDS, self._linger)
-        self._misses += 1
-        return 0.0
+    def _look(self, isLooking: bool) -> None:
+        """Count among those who look, or do so no more."""
+        if isLooking is not self._isLooking:
+            self._isLooking = isLooking
+            _allowance.lookers += 1 if isLooking else -1
 
     # IPollable
 

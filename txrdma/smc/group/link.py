@@ -9,8 +9,10 @@ completions, or once for a turn of the reactor.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import inf
+from time import perf_counter
 from typing import Any, cast, Final, TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, TimeoutError
@@ -58,6 +60,9 @@ _REPOST: Final = 16
 _LOOKS: Final = 64
 """Batches of completions that are taken in at once, where what has arrived must be known."""
 
+HOLD_SECONDS: Final = 20e-6
+"""What is written goes out after so long, though more completions are to be taken: a flush costs less."""
+
 PREPARING_SECONDS: Final = 2.0
 """Seconds to find out how a peer's buffer is reached; after that the first write waits for it."""
 
@@ -70,6 +75,7 @@ class Link:
     @ivar turn: what connections have to post, and when.
     @ivar route: how bytes go, or went, as the queue pair names it; C{''} before the first contact.
     @ivar isActive: connections may use the link.
+    @ivar clock: tells how long handing on takes.
     @ivar contexts: the stack of logging contexts of the reactor's thread.
     """
 
@@ -82,6 +88,7 @@ class Link:
         self.mtu = groups.mtu
         self.psn = secrets.randbits(24)
         self._reactor = groups.reactor
+        self.clock: Callable[[], float] = perf_counter
         self._flows: dict[int, Flow] = {}
         self._waiting: list[Deferred[None]] = []
         self._lingering: dict[Stream, float] = {}
@@ -293,11 +300,7 @@ class Link:
         wasBusy, poster.isBusy = poster.isBusy, True
         try:
             self._take(batch)
-            self.turn.settle()
-            used = self._used
-            if len(used) >= _REPOST and not self.isOver:  # while the answers are under way
-                self._queuePair.postReceive(used)
-                used.clear()
+            self._settle()
         finally:
             poster.isBusy = wasBusy
         if self._presence.isDue or self.groups.isStopping:
@@ -306,10 +309,15 @@ class Link:
     def _taken(self, messages: Sequence[tuple[int, ...]]) -> None:
         """Take the CDC messages that a direct lane brings."""
         poster = self._poster
+        clock = self.clock
         flows = self._flows
         wasBusy, poster.isBusy = poster.isBusy, True
+        due = clock() + HOLD_SECONDS if len(messages) > 1 else inf
         try:
             for message in messages:
+                if poster.dirty and clock() >= due:
+                    self.turn.settle()
+                    due = clock() + HOLD_SECONDS
                 flow = flows.get(message[3])
                 if flow is not None and message[1] == CDC_LENGTH:
                     flow.received(message)
@@ -320,11 +328,28 @@ class Link:
         if self._presence.isDue or self.groups.isStopping:
             self.turned()
 
+    def _settle(self) -> None:
+        """Flush what was written."""
+        self.turn.settle()
+        used = self._used
+        if len(used) >= _REPOST and not self.isOver:  # while the answers are under way
+            self._queuePair.postReceive(used)
+            used.clear()
+
     def _take(self, batch: Sequence[Completion]) -> None:
+        """
+        Hand on what was received, each to its connection.
+
+        While that takes long, what was written meanwhile goes out: otherwise the peer has nothing to do until
+        we are ready, and then we have not until it is.
+        """
+        poster = self._poster
+        clock = self.clock
         flows = self._flows
         receives = self._receives
         used = self._used
         byOffset = self._byOffset
+        due = clock() + HOLD_SECONDS if len(batch) > 1 else inf
         for offset, status, _opcode, _qpn, length, _immediate, *_ in batch:
             if status:
                 self.broken(said(status))
@@ -334,6 +359,9 @@ class Link:
             if length < CDC_LENGTH or message[0] != CDC_TYPE:
                 self._control(bytes(receives[offset : offset + length]))
                 continue
+            if poster.dirty and clock() >= due:
+                self._settle()
+                due = clock() + HOLD_SECONDS
             flow = flows.get(message[3])
             if flow is not None and message[1] == CDC_LENGTH:
                 flow.received(message)

@@ -4,8 +4,7 @@ The completion reader: arms before it looks, hands over in batches, lets others 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import count
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from zope.interface import implementer
@@ -27,6 +26,7 @@ from txrdma.interfaces import (
     IReactorPolling,
 )
 from txrdma.verbs import completions
+from txrdma.verbs._lookout import Allowance
 from txrdma.verbs.completions import CompletionReader
 
 
@@ -76,8 +76,10 @@ class LiveQueue(QuietQueue):
     isLive = True
     later = 0
     endless = False
+    looked: Callable[[], None] = staticmethod(lambda: None)
 
     def poll(self, limit: int) -> Sequence[Completion]:
+        self.looked()
         if self.endless:
             self.put(1)
         if self.later:
@@ -304,55 +306,147 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
 
-class LingeringTests(SynchronousTestCase):
-    """With queues that show by themselves what has just happened."""
+class LookingReactor(MemoryReactorClock):
+    """A reactor that tells how long it would sleep, as Twisted's own do, and has one turn at a time."""
+
+    def turn(self) -> None:
+        """Call what is due now, and not what comes of that."""
+        due = [call for call in self.calls if call.getTime() <= self.seconds()]
+        for call in due:
+            self.calls.remove(call)
+            call.called = 1
+            call.func(*call.args, **call.kw)
+
+    def timeout(self) -> float | None:
+        return min((call.getTime() - self.seconds() for call in self.getDelayedCalls()), default=None)
+
+
+class LookingOnTests(SynchronousTestCase):
+    """With queues that show by themselves what has just happened; a microsecond passes with each look."""
 
     def setUp(self) -> None:
-        ticks = count()
-        self.patch(completions, "perf_counter", lambda: next(ticks) * 1e-5)
-        self.reactor: Any = MemoryReactorClock()
+        self.now = 1.0
+        self.yields = 0
+        self.crowd = 0.0
+        self.patch(completions, "perf_counter", lambda: self.now)
+        self.patch(completions, "sched_yield", self.yield_)
+        self.patch(completions, "_allowance", Allowance())
+        self.reactor: Any = LookingReactor()
         self.log: list[str] = []
         self.queue = LiveQueue(self.log)
+        self.queue.looked = self.pass_
         self.found: list[int] = []
-        self.reader = self.make(0.005)
+        self.reader = self.make()
         self.reader.start()
-        self.reactor.advance(0)
-        self.log.clear()
+        self.settle()
 
-    def make(self, seconds: float) -> CompletionReader:
+    def pass_(self) -> None:
+        self.now += 1e-6
+
+    def yield_(self) -> None:
+        self.yields += 1
+        self.now += 1e-6 + self.crowd
+
+    def make(self, looksOn: bool = True) -> CompletionReader:
         channel = Channel([self.queue])
-        return CompletionReader(self.reactor, channel, [self.queue], self.handle, seconds)
+        return CompletionReader(self.reactor, channel, [self.queue], self.handle, looksOn=looksOn)
 
     def handle(self, batch: Sequence[Completion]) -> None:
         self.found += [completion.identifier for completion in batch]
 
+    def settle(self) -> int:
+        """Turns of the reactor, until it may sleep; how many there were."""
+        for turns in range(1000):
+            if not self.reactor.getDelayedCalls():
+                self.assertEqual(completions._allowance.lookers, 0)
+                return turns
+            self.reactor.turn()
+        raise AssertionError("it looks on for ever")
+
+    def read(self) -> int:
+        """The descriptor is readable; how many looks there are until the reactor may sleep."""
+        self.log.clear()
+        self.reader.doRead()
+        self.settle()
+        return self.log.count("poll")
+
     def test_looksOn(self) -> None:
         """What comes a moment later is found without an event, and only then it arms."""
+        self.queue.put(1)
         self.queue.later = 5
-        self.reader.doRead()
-        self.assertEqual(self.found, [99])
+        self.read()
+        self.assertEqual(self.found, [1, 99])
         self.assertEqual(self.log.count("arm"), 1)
         self.assertEqual(self.log[-2:], ["arm", "poll"])
 
+    def test_slices(self) -> None:
+        """Others on the reactor have their turn while it looks, and are not kept waiting for long."""
+        for later in (40, 80, 120, 150):
+            self.queue.put(1)
+            self.queue.later = later
+            self.read()
+        self.queue.put(1)
+        self.queue.later = 180
+        self.log.clear()
+        self.reader.doRead()
+        for _ in range(2):
+            before, looks = self.now, self.log.count("poll")
+            self.reactor.turn()
+            self.assertLess(self.now - before, 60e-6)
+            self.assertGreater(self.log.count("poll"), looks + 10)
+        self.settle()
+        self.assertEqual(self.found[-2:], [1, 99])
+        self.assertEqual(self.log.count("arm"), 1)
+
+    def test_due(self) -> None:
+        """While the reactor has something to do it does not look on, but once for each of its turns."""
+        self.reader.stop()
+        self.reader = self.make()
+        self.reader.start()
+        self.settle()
+        call = self.reactor.callLater(0, lambda: None)
+        self.queue.put(1)
+        self.log.clear()
+        self.reader.doRead()
+        self.assertEqual(self.log, ["poll"] * 3)
+        call.cancel()
+        self.assertGreater(self.settle(), 1)
+
+    def test_together(self) -> None:
+        """Of several readers that look on, none keeps the reactor for itself."""
+        other = self.make()
+        other.start()
+        self.queue.put(1)
+        self.reader.doRead()
+        self.reactor.turn()
+        self.assertEqual(completions._allowance.lookers, 2)
+        self.log.clear()
+        self.reactor.turn()
+        self.assertEqual(completions._allowance.lookers, 2)
+        self.assertEqual(self.log, ["poll"] * 4)
+        self.settle()
+
     def test_inVain(self) -> None:
-        """When that does not pay it is left, but for a try now and then; when it pays again it goes on."""
+        """When nothing comes for long it is left; when it would pay again it goes on."""
 
-        def looks() -> int:
-            self.log.clear()
-            self.reader.doRead()
-            return len(self.log)
+        def looks(seconds: float) -> int:
+            self.now += seconds
+            self.queue.put(1)
+            return self.read()
 
-        counts = [looks() for _ in range(40)]
-        self.assertTrue(all(count > 10 for count in counts[:1]))
-        self.assertLess(len([count for count in counts if count > 10]), 6)
-        self.assertGreater(len([count for count in counts[5:] if count > 10]), 0)
-        while looks() <= 10:
-            pass
-        for _ in range(40):
-            self.queue.later = 5
-            looks()
-        self.assertIn(99, self.found)
-        self.assertGreater(looks(), 10)
+        counts = [looks(0.01) for _ in range(40)]
+        self.assertLess(counts[-1], 6)
+        looks(0)
+        self.assertGreater(looks(0), 6)
+
+    def test_crowded(self) -> None:
+        """Where others take the processor when it is offered to them it sleeps."""
+        self.queue.put(1)
+        self.crowd, self.yields = 3e-3, 0
+        self.read()
+        self.assertEqual(self.yields, 1)
+        self.queue.put(1)
+        self.assertLess(self.read(), 6)
 
     def test_fair(self) -> None:
         """While there is always more, others get their turn."""
@@ -360,15 +454,24 @@ class LingeringTests(SynchronousTestCase):
         self.reader.doRead()
         self.assertEqual(len(self.reactor.getDelayedCalls()), 1)
         self.queue.endless = False
-        self.reactor.advance(0)
+        self.settle()
+
+    def test_stopped(self) -> None:
+        """A reader that is stopped while it looks leaves nothing behind."""
+        self.queue.put(1)
+        self.reader.doRead()
+        self.assertEqual(completions._allowance.lookers, 1)
+        self.reader.stop()
+        self.assertEqual(completions._allowance.lookers, 0)
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
     def test_not(self) -> None:
         """It can be told not to."""
         self.reader.stop()
-        self.reader = self.make(0)
+        self.log.clear()
+        self.reader = self.make(looksOn=False)
         self.reader.start()
-        self.reactor.advance(0)
+        self.reactor.turn()
         self.assertEqual(self.log, ["poll", "arm", "poll"])
 
 
