@@ -17,6 +17,7 @@ from txrdma.smc._linkgroup import Role
 from txrdma.smc.clc import Accept, Confirm, Diagnosis, Proposal
 from txrdma.smc.groups import peerID
 from txrdma.smc.link import Link
+from txrdma.smc.memory import Element
 from txrdma.smc.negotiation import Negotiation
 from txrdma.smc.options import Options
 from txrdma.smc.outcomes import Outcomes
@@ -84,15 +85,7 @@ class ServerNegotiation(Negotiation):
             await self._confirmed(event.confirm)
 
     async def _accept(self, proposal: Proposal) -> None:
-        groups = self._groups()
-        link, isNew = await groups.forProposal(proposal, self._peer.witness)
-        self._link = link
-        try:
-            element = await link.reserve()
-        except BaseException:
-            if isNew:
-                link.discard()
-            raise
+        link, isNew, element = await self._place(proposal)
         self._stream = stream = SMCTransport(link, element, self.transport, self.role)
         if isinstance(self.transport, Server):
             stream.sessionno = self.transport.sessionno
@@ -103,6 +96,21 @@ class ServerNegotiation(Negotiation):
             firstContact=isNew,
         )
         cast(ServerHandshake, self._core).accept(message, self._reactor.seconds())
+
+    async def _place(self, proposal: Proposal) -> tuple[Link, bool, Element]:
+        """A link for the client, whether it is new, and a ring there; another link when one ends meanwhile."""
+        groups = self._groups()
+        while True:
+            link, isNew = await groups.forProposal(proposal, self._peer.witness)
+            self._link = link
+            try:
+                return link, isNew, await link.reserve()
+            except BaseException as error:
+                if isNew:
+                    link.discard()
+                elif isinstance(error, Refused) and error.status == Diagnosis.NOACTLINK:
+                    continue
+                raise
 
     async def _confirmed(self, confirm: Confirm) -> None:
         link, stream = self._link, self._stream
