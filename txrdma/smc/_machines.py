@@ -1,8 +1,8 @@
 """
 State machines whose transitions are found by hash.
 
-Automat looks through all transitions of a machine for each input; a connection hears about seven inputs from its
-first to its last, and that was a sixth of the CPU time of a connect.
+Automat looks through all transitions of a machine for each input; a connection hears about seven inputs from
+its first to its last, and that was a sixth of the CPU time of a connect.
 """
 
 from __future__ import annotations

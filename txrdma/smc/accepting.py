@@ -73,6 +73,11 @@ class ServerNegotiation(Negotiation):
             cast(ServerHandshake, self._core).withdrawn()
             self._turn()
 
+    def _end(self) -> None:
+        if self._announced is not None:
+            self._announced.settle()
+        super()._end()
+
     def _handle(self, event: clcEvents.Event) -> None:
         if isinstance(event, clcEvents.FellBack) and event.outOfSync and self._link is not None:
             self._link.retire()
@@ -80,6 +85,8 @@ class ServerNegotiation(Negotiation):
 
     async def _answer(self, event: clcEvents.Event) -> None:
         if isinstance(event, clcEvents.Proposed):
+            if self._announced is not None:
+                self._announced.settle()
             await self._accept(event.proposal)
         elif isinstance(event, clcEvents.Confirmed):
             await self._confirmed(event.confirm)
@@ -98,7 +105,7 @@ class ServerNegotiation(Negotiation):
         cast(ServerHandshake, self._core).accept(message, self._reactor.seconds())
 
     async def _place(self, proposal: Proposal) -> tuple[Link, bool, Element]:
-        """A link for the client, whether it is new, and a ring there; another link when one ends meanwhile."""
+        """A link for the client, whether it is new, and a ring there; if it ends meanwhile, another."""
         groups = self._groups()
         while True:
             link, isNew = await groups.forProposal(proposal, self._peer.witness)

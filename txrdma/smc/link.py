@@ -175,7 +175,7 @@ class Link:
         """
         A ring for a connection, of which the peer may be told.
 
-        @raise Refused: there is none. With C{NOACTLINK} the link has ended meanwhile, and another may have one.
+        @raise Refused: there is none; C{NOACTLINK}: the link has ended meanwhile, another may have one.
         """
         size = self.groups.ringSize()
         buffer = self._pool.withRoom(size)

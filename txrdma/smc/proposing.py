@@ -18,13 +18,13 @@ from txrdma.smc import _handshake as clcEvents
 from txrdma.smc._handshake import ClientHandshake
 from txrdma.smc._linkgroup import Role
 from txrdma.smc._silence import silentPeers
+from txrdma.smc.announcing import Announcement
 from txrdma.smc.clc import Accept, Confirm, Decline, Diagnosis, IPv6Prefix, Proposal
 from txrdma.smc.groups import LinkGroups, peerID
 from txrdma.smc.negotiation import Negotiation
 from txrdma.smc.options import Options
 from txrdma.smc.outcomes import Outcomes, tellSilence
 from txrdma.smc.plaintcp import Foreign
-from txrdma.smc.signalling import Announcement
 from txrdma.smc.transport import SMCTransport
 
 

@@ -6,9 +6,9 @@ Processes that play conversations import this first.
 
 from __future__ import annotations
 
-from txrdma.smc import _handshake, signalling
+from txrdma.smc import _handshake, announcing
 
 SECONDS = 60.0
 
-signalling.PATIENCE = SECONDS  # type: ignore[misc]  # Final: for everybody else
+announcing.PATIENCE = SECONDS  # type: ignore[misc]  # Final: for everybody else
 _handshake.CLC_TIMEOUT = SECONDS

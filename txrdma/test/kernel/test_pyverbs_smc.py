@@ -11,7 +11,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from txrdma.smc import _handshake, signalling
+from txrdma.smc import _handshake, announcing
 from txrdma.test.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.smc.ends import Echo, EndsTestCase, Recorder
 
@@ -54,7 +54,7 @@ class StreamTests(EndsTestCase):
     def setUp(self) -> None:
         """Emulated code opens a device in seconds, and nobody is to fall back because of that."""
         super().setUp()
-        self.patch(signalling, "PATIENCE", 60.0)
+        self.patch(announcing, "PATIENCE", 60.0)
         self.patch(_handshake, "CLC_TIMEOUT", 60.0)
 
     async def pair(self, kind: type[Recorder]) -> tuple[Any, Any]:
