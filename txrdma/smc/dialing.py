@@ -78,7 +78,9 @@ def bindSomewhere(sock: socket.socket, host: str, avoid: int) -> None:
     @param avoid: not this port: a client that connects to its own port is connected with itself.
     @raise OSError: there is none.
     """
-    address = socket.getaddrinfo(host, 0, sock.family, socket.SOCK_STREAM)[0][4]
+    address: tuple[Any, ...] = (host, 0)
+    if sock.family != socket.AF_INET:  # the interface of a link-local address
+        address = socket.getaddrinfo(host, 0, sock.family, socket.SOCK_STREAM)[0][4]
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     ports, reserved = _clientPorts()
     for _ in range(_PORTS_DRAWN):

@@ -148,6 +148,8 @@ class Link:
         if placing is not None:
             known: Deferred[None] = Deferred()
             placing.prepare(answer.rkey, lambda: None if known.called else known.callback(None))
+            if known.called:
+                return
             try:
                 await known.addTimeout(PREPARING_SECONDS, self._reactor)
             except TimeoutError:
