@@ -263,7 +263,7 @@ class SMCServerEndpoint:
 
     def _listen(self, protocolFactory: IProtocolFactory) -> IListeningPort:
         options = self._options
-        announcements = Announcements(self._reactor, anybody=options.device != "auto")
+        announcements = Announcements(self._reactor, anybody=options.device != "auto", room=self._backlog)
         factory = _ServerFactory(protocolFactory, self._reactor, options, announcements)
         tcp = self._reactor.listenTCP(self._port, factory, self._backlog, self._interface)
         factory.outcomes = Outcomes(f"connection at {placeOf(tcp.getHost())}")

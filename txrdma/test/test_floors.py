@@ -23,6 +23,7 @@ FLOORS = {
     "error": 1,
     "strings": 1,
     "logs": 1,
+    "unixlines": 1,
     "unixsockets": 1,
     "iba": 2,
     "ports": 2,

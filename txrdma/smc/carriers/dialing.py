@@ -33,7 +33,6 @@ from twisted.internet.interfaces import (
     IListeningPort,
     IReactorFDSet,
     IReactorPluggableNameResolver,
-    IReactorSocket,
     IReactorTCP,
     IReactorTime,
     IResolutionReceiver,
@@ -42,8 +41,8 @@ from twisted.internet.protocol import ClientFactory, ServerFactory
 from twisted.internet.tcp import Client, Connector
 from twisted.python.failure import Failure
 
-from txrdma.smc.carriers.local import Announcement, findListener
-from txrdma.smc.carriers.owners import Place, sourceFor
+from txrdma.smc.carriers.announcing import Announcement, channelTo
+from txrdma.smc.carriers.owners import Place
 from txrdma.smc.handshake._silence import silentPeers
 
 _PORTS_DRAWN: Final = 64
@@ -79,7 +78,9 @@ def bindSomewhere(sock: socket.socket, host: str, avoid: int) -> None:
     @param avoid: not this port: a client that connects to its own port is connected with itself.
     @raise OSError: there is none.
     """
-    address = socket.getaddrinfo(host, 0, sock.family, socket.SOCK_STREAM)[0][4]
+    address: tuple[Any, ...] = (host, 0)
+    if sock.family != socket.AF_INET:  # the interface of a link-local address
+        address = socket.getaddrinfo(host, 0, sock.family, socket.SOCK_STREAM)[0][4]
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     ports, reserved = _clientPorts()
     for _ in range(_PORTS_DRAWN):
@@ -121,24 +122,33 @@ class AnnouncedClient(Client):
         silent, now = silentPeers(self.reactor), cast(IReactorTime, self.reactor).seconds()
         if self.connector.takesTCP and silent.isSilent(target, now):
             return False
-        source = sourceFor(target)
-        listener = None if source is None else findListener(target)
-        if source is None or listener is None:
+        channel = channelTo(cast(Any, self.reactor), target)
+        if channel is None:
             return False
         silent.ask(target, now)
         try:
-            if not self.socket.getsockname()[1]:
-                bindSomewhere(self.socket, source.host, target.port)
+            name = self.socket.getsockname()
+            if not name[1]:
+                bindSomewhere(self.socket, channel.source.host, target.port)
                 self._isBound = True
-            name = self.getHost()  # type: ignore[no-untyped-call]
-            self.announcement = Announcement(
-                cast(Any, self.reactor), Place.of(name.host, name.port), target, listener
-            )
+                name = self.socket.getsockname()
         except OSError:
-            listener.close()
             return False
-        self.announcement.then(super().resolveAddress)
+        self.announcement = Announcement(channel, Place.of(self.getHost().host, name[1]))  # type: ignore[no-untyped-call]
+        self.announcement.then(self._answered)
         return True
+
+    def _answered(self) -> None:
+        announcement = self.announcement
+        if announcement is not None and announcement.wasCut:
+            self.resolveAddress()  # another one may listen there by now
+        elif announcement is not None and announcement.wasRefused and self._isBound:
+            try:
+                self._startAgain()  # somebody has drawn the same port
+            except OSError as error:
+                self.failIfNotConnected(ConnectBindError(error.errno, error.strerror))
+        else:
+            super().resolveAddress()  # type: ignore[no-untyped-call]
 
     def failIfNotConnected(self, err: object) -> None:
         """Nobody needs to wait for us any more; unless it is the port's fault, and there are others."""
@@ -187,7 +197,7 @@ class _Connector(Connector):
 
 def canAnnounce(reactor: object) -> bool:
     """Does this reactor have what it takes?"""
-    return all(interface.providedBy(reactor) for interface in (IReactorFDSet, IReactorSocket, IReactorTime))
+    return all(interface.providedBy(reactor) for interface in (IReactorFDSet, IReactorTime))
 
 
 @implementer(IHostnameResolver)

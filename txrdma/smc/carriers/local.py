@@ -8,13 +8,16 @@ connection is the moment it accepts it; nobody who waits for the server to speak
 client sends a proposal only after the listener has said that it accepted this very connection: whoever else
 may be behind the TCP address never sees a stray byte::
 
-    client    connecting 127.0.0.1 40000
-    listener  expected 1000                   its user; or it closes: not from you, not twice
+    client    connecting 7 127.0.0.1 40000    the client's number for this connection
+    listener  expected 7 1000                 its user; or "refused 7": not from you, not twice
     client                                    connects by TCP
-    listener  accepted                        and then waits for a CLC Proposal
-    client    closes: the Proposal comes; or says "plain" first: after all, it does not
+    listener  accepted 7                      and then waits for a CLC Proposal
+    client                                    the Proposal comes; or it says "plain 7": after all, it does not
 
 A client that has waited for too long says C{plain}, and the listener hears that for sure, be it ever so busy.
+All connections of a process to a listener are announced by one UNIX socket, which stays while SMC is in use
+(L{txrdma.smc.presence}). The listener expects no more of them at once than its TCP socket has room for: the
+others wait here, where TCP would drop their SYN and ask again a second later.
 
 Names in that space can be taken by anybody, so the client believes an answer only from the user who owns
 the listening TCP socket, by the word of the kernel on both.
@@ -25,42 +28,33 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
-from typing import Any, cast, Final
+from typing import Final
 
-from twisted.internet.error import ConnectionDone
-from twisted.internet.interfaces import IDelayedCall, IReactorFDSet, IReactorSocket, IReactorTime
-from twisted.internet.protocol import connectionDone, Factory, ServerFactory
+from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
-from twisted.protocols.basic import LineOnlyReceiver
-from twisted.protocols.policies import TimeoutMixin
-from twisted.python.failure import Failure
 
 from txrdma.logs import Seldom
-from txrdma.smc.carriers.owners import acceptingUsers, isOwned, Place, socketUser
-from txrdma.smc.insight.outcomes import tellSilence
-from txrdma.unixsockets import Credentials, LocalListener, peerOf
-from txrdma.unixsockets import Reactor as _ListeningReactor
+from txrdma.smc.carriers.owners import Place, socketUser
+from txrdma.unixlines import Lines
+from txrdma.unixsockets import Credentials, LocalListener, peerOf, Reactor
 
 _log = Logger()
 _seldom = Seldom(_log)
 
-PATIENCE: Final = 2.0
-"""Seconds that a client waits for each of the listener's words: one turn of its reactor."""
-
 _ANNOUNCED: Final = 60.0
 """Seconds that a connection may take to come after it was announced."""
 
-_CLOSING: Final = 10.0
-"""Seconds that a client may take to close after it was told that its connection was accepted."""
+_ROOM_SECONDS: Final = 1.0
+"""Seconds for which a place in the queue of the TCP socket is kept for a connection that is expected."""
 
 _BACKLOG: Final = 4096
-"""Clients that announce themselves at the same moment; the kernel refuses more, and they take plain TCP."""
+"""Processes that begin to announce themselves at the same moment; the kernel refuses more."""
 
-_PLAIN: Final = b"plain"
+_MOST_EXPECTED: Final = 1 << 16
+"""Connections that one process may have announced and not made: more than it has ports."""
 
-
-class AnnouncingReactor(IReactorFDSet, IReactorSocket, IReactorTime):
-    """The reactor, as announcements use it."""
+_MOST_STRANGERS: Final = 64
+"""Processes of other users that may have their socket here at the same time."""
 
 
 def listenerName(place: Place) -> str:
@@ -78,22 +72,25 @@ def candidateNames(target: Place) -> tuple[str, ...]:
     return tuple(names)
 
 
-# The listener's side
-
-
 class Announced:
     """
     A connection that a client has announced.
 
     @ivar client: the process that has announced it, by the kernel's word.
+    @ivar number: the client's, for this connection, which comes from C{place}.
+    @ivar since: when it was announced.
     @ivar onWithdrawal: called when the client says that it goes on without SMC, though it was accepted.
     """
 
-    def __init__(self, protocol: _ListenerProtocol, client: Credentials) -> None:
-        self._protocol = protocol
+    __slots__ = ("_teller", "client", "number", "onWithdrawal", "place", "since")
+
+    def __init__(self, teller: _Teller | None, place: Place, number: int, client: Credentials) -> None:
+        self._teller = teller
+        self.place = place
+        self.number = number
         self.client = client
+        self.since = 0.0
         self.onWithdrawal: Callable[[], None] | None = None
-        self.isClaimed = False
 
     def isFrom(self, client: Place | None, own: Place | None) -> bool:
         """Whether who has announced a connection between these places owns the client's end of it."""
@@ -107,111 +104,126 @@ class Announced:
         )
         return False
 
+    def say(self, word: bytes, more: bytes = b"") -> None:
+        """Tell the client something of the connection."""
+        if self._teller is not None:
+            self._teller.lines.say(b"%s %d%s" % (word, self.number, more))
+
     def accepted(self) -> None:
         """Tell the client that its connection has come."""
-        self.isClaimed = True
-        self._protocol.sendLine(b"accepted")  # type: ignore[no-untyped-call]  # Twisted has no annotations here
-        for seconds in (None, _CLOSING):  # None first, as somebody may have cancelled all delayed calls
-            self._protocol.setTimeout(seconds)  # type: ignore[no-untyped-call]
+        self.say(b"accepted")
+
+    def settle(self) -> None:
+        """The client has proposed, or the connection is over: there is nothing to withdraw. Twice is fine."""
+        self.onWithdrawal = None
+        if self._teller is not None:
+            self._teller.open.pop(self.number, None)
 
     def withdraw(self) -> None:
         """The client goes on without SMC."""
-        withdrawn, self.onWithdrawal = self.onWithdrawal, None
+        withdrawn = self.onWithdrawal
+        self.settle()
         if withdrawn is not None:
             withdrawn()
 
 
-class _ListenerProtocol(LineOnlyReceiver, TimeoutMixin):
-    """One client that announces one connection."""
+class _Teller:
+    """
+    A process that announces its connections to a listener.
 
-    MAX_LENGTH = 256
-    factory: Announcements
-    place: Place | None = None
-    announced: Announced | None = None
+    @ivar open: the connections that are announced, and may be withdrawn, by its numbers.
+    """
 
-    def connectionMade(self) -> None:
-        """The client has a minute for its connection."""
-        self.setTimeout(_ANNOUNCED)  # type: ignore[no-untyped-call]
-        self.factory.sessions.add(self)
+    def __init__(self, announcements: Announcements, connection: socket.socket) -> None:
+        self._announcements = announcements
+        self.client = peerOf(connection)
+        self.open: dict[int, Announced] = {}
+        self.lines = Lines(announcements.reactor, connection, self._heard, self._ended)
 
-    def callLater(self, period: float, func: Callable[[], None]) -> IDelayedCall:
-        """For L{TimeoutMixin}."""
-        return self.factory.reactor.callLater(period, func)
+    def _heard(self, lines: list[bytes]) -> None:
+        for line in lines:
+            if self.lines.isOpen:
+                self._obey(line)
 
-    def lineReceived(self, line: bytes) -> None:
-        """C{connecting <host> <port>}, once; C{plain}."""
-        transport: Any = self.transport  # ITransport has no name for the socket; UNIX transports have always
-        if line == _PLAIN and self.announced is not None:
-            self.announced.withdraw()
-            transport.loseConnection()
-            return
-        client = peerOf(transport.socket)
+    def _obey(self, line: bytes) -> None:
+        """C{connecting <number> <host> <port>}, C{plain <number>}."""
         try:
-            word, host, port = line.decode("ascii").split(" ")
-            if word != "connecting" or self.announced is not None:
+            word, told, *rest = line.decode("ascii").split(" ")
+            number = int(told)
+            if word == "plain" and not rest:
+                announced = self.open.get(number)  # it may have proposed before
+                if announced is not None:
+                    self._announcements.forget(announced)
+                    announced.withdraw()
+                return
+            host, port = rest
+            if word != "connecting" or number in self.open:
                 raise ValueError("unexpected")
             place = Place.of(host, int(port))
         except ValueError:
             _seldom.warn(
-                (client.user, "nonsense"),
+                (self.client.user, "nonsense"),
                 "process {pid} of user {user} says {line!r} where it should announce an SMC connection",
-                pid=client.pid,
-                user=client.user,
+                pid=self.client.pid,
+                user=self.client.user,
                 line=line,
             )
-            transport.loseConnection()
+            self.lines.close()
             return
-        announced = Announced(self, client)
-        if self.factory.expect(place, announced):
-            self.place, self.announced = place, announced
-            self.sendLine(b"expected %d" % os.geteuid())  # type: ignore[no-untyped-call]
+        announced = Announced(self, place, number, self.client)
+        if len(self.open) < _MOST_EXPECTED and self._announcements.expect(place, announced):
+            self.open[number] = announced
         else:
-            transport.loseConnection()
+            announced.say(b"refused")
 
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """The client knows, or is gone: forget it."""
-        self.setTimeout(None)  # type: ignore[no-untyped-call]
-        self.factory.sessions.discard(self)
-        announced = self.announced
-        if announced is None:
-            return
-        if self.place is not None and self.factory.expected.get(self.place) is announced:
-            del self.factory.expected[self.place]
-        if not reason.check(ConnectionDone):
-            announced.withdraw()  # it had closed before it could hear that its connection was accepted
+    def _ended(self) -> None:
+        """
+        The process has announced all, or is gone: what it has not made by now does not come.
+
+        Connections that were accepted go on: their TCP connections tell how.
+        """
+        self._announcements.tellers.discard(self)
+        for announced in self.open.values():
+            self._announcements.forget(announced)
+        self.open.clear()
 
 
-class Announcements(Factory):
+class Announcements:
     """
     What clients on this host have announced to one listener.
 
     @ivar expected: the announced connections that have not come yet, by the client's place.
-    @ivar sessions: the clients that are connected, for that.
+    @ivar tellers: the processes that announce connections.
     """
 
-    noisy = False
-    protocol = _ListenerProtocol  # type: ignore[assignment]  # a class is a callable
-
-    def __init__(self, reactor: AnnouncingReactor, anybody: bool) -> None:
+    def __init__(self, reactor: Reactor, anybody: bool, room: int = 50) -> None:
         """
         @param anybody: processes of other users may announce connections, too.
+        @param room: connections that may wait to be accepted by TCP.
         """
         self.reactor = reactor
         self._anybody = anybody
+        self._room = max(room, 1)
         self.expected: dict[Place, Announced] = {}
-        self.sessions: set[_ListenerProtocol] = set()
+        self.tellers: set[_Teller] = set()
+        self._coming: dict[Announced, float] = {}
+        self._queue: dict[Announced, None] = {}
+        self._timer: IDelayedCall | None = None
         self._listener: LocalListener | None = None
 
     def welcome(self, user: int) -> bool:
         """Memory is shared within a user only; others are of use where the device was chosen by hand."""
-        return self._anybody or _isTrusted(user)
+        if _isTrusted(user):
+            return True
+        strangers = sum(not _isTrusted(each.client.user) for each in self.tellers)
+        return self._anybody and strangers < _MOST_STRANGERS
 
     def listen(self, place: Place) -> None:
         """Begin to answer for a TCP listener."""
         purpose = f"to announce a connection to {place}"
         try:
             self._listener = LocalListener(
-                cast(_ListeningReactor, self.reactor),
+                self.reactor,
                 socket.SOCK_STREAM,
                 listenerName(place),
                 self._accepted,
@@ -227,196 +239,86 @@ class Announcements(Factory):
                 error=error,
             )
 
-    def _accepted(self, sock: socket.socket) -> None:
-        with sock:
-            try:
-                self.reactor.adoptStreamConnection(
-                    sock.fileno(), socket.AF_UNIX, cast("ServerFactory[Any]", self)
-                )
-            except OSError as error:  # no more descriptors; the client hears that it is closed
-                _seldom.warn(
-                    error.errno,
-                    "a connection from this host will be plain TCP instead of SMC-R: {error}",
-                    error=error,
-                )
+    def _accepted(self, connection: socket.socket) -> None:
+        self.tellers.add(_Teller(self, connection))
 
     def expect(self, client: Place, announced: Announced) -> bool:
         """
-        A connection is to come from there.
+        A connection is to come from there; the client hears when there is room for it.
 
         @return: False when it is expected already, from somebody who may know better.
         """
         before = self.expected.get(client)
         if before is not None and (_isTrusted(before.client.user) or not _isTrusted(announced.client.user)):
             return False
+        if before is not None:
+            self.forget(before)
         self.expected[client] = announced
+        announced.since = self.reactor.seconds()
+        self._queue[announced] = None
+        self._admit()
         return True
+
+    def _admit(self) -> None:
+        """Tell clients to connect, as many as there is room for."""
+        queue, coming = self._queue, self._coming
+        while queue and len(coming) < self._room:
+            announced = next(iter(queue))
+            del queue[announced]
+            coming[announced] = self.reactor.seconds()
+            announced.say(b"expected", b" %d" % os.geteuid())
+        if not self.expected:
+            self._cancelTimer()
+        elif self._timer is None or not self._timer.active():
+            self._timer = self.reactor.callLater(_ROOM_SECONDS, self._tick)
+
+    def _tick(self) -> None:
+        """Wait no more for connections that do not come."""
+        self._timer = None
+        now = self.reactor.seconds()
+        for announced, since in list(self._coming.items()):
+            if since + _ROOM_SECONDS > now:
+                break
+            del self._coming[announced]
+        for announced in list(self.expected.values()):
+            if announced.since + _ANNOUNCED > now:
+                break
+            self.forget(announced)
+            announced.settle()
+        self._admit()
+
+    def _cancelTimer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None and timer.active():
+            timer.cancel()
 
     def claim(self, client: Place) -> Announced | None:
         """Take the announcement of a connection from there, which may not be its owner's."""
-        return self.expected.pop(client, None)
+        announced = self.expected.get(client)
+        if announced is not None:
+            self.forget(announced)
+        return announced
+
+    def forget(self, announced: Announced) -> None:
+        """A connection has come, or will not: there is room for another one."""
+        if self.expected.get(announced.place) is announced:
+            del self.expected[announced.place]
+            self._coming.pop(announced, None)
+            self._queue.pop(announced, None)
+            self._admit()
 
     def stop(self) -> None:
-        """Answer no more; who still waits for a connection to be accepted is told that it won't be."""
+        """Answer no more; who still waits for a connection to be accepted hears that it won't be."""
         listener, self._listener = self._listener, None
         if listener is not None:
             listener.close()
-        for session in list(self.sessions):
-            if session.announced is None or not session.announced.isClaimed:
-                session.transport.loseConnection()  # type: ignore[union-attr]  # connected: there is one
+        self.expected.clear()
+        self._coming.clear()
+        self._queue.clear()
+        self._cancelTimer()
+        for teller in list(self.tellers):
+            teller.lines.close()
 
 
 def _isTrusted(user: int) -> bool:
     return user in (0, os.geteuid())
-
-
-# The client's side
-
-
-class _ClientProtocol(LineOnlyReceiver):
-    """Announce one connection."""
-
-    MAX_LENGTH = 256
-
-    def __init__(self, announcement: Announcement) -> None:
-        self._announcement: Announcement | None = announcement
-
-    def lineReceived(self, line: bytes) -> None:
-        """C{expected <uid>}, C{accepted}."""
-        announcement = self._announcement
-        if announcement is None:
-            return
-        word, _, rest = line.partition(b" ")
-        if word == b"expected" and rest.isdigit():
-            announcement.expected(int(rest))
-        elif word == b"accepted":
-            announcement.accepted()
-        else:
-            announcement.close()
-
-    def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """The listener is gone, or we are done."""
-        announcement, self._announcement = self._announcement, None
-        if announcement is not None:
-            announcement.close()
-
-
-class Announcement:
-    """
-    Our word to a listener that a connection is coming.
-
-    @ivar listener: the process that listens, by the kernel's word.
-    @ivar user: who the listener runs as, once it has answered.
-    @ivar isAccepted: the listener has said that it accepted our connection.
-    @ivar isOver: nothing more will be heard.
-    """
-
-    def __init__(
-        self, reactor: AnnouncingReactor, client: Place, target: Place, connection: socket.socket
-    ) -> None:
-        """
-        Announce over a connected UNIX socket, which is taken over.
-
-        @param client: where our connection will come from.
-        @raise OSError: there are no more descriptors.
-        """
-        self._reactor = reactor
-        self._target = target
-        self._protocol = _ClientProtocol(self)
-        self._call: Callable[[], None] | None = None
-        self._timer: IDelayedCall | None = None
-        self.user = -1
-        self.isAccepted = self.isOver = False
-        factory = Factory.forProtocol(lambda: self._protocol)
-        factory.noisy = False
-        with connection:  # the reactor makes its own descriptor
-            self.listener = peerOf(connection)
-            reactor.adoptStreamConnection(
-                connection.fileno(), socket.AF_UNIX, cast("ServerFactory[Any]", factory)
-            )
-        line = f"connecting {client.host} {client.port}"
-        self._protocol.sendLine(line.encode("ascii"))  # type: ignore[no-untyped-call]
-
-    def then(self, call: Callable[[], None]) -> None:
-        """Call it when the listener has said its next word, or nothing more can be expected."""
-        if self.isOver:
-            call()
-        else:
-            self._call = call
-            self._timer = self._reactor.callLater(PATIENCE, self._late)
-
-    def _late(self) -> None:
-        """If this process was busy, the word may be there: it is heard before the next call."""
-        self._timer = self._reactor.callLater(0, self._tooLate)
-
-    def _tooLate(self) -> None:
-        self._timer = None
-        tellSilence(self._reactor, self._target, self._reactor.seconds())
-        self.close()
-
-    def expected(self, user: int) -> None:
-        """The listener knows now."""
-        self.user = user
-        self._tell()
-
-    def accepted(self) -> None:
-        """
-        The listener has our connection.
-
-        Its user is looked at once more: whoever has begun to listen since then may have it in truth.
-        """
-        listener = self.listener.user
-        self.isAccepted = listener == 0 or acceptingUsers(self._target) <= {listener}
-        self.close()
-
-    def close(self) -> None:
-        """Let go. Twice is fine."""
-        if not self.isOver:
-            self.isOver = True
-            if not self.isAccepted:
-                self._protocol.sendLine(_PLAIN)  # type: ignore[no-untyped-call]
-            if self._protocol.transport is not None:
-                self._protocol.transport.loseConnection()
-            self._tell()
-
-    def forget(self) -> None:
-        """Close, and call nobody."""
-        self._call = None
-        self.close()
-
-    def _tell(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None and timer.active():
-            timer.cancel()
-        call, self._call = self._call, None
-        if call is not None:
-            call()
-
-
-def findListener(target: Place) -> socket.socket | None:
-    """
-    Connect to the UNIX socket of the SMC listener at a place of this host.
-
-    @return: a connected socket, or None when there is no listener that can be believed.
-    """
-    for name in candidateNames(target):
-        try:
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        except OSError:
-            return None  # there are no descriptors left; the connection itself may have one
-        try:
-            connection.connect(name)
-            user = peerOf(connection).user
-        except OSError:
-            connection.close()
-            continue
-        if isOwned(user, target):
-            return connection
-        _seldom.warn(
-            (user, target),
-            "user {user} says that {target} is its own and speaks SMC, but others listen there: plain TCP",
-            user=user,
-            target=target,
-        )
-        connection.close()
-    return None

@@ -13,6 +13,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from twisted.internet.address import IPv4Address, IPv6Address
@@ -47,6 +48,17 @@ _ANSWER: Final = struct.Struct(
 _ONLY_IPV6: Final = 11  # INET_DIAG_SKV6ONLY
 
 
+@lru_cache(1024)
+def _hostOf(host: str) -> str:
+    """An address in its one form."""
+    bare, _, scope = host.partition("%")
+    address = ipaddress.ip_address(bare)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    if mapped is not None:
+        return str(mapped)
+    return f"{address}%{scope}" if scope else str(address)
+
+
 class Place(NamedTuple):
     """One end of a TCP connection; an IPv4 address is never in its IPv6 form."""
 
@@ -56,12 +68,7 @@ class Place(NamedTuple):
     @classmethod
     def of(cls, host: str, port: int) -> Place:
         """A place in its one form."""
-        bare, _, scope = host.partition("%")
-        address = ipaddress.ip_address(bare)
-        mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-        if mapped is not None:
-            return cls(str(mapped), port)
-        return cls(f"{address}%{scope}" if scope else str(address), port)
+        return cls(_hostOf(host), port)
 
     @property
     def isIPv6(self) -> bool:

@@ -99,6 +99,7 @@ class LinkGroup:
         hand to C{received}.
     @ivar isWatched: somebody else tells when the peer's process is gone: no need for TEST LINK.
     @ivar connections: by alert token.
+    @ivar promised: connections that have a place, and are not put on the group yet.
     @ivar remote: the peer's end, once it is known.
     @param offersLink: as a server, offer a second link, to be rejected: Linux's version 1 clients wait
         3 seconds for that.
@@ -121,6 +122,7 @@ class LinkGroup:
         self.heard = 0.0
         self.isWatched = False
         self.connections: dict[int, object] = {}
+        self.promised = 0
         self._core = core = Core(role is Role.SERVER, local, timing, version)
         core.offersLink = offersLink
         self._inputs = makeLink(core)
@@ -144,11 +146,16 @@ class LinkGroup:
         return self._core.place
 
     @property
+    def isOpen(self) -> bool:
+        """Whether the group is active and goes on, with room for more connections or without."""
+        return self._core.place == "active" and not self._retired
+
+    @property
     def usable(self) -> bool:
         """Whether a new connection may be put on it. How many there may be is for the server to say."""
-        if self._core.place != "active" or self._retired:
+        if not self.isOpen:
             return False
-        return self.role is Role.CLIENT or len(self.connections) < MAX_CONNECTIONS
+        return self.role is Role.CLIENT or len(self.connections) + self.promised < MAX_CONNECTIONS
 
     @property
     def linkNumber(self) -> int:

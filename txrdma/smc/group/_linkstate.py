@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol, Union
 from automat import TypeMachineBuilder
 
 from txrdma.iba.types import GID, MACAddress, QPN, RKey
+from txrdma.smc._machines import build
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
 from txrdma.smc.wire.llc import (
     AddLink,
@@ -343,7 +344,7 @@ def _machine() -> Callable[[Core], Inputs]:
     for state, inputs in ignored.items():
         for each in inputs:
             state.upon(each).loop().returns(None)
-    return builder.build()
+    return build(builder)
 
 
 def _reason(request: LLC) -> DeleteReason:

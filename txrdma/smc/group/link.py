@@ -158,6 +158,8 @@ class Link:
         if placing is not None:
             known: Deferred[None] = Deferred()
             placing.prepare(answer.rkey, lambda: None if known.called else known.callback(None))
+            if known.called:
+                return
             try:
                 await known.addTimeout(PREPARING_SECONDS, self._reactor)
             except TimeoutError:
@@ -185,7 +187,7 @@ class Link:
         """
         A ring for a connection, of which the peer may be told.
 
-        @raise Refused: there is none.
+        @raise Refused: there is none; C{NOACTLINK}: the link has ended meanwhile, another may have one.
         """
         size = self.groups.ringSize()
         buffer = self._pool.withRoom(size)
@@ -205,13 +207,16 @@ class Link:
                 self._turnCore()
         element = buffer.take()
         if not buffer.isAgreed:
+            self.core.promised += 1  # nobody else gets the place meanwhile
             try:
                 await self._pool.agreement(buffer)
-                if not self.core.usable:
+                if not self.core.isOpen:
                     raise Refused("the link takes no more meanwhile", Diagnosis.NOACTLINK)
             except BaseException:
                 buffer.give(element, quiet=True)
                 raise
+            finally:
+                self.core.promised -= 1
         return element
 
     def leadsTo(self, answer: Accept | Confirm) -> bool:

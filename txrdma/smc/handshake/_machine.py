@@ -22,6 +22,7 @@ from typing import Protocol, Union
 from automat import TypeMachineBuilder
 
 from txrdma.error import RDMAError, WireError
+from txrdma.smc._machines import build
 from txrdma.smc.handshake._terms import objectionTo, Subnets
 from txrdma.smc.wire.clc import (
     Accept,
@@ -353,7 +354,7 @@ def _machine(server: bool) -> _Machine:
         state.upon(_Inputs.answer).loop().returns(None)
         state.upon(_Inputs.decline).loop().returns(None)
         state.upon(_Inputs.established).loop().returns(None)
-    return builder.build()
+    return build(builder)
 
 
 _server = _machine(server=True)

@@ -13,6 +13,7 @@ from twisted.internet.tcp import Server
 from txrdma.error import Refused
 from txrdma.smc.carriers.local import Announced
 from txrdma.smc.group._linkgroup import Role
+from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.groups import peerID
 from txrdma.smc.group.link import Link
 from txrdma.smc.handshake import _machine as clcEvents
@@ -72,6 +73,11 @@ class ServerNegotiation(Negotiation):
             cast(ServerHandshake, self._core).withdrawn()
             self._turn()
 
+    def _end(self) -> None:
+        if self._announced is not None:
+            self._announced.settle()
+        super()._end()
+
     def _handle(self, event: clcEvents.Event) -> None:
         if isinstance(event, clcEvents.FellBack) and event.outOfSync and self._link is not None:
             self._link.retire()
@@ -79,20 +85,14 @@ class ServerNegotiation(Negotiation):
 
     async def _answer(self, event: clcEvents.Event) -> None:
         if isinstance(event, clcEvents.Proposed):
+            if self._announced is not None:
+                self._announced.settle()
             await self._accept(event.proposal)
         elif isinstance(event, clcEvents.Confirmed):
             await self._confirmed(event.confirm)
 
     async def _accept(self, proposal: Proposal) -> None:
-        groups = self._groups()
-        link, isNew = await groups.forProposal(proposal, self._peer.witness)
-        self._link = link
-        try:
-            element = await link.reserve()
-        except BaseException:
-            if isNew:
-                link.discard()
-            raise
+        link, isNew, element = await self._place(proposal)
         self._stream = stream = SMCTransport(link, element, self.transport, self.role)
         if isinstance(self.transport, Server):
             stream.sessionno = self.transport.sessionno
@@ -103,6 +103,21 @@ class ServerNegotiation(Negotiation):
             firstContact=isNew,
         )
         cast(ServerHandshake, self._core).accept(message, self._reactor.seconds())
+
+    async def _place(self, proposal: Proposal) -> tuple[Link, bool, Element]:
+        """A link for the client, whether it is new, and a ring there; if it ends meanwhile, another."""
+        groups = self._groups()
+        while True:
+            link, isNew = await groups.forProposal(proposal, self._peer.witness)
+            self._link = link
+            try:
+                return link, isNew, await link.reserve()
+            except BaseException as error:
+                if isNew:
+                    link.discard()
+                elif isinstance(error, Refused) and error.status == Diagnosis.NOACTLINK:
+                    continue
+                raise
 
     async def _confirmed(self, confirm: Confirm) -> None:
         link, stream = self._link, self._stream

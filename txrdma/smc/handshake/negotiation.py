@@ -7,7 +7,7 @@ L{txrdma.smc.handshake._machine} decides; here are the TCP connection, the timer
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 from zope.interface import implementer
@@ -41,6 +41,22 @@ _seldom = Seldom(_log)
 
 LOCAL_DEVICE = "soft:route=shared-memory"
 """What C{device=auto} takes for a peer on this host, of the same user."""
+
+
+def _resumed(
+    steps: Coroutine[Deferred[Any], Any, None], waited: Deferred[Any]
+) -> Generator[Deferred[Any], Any, None]:
+    """The rest of steps that have begun, and wait for something."""
+    try:
+        while True:
+            try:
+                result = yield waited
+            except BaseException as error:
+                waited = steps.throw(error)
+            else:
+                waited = steps.send(result)
+    except StopIteration:
+        pass
 
 
 @implementer(IHalfCloseableProtocol)
@@ -157,8 +173,13 @@ class Negotiation(Protocol):
 
     def _send(self, data: bytes) -> None:
         """Give a message to the system now: who has confirmed may be done, and gone, in the same turn."""
-        self.transport.write(data)
-        self.transport.doWrite()  # what goes wrong is met by the reactor, too
+        transport = self.transport
+        if not transport.dataBuffer and not transport._tempDataLen:
+            sent = transport.writeSomeData(data)
+            if isinstance(sent, int):  # what goes wrong is met by the reactor, too
+                data = data[sent:]
+        if data:
+            transport.write(data)
 
     def _expired(self) -> None:
         self._timer = None
@@ -189,7 +210,15 @@ class Negotiation(Protocol):
         raise NotImplementedError
 
     def _step(self, steps: Coroutine[Deferred[Any], Any, None]) -> None:
-        work = Deferred.fromCoroutine(steps)
+        try:
+            waited = steps.send(None)
+        except StopIteration:  # it waits for nothing, as mostly
+            self._stepped(None)
+            return
+        except BaseException:
+            self._stumbled(Failure())
+            return
+        work = Deferred.fromCoroutine(_resumed(steps, waited))
         self._work = work
         work.addCallbacks(self._stepped, self._stumbled)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, cast
 
 from twisted.internet.defer import Deferred
@@ -14,7 +15,8 @@ from twisted.internet.interfaces import IProtocol
 from twisted.python.failure import Failure
 
 from txrdma.error import Refused
-from txrdma.smc.carriers.local import Announcement
+from txrdma.iba.types import GID, MACAddress
+from txrdma.smc.carriers.announcing import Announcement
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.groups import LinkGroups, peerID
 from txrdma.smc.handshake import _machine as clcEvents
@@ -26,6 +28,16 @@ from txrdma.smc.insight.outcomes import Outcomes, tellSilence
 from txrdma.smc.options import Options
 from txrdma.smc.stream.transport import SMCTransport
 from txrdma.smc.wire.clc import Accept, Confirm, Decline, Diagnosis, IPv6Prefix, Proposal
+
+
+@lru_cache(64)
+def _proposal(peerID: bytes, gid: GID, mac: MACAddress, address: str) -> Proposal:
+    """The Proposal of a client with such an address, which is the same for all its connections."""
+    host = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(host, ipaddress.IPv4Address):
+        return Proposal(peerID=peerID, gid=gid, mac=mac, subnet=int(host), prefixLength=32)
+    prefixes = (IPv6Prefix(prefix=host.packed, length=128),)
+    return Proposal(peerID=peerID, gid=gid, mac=mac, ipv6Prefixes=prefixes)
 
 
 class ClientNegotiation(Negotiation):
@@ -146,12 +158,7 @@ class ClientNegotiation(Negotiation):
             self._declineAtOnce(Diagnosis(refused.status))
             return
         self._hasAsked = True
-        host = ipaddress.ip_address(self.transport.getHost().host.partition("%")[0])
-        if isinstance(host, ipaddress.IPv4Address):
-            where: dict[str, Any] = {"subnet": int(host), "prefixLength": 32}
-        else:
-            where = {"ipv6Prefixes": (IPv6Prefix(prefix=host.packed, length=128),)}
-        proposal = Proposal(peerID=groups.peerID, gid=groups.gid, mac=groups.mac, **where)
+        proposal = _proposal(groups.peerID, groups.gid, groups.mac, self.transport.getHost().host)
         self._begin(ClientHandshake(self._reactor.seconds(), proposal))
         if held:
             self.dataReceived(held)

@@ -23,6 +23,7 @@ from typing import Protocol, Union
 
 from automat import TypeMachineBuilder
 
+from txrdma.smc._machines import build
 from txrdma.smc.wire.cdc import StateFlags
 
 LINGER_TIMEOUT = 60.0
@@ -328,7 +329,7 @@ def _machine() -> Callable[[_Core], Inputs]:
         for what in every:
             if (place, what.__name__) not in said:
                 state.upon(what).loop().returns(None)  # late, double, or of no interest here
-    return builder.build()
+    return build(builder)
 
 
 _make = _machine()

@@ -14,6 +14,7 @@ from typing import Protocol as Shape
 from zope.interface import implementer
 
 from twisted.internet.interfaces import IDelayedCall, IHalfCloseableProtocol, IReactorTime
+from twisted.internet.main import CONNECTION_DONE
 from twisted.internet.protocol import connectionDone, Protocol
 from twisted.internet.tcp import Connection
 from twisted.python.failure import Failure
@@ -196,7 +197,10 @@ class Companion(Protocol):
         if not inOrder:
             tcp.abortConnection()
         elif tcp.connected:
-            tcp.loseConnection()
-            why = tcp.doWrite()
+            if tcp.dataBuffer or tcp._tempDataLen:
+                tcp.loseConnection()
+                why = tcp.doWrite()
+            else:  # as always, but when the handshake's last words did not fit
+                why = CONNECTION_DONE
             if why is not None:
                 tcp.connectionLost(Failure(why))

@@ -6,10 +6,10 @@ Processes that play conversations import this first.
 
 from __future__ import annotations
 
-from txrdma.smc.carriers import local as signalling
+from txrdma.smc.carriers import announcing
 from txrdma.smc.handshake import _machine as _handshake
 
 SECONDS = 60.0
 
-signalling.PATIENCE = SECONDS  # type: ignore[misc]  # Final: for everybody else
+announcing.PATIENCE = SECONDS  # type: ignore[misc]  # Final: for everybody else
 _handshake.CLC_TIMEOUT = SECONDS

@@ -11,7 +11,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from txrdma.smc.carriers import local as signalling
+from txrdma.smc.carriers import announcing
 from txrdma.smc.handshake import _machine as _handshake
 from txrdma.test.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.smc.ends import Echo, EndsTestCase, Recorder
@@ -55,7 +55,7 @@ class StreamTests(EndsTestCase):
     def setUp(self) -> None:
         """Emulated code opens a device in seconds, and nobody is to fall back because of that."""
         super().setUp()
-        self.patch(signalling, "PATIENCE", 60.0)
+        self.patch(announcing, "PATIENCE", 60.0)
         self.patch(_handshake, "CLC_TIMEOUT", 60.0)
 
     async def pair(self, kind: type[Recorder]) -> tuple[Any, Any]:

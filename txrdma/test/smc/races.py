@@ -61,6 +61,7 @@ class RaceTestCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.world = World(1)
         self.addCleanup(self.world.close)
+        self.groupsOf: dict[Host, LinkGroups] = {}
         self.client, self.server = (self.host(number) for number in (1, 2))
         self.ports = 50_000
 
@@ -75,6 +76,7 @@ class RaceTestCase(SynchronousTestCase):
     def groups(self, host: Host) -> LinkGroups:
         groups = useDevice(host, DEVICE, host.openDevice())
         groups.ringSize = lambda: 16384  # type: ignore[method-assign]  # they are larger else
+        self.groupsOf[host] = groups
         return groups
 
     def connect(

@@ -206,14 +206,19 @@ class DialTests(EndsTestCase):
         await self.check(port, "TCP", Diagnosis.PEERNOSMC)
 
     async def test_noDescriptor(self) -> None:
-        """So it is where there are no descriptors to ask with."""
+        """So it is where there are no descriptors to ask with; later connections are announced again."""
+        real = socket.socket
 
-        def refuse(*arguments: object) -> None:
-            raise OSError(errno.EMFILE, "Too many open files")
+        def refuse(family: int = -1, *arguments: Any, **more: Any) -> socket.socket:
+            if family == socket.AF_UNIX:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return real(family, *arguments, **more)
 
         _, port = await self.serve(kind=Echo)
-        self.patch(reactor, "adoptStreamConnection", refuse)
+        patch = self.patch(socket, "socket", refuse)
         await self.check(port, "TCP", Diagnosis.PEERNOSMC)
+        patch.restore()
+        await self.check(port, "SMC-R")
 
     async def test_refused(self) -> None:
         """A connection that nobody accepts fails as with TCP, once, however often it could be announced."""

@@ -30,6 +30,7 @@ from txrdma import unixsockets
 from txrdma.error import Refused
 from txrdma.interfaces import ISMCStatus, ISMCTransport
 from txrdma.logs import Seldom
+from txrdma.smc.carriers import announcing
 from txrdma.smc.carriers import local as signalling
 from txrdma.smc.carriers.local import listenerName
 from txrdma.smc.carriers.owners import Place
@@ -203,8 +204,9 @@ class ModeTests(EndsTestCase):
 
     async def test_anotherUser(self) -> None:
         """Memory is not shared with another user: plain TCP."""
-        self.patch(signalling, "peerOf", lambda connection: Credentials(1, 65533))
-        self.patch(signalling, "acceptingUsers", lambda target: {65533})
+        for module in (announcing, signalling):
+            self.patch(module, "peerOf", lambda connection: Credentials(1, 65533))
+        self.patch(announcing, "acceptingUsers", lambda target: {65533})
         self.patch(unixsockets, "peerOf", lambda connection: Credentials(1, 65533))
         await self.check(
             "smc:127.0.0.1:0",
@@ -339,7 +341,7 @@ class TroubleTests(EndsTestCase):
         port = await self.plainListener(silent)
         squatter = await reactor_listenUNIX(listenerName(Place("127.0.0.1", port)))
         self.addCleanup(squatter.stopListening)
-        self.patch(signalling, "PATIENCE", 0.1)
+        self.patch(announcing, "PATIENCE", 0.1)
         protocol = await self.connect(f"smc:127.0.0.1:{port}")
         self.assertEqual((protocol.smc.mode, protocol.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
         protocol.transport.write(b"mine")
@@ -591,6 +593,6 @@ async def reactor_listenUNIX(name: str) -> Any:
     class Liar(Protocol):
         def dataReceived(self, data: bytes) -> None:
             assert self.transport is not None
-            self.transport.write(b"expected %d\r\n" % os.geteuid())
+            self.transport.write(b"expected 1 %d\n" % os.geteuid())
 
     return reactor.listenUNIX(name, Factory.forProtocol(Liar))

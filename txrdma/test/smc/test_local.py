@@ -10,35 +10,31 @@ import socket
 from collections.abc import Callable
 from typing import Any, cast
 
-from twisted.internet import unix
-from twisted.internet.error import ConnectionDone
 from twisted.internet.testing import MemoryReactorClock
-from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma import unixsockets
+from txrdma.smc.carriers import announcing
 from txrdma.smc.carriers import local as signalling
-from txrdma.smc.carriers.local import (
-    Announced,
+from txrdma.smc.carriers.announcing import (
     Announcement,
-    Announcements,
-    AnnouncingReactor,
-    candidateNames,
+    Channel,
+    channelTo,
     findListener,
-    listenerName,
+    LONGEST_PATIENCE,
     PATIENCE,
 )
+from txrdma.smc.carriers.local import Announced, Announcements, candidateNames, listenerName
 from txrdma.smc.carriers.owners import Place
 from txrdma.smc.handshake._silence import silentPeers
-from txrdma.unixsockets import Credentials
+from txrdma.smc.presence import presenceOn
+from txrdma.unixsockets import Credentials, Reactor
 
 CLIENT = Place("127.0.0.1", 40000)
 
 
 class PumpedReactor(MemoryReactorClock):
     """A reactor with real UNIX sockets, which looks at them when it is told to."""
-
-    def adoptStreamConnection(self, fileDescriptor: int, family: int, factory: Any) -> Any:
-        return unix.Server._fromConnectedSocket(fileDescriptor, factory, self)
 
     def advance(self, amount: float) -> None:
         """Let time pass; what a call schedules for now waits for the next turn, as in real reactors."""
@@ -52,21 +48,16 @@ class PumpedReactor(MemoryReactorClock):
     def serve(self) -> None:
         """Let everybody read and write, until nobody can."""
         while True:
+            self.advance(0)
             ready, writable, _ = select.select(self.getReaders(), self.getWriters(), [], 0)
             if not ready and not writable:
                 return
             for each in ready:
                 if each in self.getReaders():
-                    self.served(each, each.doRead())
+                    each.doRead()
             for each in writable:
                 if each in self.getWriters():
-                    self.served(each, each.doWrite())
-
-    def served(self, each: Any, why: Exception | None) -> None:
-        if why is not None:
-            self.removeReader(each)
-            self.removeWriter(each)
-            each.connectionLost(Failure(why))
+                    each.doWrite()
 
 
 class NameTests(SynchronousTestCase):
@@ -88,15 +79,17 @@ class Base(SynchronousTestCase):
 
     def setUp(self) -> None:
         self.reactor = PumpedReactor()
+        self.use = presenceOn(self.reactor).hold()
+        self.addCleanup(self.use.release)
         tcp = socket.socket()
         self.addCleanup(tcp.close)
         tcp.bind(("127.0.0.1", 0))
         tcp.listen()
         self.place = Place("127.0.0.1", tcp.getsockname()[1])
 
-    def announcements(self, anybody: bool = False) -> Announcements:
+    def announcements(self, anybody: bool = False, room: int = 1000) -> Announcements:
         """The listener answers."""
-        announcements = Announcements(cast(AnnouncingReactor, self.reactor), anybody)
+        announcements = Announcements(cast(Reactor, self.reactor), anybody, room)
         announcements.listen(self.place)
         self.addCleanup(self.reactor.serve)
         self.addCleanup(announcements.stop)
@@ -123,18 +116,21 @@ class FindTests(Base):
     def test_squatter(self) -> None:
         """Somebody who answers under the name, but does not own the TCP socket, is not believed."""
         self.answering(self.place)
-        self.patch(signalling, "peerOf", lambda connection: Credentials(1, 65533))
+        self.patch(announcing, "peerOf", lambda connection: Credentials(1, 65533))
         self.assertIsNone(findListener(self.place))
 
 
 class AnnouncementTests(Base):
     """A client that announces a connection, and its listener."""
 
+    def channel(self) -> Channel:
+        channel = channelTo(cast(Reactor, self.reactor), self.place)
+        assert channel is not None
+        return channel
+
     def announce(self, client: Place = CLIENT) -> Announcement:
         """A client has said where its connection comes from."""
-        listener = findListener(self.place)
-        assert listener is not None
-        announcement = Announcement(cast(AnnouncingReactor, self.reactor), client, self.place, listener)
+        announcement = Announcement(self.channel(), client)
         self.told: list[str] = []
         announcement.then(lambda: self.told.append("answered"))
         return announcement
@@ -151,7 +147,10 @@ class AnnouncementTests(Base):
         return announced
 
     def assertNothingLeft(self) -> None:
-        """Nothing but the listener is in the reactor."""
+        """When SMC is not in use any more, nothing but the listener is in the reactor."""
+        self.reactor.serve()
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+        self.use.release()
         self.reactor.serve()
         self.assertEqual(len(self.reactor.getReaders()), 1)
         self.assertEqual(self.reactor.getWriters(), [])
@@ -183,7 +182,6 @@ class AnnouncementTests(Base):
         announcements = self.announcements()
         announcement = self.announce()
         self.reactor.advance(PATIENCE)
-        self.reactor.advance(0)
         self.assertEqual((self.told, announcement.isOver, announcement.user), (["answered"], True, -1))
         self.assertTrue(silentPeers(self.reactor).isSilent(self.place, self.reactor.seconds()))
         self.assertNothingLeft()
@@ -197,7 +195,6 @@ class AnnouncementTests(Base):
         self.connected(announcement)
         announced = self.claimed(announcements)
         self.reactor.advance(PATIENCE)
-        self.reactor.advance(0)
         self.assertEqual(self.told, ["answered", "plain"])
         announced.accepted()
         self.reactor.serve()
@@ -237,6 +234,7 @@ class AnnouncementTests(Base):
         announcements.stop()
         self.reactor.serve()
         self.assertEqual(self.told, ["answered", "plain"])
+        self.use.release()
         self.assertEqual(self.reactor.getReaders(), [])
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
@@ -247,7 +245,7 @@ class AnnouncementTests(Base):
         self.reactor.serve()
         self.connected(announcement)
         announcement.listener = Credentials(1, 1000)
-        self.patch(signalling, "acceptingUsers", lambda target: {1001})
+        self.patch(announcing, "acceptingUsers", lambda target: {1001})
         self.claimed(announcements).accepted()
         self.reactor.serve()
         self.assertEqual(self.told, ["answered", "plain", "withdrawn"])
@@ -267,9 +265,9 @@ class AnnouncementTests(Base):
     def test_stranger(self) -> None:
         """What a stranger has announced gives way to who belongs here, and not the other way round."""
         announcements = self.announcements(anybody=True)
-        stranger = Announced(cast(Any, None), Credentials(1, 65533))
-        other = Announced(cast(Any, None), Credentials(2, 65534))
-        ours = Announced(cast(Any, None), Credentials(3, os.geteuid()))
+        stranger, other, ours = (
+            Announced(None, CLIENT, 1, Credentials(1, user)) for user in (65533, 65534, os.geteuid())
+        )
         self.assertTrue(announcements.expect(CLIENT, stranger))
         self.assertFalse(announcements.expect(CLIENT, other))
         self.assertTrue(announcements.expect(CLIENT, ours))
@@ -282,27 +280,30 @@ class AnnouncementTests(Base):
             own = Place.of(*client.getsockname())
             user = os.geteuid()
             for who, isFrom in ((user, True), (user + 1, False), (0, True)):
-                announced = Announced(cast(Any, None), Credentials(1, who))
+                announced = Announced(None, own, 1, Credentials(1, who))
                 self.assertEqual(announced.isFrom(own, self.place), isFrom)
 
     def test_nonsense(self) -> None:
         """Who says something else is shown the door."""
         announcements = self.announcements()
-        lines = (b"hello", b"connecting", b"connecting here 5", b"connecting ::1 x", b"plain", b"\xff" * 500)
+        lines = (
+            *(b"hello", b"connecting", b"connecting 1 here 5", b"connecting 1 ::1 x", b"connecting x ::1 5"),
+            *(b"plain", b"plain x", b"plain 1 2", b"\xff" * 500),
+        )
         for line in lines:
             with socket.socket(socket.AF_UNIX) as client:
                 client.connect(listenerName(self.place))
-                client.send(line + b"\r\n")
+                client.send(line + b"\n")
                 self.reactor.serve()
                 client.setblocking(False)
                 self.assertEqual(client.recv(100), b"", line)
-        self.assertEqual((announcements.expected, announcements.sessions), ({}, set()))
+        self.assertEqual((announcements.expected, announcements.tellers), ({}, set()))
         self.assertNothingLeft()
 
     def test_welcome(self) -> None:
         """Other users may announce themselves only where the device was chosen by hand."""
         for anybody in (False, True):
-            announcements = Announcements(cast(AnnouncingReactor, self.reactor), anybody)
+            announcements = Announcements(cast(Reactor, self.reactor), anybody)
             self.assertTrue(announcements.welcome(os.geteuid()))
             self.assertTrue(announcements.welcome(0))
             self.assertEqual(announcements.welcome(os.geteuid() + 1), anybody)
@@ -313,7 +314,7 @@ class AnnouncementTests(Base):
         entries: list[str] = []
         warn: Callable[..., None] = lambda text, **fields: entries.append(text.format(**fields))  # noqa: E731
         self.patch(signalling._log, "warn", warn)
-        second = Announcements(cast(AnnouncingReactor, self.reactor), False)
+        second = Announcements(cast(Reactor, self.reactor), False)
         second.listen(self.place)
         second.stop()
         [entry] = entries
@@ -332,12 +333,120 @@ class AnnouncementTests(Base):
         self.assertNothingLeft()
         self.assertEqual(announcements.expected, {})
 
+    def test_room(self) -> None:
+        """No more connections come at once than TCP has room for; the others are told when there is."""
+        announcements = self.announcements(room=10)
+        many = [self.announce(CLIENT._replace(port=40000 + number)) for number in range(30)]
+        expected = lambda: sum(each.user >= 0 for each in many)  # noqa: E731
+        self.reactor.serve()
+        self.assertEqual(expected(), 10)
+        claimed = [announcements.claim(CLIENT._replace(port=40000 + number)) for number in range(5)]
+        self.reactor.serve()
+        self.assertEqual(expected(), 15)
+        for each in many[5:10]:
+            each.forget()
+        self.reactor.serve()
+        self.assertEqual(expected(), 20)
+        self.reactor.advance(1.0)  # who does not come takes nobody's room for longer
+        self.reactor.serve()
+        self.assertEqual(expected(), 30)
+        for each in many:
+            each.forget()
+        for one in claimed:
+            assert one is not None
+            one.settle()
+        self.assertNothingLeft()
+        self.assertEqual(announcements.expected, {})
+
+    def test_neverComes(self) -> None:
+        """What was announced and does not come for a minute is forgotten."""
+        announcements = self.announcements()
+        announcement = self.announce()
+        self.reactor.serve()
+        for _ in range(61):
+            self.reactor.advance(1.0)
+        self.assertEqual(announcements.expected, {})
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+        announcement.forget()
+        self.assertNothingLeft()
+
+    def test_progress(self) -> None:
+        """A listener that answers others is waited for, while it has many; but not for ever."""
+        self.announcements()
+        first = self.announce()
+        self.reactor.serve()
+        self.connected(first)
+        for number in range(int(LONGEST_PATIENCE)):
+            self.assertFalse(first.isOver)
+            channel = self.channel()
+            other = Announcement(channel, CLIENT._replace(port=50000 + number))
+            self.reactor.serve()
+            self.assertEqual(other.user, os.geteuid())
+            other.forget()
+            self.reactor.advance(1.0)
+        self.reactor.advance(PATIENCE)
+        self.assertEqual((first.isOver, first.isAccepted), (True, False))
+        self.assertFalse(silentPeers(self.reactor).isSilent(self.place, self.reactor.seconds()))
+        self.assertNothingLeft()
+
+    def test_oneSocket(self) -> None:
+        """All connections to a listener are announced by one socket, as long as the listener is there."""
+        announcements = self.announcements()
+        first = self.channel()
+        self.reactor.serve()
+        self.assertIs(self.channel(), first)
+        self.assertEqual(len(announcements.tellers), 1)
+        announcements.stop()
+        self.assertIsNone(channelTo(cast(Reactor, self.reactor), self.place))
+        announcements.listen(self.place)
+        self.assertIsNot(self.channel(), first)
+
+    def test_cut(self) -> None:
+        """Who has announced a connection to a listener that went at this moment is told that this was it."""
+        announcements = self.announcements()
+        self.announce().forget()
+        self.reactor.serve()
+        announcement = self.announce()
+        announcements.stop()
+        announcements.listen(self.place)
+        self.reactor.serve()
+        self.assertEqual((self.told, announcement.wasCut, announcement.user), (["answered"], True, -1))
+        self.assertNothingLeft()
+
+    def test_swept(self) -> None:
+        """A socket that somebody has removed from the reactor is there again with the next use."""
+        self.announcements()
+        self.channel()
+        self.reactor.serve()
+        listener = [each for each in self.reactor.getReaders() if type(each).__name__ == "LocalListener"]
+        self.reactor.removeAll()
+        for each in listener:
+            self.reactor.addReader(each)
+        self.use = presenceOn(self.reactor).hold()
+        announcement = self.announce()
+        self.reactor.serve()
+        self.assertEqual((self.told, announcement.user), ([], -1))  # the listener's end was removed, too
+        self.assertIn(announcement._channel._lines, self.reactor.getReaders())
+        announcement.forget()
+
+    def test_strangersAreFew(self) -> None:
+        """Processes of other users hold a bounded number of a listener's descriptors."""
+        self.patch(signalling, "_MOST_STRANGERS", 2)
+        announcements = self.announcements(anybody=True)
+        self.patch(signalling, "peerOf", lambda connection: Credentials(1, 65533))
+        clients = [socket.socket(socket.AF_UNIX) for _ in range(4)]
+        for client in clients:
+            self.addCleanup(client.close)
+            client.connect(listenerName(self.place))
+        self.patch(unixsockets, "peerOf", lambda connection: Credentials(1, 65533))
+        self.reactor.serve()
+        self.assertEqual(len(announcements.tellers), 2)
+
     def test_clientDies(self) -> None:
         """A client that goes without a word is forgotten."""
         announcements = self.announcements()
         announcement = self.announce()
         self.reactor.serve()
-        transport: Any = announcement._protocol.transport
-        transport.connectionLost(Failure(ConnectionDone()))
+        announcement._channel._lines.close()
         self.assertNothingLeft()
         self.assertEqual(announcements.expected, {})

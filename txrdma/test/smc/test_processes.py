@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.error import ConnectionDone
 from twisted.internet.protocol import ProcessProtocol
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
 import txrdma
-from txrdma.smc.carriers import local as signalling
+from txrdma.smc.carriers import announcing
 from txrdma.smc.handshake import _silence
 from txrdma.smc.insight.control import askAll
 from txrdma.smc.wire.clc import Diagnosis
@@ -119,6 +119,19 @@ class TwoProcessesTests(EndsTestCase):
         one.transport.write(data)
         self.assertEqual(await one.hearing(len(data)), data)
 
+    async def test_burst(self) -> None:
+        """
+        More connections at once than a link group takes, and many more than the server's backlog, are SMC-R.
+        """
+        _, port = await self.start(greeting="hello")
+        connecting = [self.connect(f"smc:127.0.0.1:{port}:fallback=no") for _ in range(400)]
+        ends = await gatherResults([Deferred.fromCoroutine(each) for each in connecting])
+        self.assertEqual({(end.smc.mode, end.smc.route) for end in ends}, {("SMC-R", "shared-memory")})
+        for end in ends:
+            end.transport.write(b" again")
+        for end in ends:
+            self.assertEqual(await end.hearing(11), b"hello again")
+
     async def test_rocev2(self) -> None:
         """The same by UDP, where port 4791 can be had by one of the two only."""
         _, port = await self.start(r"smc:127.0.0.1:0:device=soft\:route\=rocev2")
@@ -150,7 +163,7 @@ class TwoProcessesTests(EndsTestCase):
         """
         A server that does not answer costs its time once; what it has accepted meanwhile it serves by TCP.
         """
-        self.patch(signalling, "PATIENCE", 0.5)
+        self.patch(announcing, "PATIENCE", 0.5)
         self.patch(_silence, "SPAN", 2.0)
         process, port = await self.start(greeting="hello")
         process.transport.signalProcess("STOP")
@@ -173,18 +186,18 @@ class TwoProcessesTests(EndsTestCase):
 
     async def test_busy(self) -> None:
         """A server that was too busy to say that it has a connection does not wait for a Proposal then."""
-        self.patch(signalling, "PATIENCE", 0.5)
+        self.patch(announcing, "PATIENCE", 0.5)
         process, port = await self.start(greeting="hello")
         begun = reactor.seconds()
         connecting = []
-        real = signalling.Announcement.expected
+        real = announcing.Announcement.expected
 
-        def expected(announcement: signalling.Announcement, user: int) -> None:
+        def expected(announcement: announcing.Announcement, user: int) -> None:
             process.transport.signalProcess("STOP")
             connecting.append(user)
             real(announcement, user)
 
-        self.patch(signalling.Announcement, "expected", expected)
+        self.patch(announcing.Announcement, "expected", expected)
         one = await self.connect(f"smc:127.0.0.1:{port}")
         self.assertEqual((one.smc.mode, len(connecting)), ("TCP", 1))
         process.transport.signalProcess(signal.SIGCONT)

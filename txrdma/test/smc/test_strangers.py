@@ -41,7 +41,7 @@ while True:
         connection.settimeout(2)
         try:
             while data := connection.recv(1000):
-                connection.sendall(b"expected %d\\r\\naccepted\\r\\n" % os.getuid())
+                connection.sendall(b"expected 1 %d\\naccepted 1\\n" % os.getuid())
         except OSError:
             pass
 """.replace("USER", str(NOBODY))
@@ -57,7 +57,7 @@ for line in sys.stdin:
     held[-1].connect("\\0" + name)
     held[-1].settimeout(1)
     try:
-        held[-1].sendall(b"connecting %s %s\\r\\n" % (host.encode(), port.encode()))
+        held[-1].sendall(b"connecting 1 %s %s\\n" % (host.encode(), port.encode()))
         answer = held[-1].recv(100)
     except OSError:
         answer = b""
@@ -113,7 +113,7 @@ class StrangerTests(EndsTestCase):
         A stranger says that it is going to connect from where somebody else does: who listens, and greets
         first, does not wait for its Proposal.
         """
-        for keys, answer in (("", "b''\n"), (r":device=soft\:route\=rocev2", f"b'expected {os.geteuid()}")):
+        for keys, answer in (("", "b''\n"), (r":device=soft\:route\=rocev2", f"b'expected 1 {os.geteuid()}")):
             _, port = await self.serve(f"smc:127.0.0.1:0{keys}", Greeter)
             with socket.socket() as client:
                 client.bind(("127.0.0.1", 0))
