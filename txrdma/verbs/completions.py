@@ -148,12 +148,12 @@ class CompletionReader:
         return "txrdma.verbs.completions"
 
     def doRead(self) -> None:
-        """A queue that was armed has something."""
-        self._channel.takeEvents()
+        """A queue that was armed has something, or its events are not taken since we look on."""
         if self._polling is not None:
+            self._channel.takeEvents()
             self.poll()  # the reactor asks for more by itself
         elif self._again is None:
-            self._turn()
+            self._turn(isReadable=True)
 
     def connectionLost(self, reason: Failure) -> None:
         """The reactor reads no more: because it ends, or because C{doRead} has raised."""
@@ -162,22 +162,25 @@ class CompletionReader:
             if not reason.check(ConnectionLost, ConnectionDone):
                 self._failed(reason)
 
-    def _turn(self) -> None:
+    def _turn(self, isReadable: bool = False) -> None:
         """
         Poll until empty, look on, arm, and look once more: what completes after that raises the event again.
 
-        Where there is more, or looking on is not over, there is another turn after those of others.
+        @param isReadable: there are events. They are taken only when it is time to sleep, so that until then
+            the reactor comes back to the descriptor after everything else.
         """
         self._again = None
         isEmpty = self._drain()
-        isLooking = isEmpty and self._looksOn and self._lookOn()
-        if isLooking is not self._isLooking:
-            self._look(isLooking)
+        isLooking = isEmpty and isReadable and self._looksOn and self._lookOn()
+        self._look(isLooking)
         if isEmpty and not isLooking and self._running:
+            if isReadable:
+                isReadable = False
+                self._channel.takeEvents()
             self.arm()
             if not self._running or self._drain():
                 return
-        if self._running:
+        if self._running and not isReadable:
             self._again = self._reactor.callLater(0, self._turn)
 
     def _drain(self) -> bool:

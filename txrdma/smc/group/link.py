@@ -12,7 +12,6 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
-from time import perf_counter
 from typing import Any, cast, Final, TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, TimeoutError
@@ -88,7 +87,7 @@ class Link:
         self.mtu = groups.mtu
         self.psn = secrets.randbits(24)
         self._reactor = groups.reactor
-        self.clock: Callable[[], float] = perf_counter
+        self.clock: Callable[[], float] = groups.reactor.seconds
         self._flows: dict[int, Flow] = {}
         self._waiting: list[Deferred[None]] = []
         self._lingering: dict[Stream, float] = {}

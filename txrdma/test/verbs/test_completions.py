@@ -96,12 +96,14 @@ class Channel:
     def __init__(self, queues: Sequence[Queue]) -> None:
         self.queues = queues
         self.taken = 0
+        self.isTaken = True
 
     def fileno(self) -> int:
         return 77
 
     def takeEvents(self) -> Sequence[ICompletionQueue]:
         self.taken += 1
+        self.isTaken = True
         return self.queues
 
     def close(self) -> None: ...
@@ -216,11 +218,19 @@ class SleepingTests(CompletionReaderTests):
         self.reader.doRead()
         first = sum(map(len, self.batches))
         self.assertLess(first, 5000)
-        self.reader.doRead()  # the descriptor does not make it quicker
-        self.assertEqual(sum(map(len, self.batches)), first)
+        self.assertEqual((self.channel.taken, self.reactor.getDelayedCalls()), (0, []))
         for _ in range(10):
-            self.reactor.advance(0)
+            self.reader.doRead()  # the reactor comes back while events are not taken
         self.assertEqual(sum(self.batches, []), list(range(5000)))
+        self.assertGreater(self.channel.taken, 0)
+
+    def test_budgetAtStart(self) -> None:
+        """So it is where there is no event yet."""
+        self.queue.put(*range(5000))
+        self.reader.start()
+        self.reactor.advance(0)
+        self.assertEqual(sum(self.batches, []), list(range(5000)))
+        self.assertEqual((self.channel.taken, self.reactor.getDelayedCalls()), (0, []))
 
     def test_failingHandler(self) -> None:
         """A handler that raises is logged, the reader stops, and its owner hears of it once."""
@@ -310,7 +320,10 @@ class LookingReactor(MemoryReactorClock):
     """A reactor that tells how long it would sleep, as Twisted's own do, and has one turn at a time."""
 
     def turn(self) -> None:
-        """Call what is due now, and not what comes of that."""
+        """Call what is due now, and not what comes of that; come back to who has not taken its events."""
+        for reader in self.getReaders():
+            if not reader._channel.isTaken:
+                reader.doRead()
         due = [call for call in self.calls if call.getTime() <= self.seconds()]
         for call in due:
             self.calls.remove(call)
@@ -336,6 +349,7 @@ class LookingOnTests(SynchronousTestCase):
         self.queue = LiveQueue(self.log)
         self.queue.looked = self.pass_
         self.found: list[int] = []
+        self.channels: list[Channel] = []
         self.reader = self.make()
         self.reader.start()
         self.settle()
@@ -349,6 +363,7 @@ class LookingOnTests(SynchronousTestCase):
 
     def make(self, looksOn: bool = True) -> CompletionReader:
         channel = Channel([self.queue])
+        self.channels.append(channel)
         return CompletionReader(self.reactor, channel, [self.queue], self.handle, looksOn=looksOn)
 
     def handle(self, batch: Sequence[Completion]) -> None:
@@ -357,16 +372,22 @@ class LookingOnTests(SynchronousTestCase):
     def settle(self) -> int:
         """Turns of the reactor, until it may sleep; how many there were."""
         for turns in range(1000):
-            if not self.reactor.getDelayedCalls():
+            if not self.reactor.getDelayedCalls() and all(channel.isTaken for channel in self.channels):
                 self.assertEqual(completions._allowance.lookers, 0)
                 return turns
             self.reactor.turn()
         raise AssertionError("it looks on for ever")
 
+    def wake(self, reader: CompletionReader | None = None) -> None:
+        """There is an event."""
+        reader = reader or self.reader
+        reader._channel.isTaken = False  # type: ignore[attr-defined]  # a channel of ours
+        reader.doRead()
+
     def read(self) -> int:
         """The descriptor is readable; how many looks there are until the reactor may sleep."""
         self.log.clear()
-        self.reader.doRead()
+        self.wake()
         self.settle()
         return self.log.count("poll")
 
@@ -388,7 +409,7 @@ class LookingOnTests(SynchronousTestCase):
         self.queue.put(1)
         self.queue.later = 180
         self.log.clear()
-        self.reader.doRead()
+        self.wake()
         for _ in range(2):
             before, looks = self.now, self.log.count("poll")
             self.reactor.turn()
@@ -407,7 +428,7 @@ class LookingOnTests(SynchronousTestCase):
         call = self.reactor.callLater(0, lambda: None)
         self.queue.put(1)
         self.log.clear()
-        self.reader.doRead()
+        self.wake()
         self.assertEqual(self.log, ["poll"] * 3)
         call.cancel()
         self.assertGreater(self.settle(), 1)
@@ -417,8 +438,9 @@ class LookingOnTests(SynchronousTestCase):
         other = self.make()
         other.start()
         self.queue.put(1)
-        self.reader.doRead()
+        self.wake()
         self.reactor.turn()
+        self.wake(other)
         self.assertEqual(completions._allowance.lookers, 2)
         self.log.clear()
         self.reactor.turn()
@@ -451,15 +473,15 @@ class LookingOnTests(SynchronousTestCase):
     def test_fair(self) -> None:
         """While there is always more, others get their turn."""
         self.queue.endless = True
-        self.reader.doRead()
-        self.assertEqual(len(self.reactor.getDelayedCalls()), 1)
+        self.wake()
+        self.assertFalse(self.channels[-1].isTaken)
         self.queue.endless = False
         self.settle()
 
     def test_stopped(self) -> None:
         """A reader that is stopped while it looks leaves nothing behind."""
         self.queue.put(1)
-        self.reader.doRead()
+        self.wake()
         self.assertEqual(completions._allowance.lookers, 1)
         self.reader.stop()
         self.assertEqual(completions._allowance.lookers, 0)
