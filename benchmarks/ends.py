@@ -65,12 +65,15 @@ def main(role: str, orders: Orders) -> None:
     from twisted.internet.stdio import StandardIO
     from twisted.internet.task import react
 
-    from benchmarks import scenarios
+    from benchmarks import connecting, scenarios
+
+    servers = {**scenarios.servers, **connecting.servers}
+    clients = {**scenarios.clients, **connecting.clients}
 
     async def server(reactor: Any) -> None:
         from twisted.internet.defer import Deferred
 
-        factory = scenarios.servers[orders["scenario"]](orders)
+        factory = servers[orders["scenario"]](orders)
         port = await serverFromString(reactor, orders["listen"]).listen(factory)
         told: Deferred[None] = Deferred()
         StandardIO(scenarios.Waiting(told))
@@ -80,7 +83,7 @@ def main(role: str, orders: Orders) -> None:
 
     async def client(reactor: Any) -> None:
         endpoint = clientFromString(reactor, orders["connect"])
-        tell(await scenarios.clients[orders["scenario"]](reactor, endpoint, orders))
+        tell(await clients[orders["scenario"]](reactor, endpoint, orders))
 
     react(server if role == "server" else client)
 
