@@ -5,6 +5,7 @@ Measure, beside Twisted's TCP in the same run, and write C{docs/benchmarks.md} w
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -199,6 +200,7 @@ def streams(quick: bool) -> list[Case]:
             orders={"connections": connections},
             mostOfOurs=16.0,
         ),
+        *comingAndGoing(quick),
     ]
 
 
@@ -268,6 +270,96 @@ def _withCPU(
     also = [case(f"{name}-{one}", f"{title}: {one}", "ms", one, atMost=1.0) for one in percentiles]
     also.append(case(f"{name}-cpu", f"{title}: CPU of both processes for each {each}", "us", "cpu"))
     return case(name, title, unit, figure, tuple(also), **reach)
+
+
+def comingAndGoing(quick: bool) -> list[Case]:
+    """Many connections: how they come, go, and stay."""
+    visits = 500 if quick else 3_000
+    smc, tcp = ({**each, "listen": f"{each['listen']}:backlog=1000"} for each in (SMC, TCP))
+    opened = 500 if quick else descriptors()
+    return [
+        *(
+            Case(
+                name,
+                f"{title}, 32 at a time",
+                "connects",
+                "/s",
+                ours=smc,
+                theirs=tcp,
+                orders={"count": visits, "parallel": 32, "asks": asks},
+                atLeast=0.33,
+            )
+            for name, title, asks in (
+                ("connects", "connections made and closed", False),
+                ("connects-ask", "connections made, asked and closed", True),
+            )
+        ),
+        Case(
+            "burst",
+            "connections of a burst of 1,000 that begin at once",
+            "burst",
+            "/s",
+            ours=smc,
+            theirs=tcp,
+            orders={"count": 1_000},
+            atLeast=0.33,
+        ),
+        Case(
+            "first-connect",
+            "first connection of a process",
+            "first",
+            "ms",
+            ours=SMC,
+            theirs=TCP,
+            orders={},
+            mostOfOurs=30.0,
+        ),
+        Case(
+            "imports",
+            "imports of the endpoints, beyond those of Twisted's TCP",
+            "imports",
+            "ms",
+            ours=SMC,
+            theirs=None,
+            orders={},
+            mostOfOurs=40.0,
+        ),
+        Case(
+            "memory-tls",
+            "all memory of one end of a TLS connection, of 400",
+            "manyTLS",
+            "KiB",
+            ours=SMC,
+            theirs=TCP,
+            orders={"connections": 400, "tls": True},
+            atMost=1.5,
+            needs="OpenSSL",
+        ),
+        Case(
+            "memory-open",
+            f"all memory of one end of an idle connection, of {opened:,}",
+            "many",
+            "KiB",
+            ours=SMC,
+            theirs=TCP,
+            orders={"connections": opened},
+        ),
+        Case(
+            "beside-connects",
+            "99 of 100 round trips of 64 bytes, beside 500 connections a second",
+            "beside",
+            "us",
+            ours=SMC,
+            theirs=TCP,
+            orders={"rate": 500, "seconds": 2 if quick else 5},
+        ),
+    ]
+
+
+def descriptors() -> int:
+    """Connections that one process may have open: 10,000 where the system lets it."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(10_000, (hard - 200) // 50 * 50)
 
 
 class Options(usage.Options):

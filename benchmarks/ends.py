@@ -65,10 +65,10 @@ def main(role: str, orders: Orders) -> None:
     from twisted.internet.stdio import StandardIO
     from twisted.internet.task import react
 
-    from benchmarks import programs, scenarios
+    from benchmarks import connecting, programs, scenarios
 
-    servers = {**scenarios.servers, **programs.servers}
-    clients = {**scenarios.clients, **programs.clients}
+    servers = {**scenarios.servers, **programs.servers, **connecting.servers}
+    clients = {**scenarios.clients, **programs.clients, **connecting.clients}
 
     async def server(reactor: Any) -> None:
         from twisted.internet.defer import Deferred

@@ -206,13 +206,17 @@ def value(case: Case, client: dict[str, Any], server: dict[str, Any]) -> float:
         return float(FIGURES[case.figure](client))
     if case.scenario in ("throughput", "bulk"):
         return float(client["value"]) / 1e6
-    if case.scenario == "series":
+    if case.scenario in ("series", "connects", "burst"):
         return float(client["value"])
-    if case.scenario == "roundTrip":
+    if case.scenario in ("roundTrip", "beside"):
         return float(client["value"]) * 1e6
+    if case.scenario in ("first", "imports"):
+        return float(client["value"]) * 1e3
     if case.scenario == "requests":
         return float((client["cpu"] + server["cpu"]) / client["bytes"] * 1e9)
     ends = [end["memory"] for end in (client, server)]
+    if case.scenario in ("many", "manyTLS"):
+        return float(max((end["own"] + end["shared"]) / end["connections"] for end in ends)) / 1024
     beyond = [end["own"] + max(0, end["shared"] - end["rings"]) for end in ends]
     return float(max(count / end["connections"] for count, end in zip(beyond, ends, strict=True))) / 1024
 

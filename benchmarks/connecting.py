@@ -1,0 +1,266 @@
+"""
+Scenarios of many connections: how fast they come and go, and what they hold while they stay.
+"""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import time
+from collections import Counter
+from statistics import quantiles
+from typing import Any
+
+from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.endpoints import connectProtocol, wrapClientTLS
+from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.internet.protocol import connectionDone, Protocol
+from twisted.internet.task import deferLater
+from twisted.python.failure import Failure
+
+from benchmarks.ends import memoryBytes, Orders
+from benchmarks.scenarios import Echo, modeOf, REQUEST_BYTES, Result, Serving, Speaking
+
+ANSWER_BYTES = 64 << 10
+"""What a TLS connection has carried in each direction before its memory is looked at."""
+
+
+class Visiting(Speaking):
+    """Connects, asks if it is told to, and leaves."""
+
+    def __init__(self, asks: bool) -> None:
+        self._asks = asks
+        self.mode = ""
+        self.over: Deferred[None] = Deferred()
+
+    def connectionMade(self) -> None:
+        self.mode = modeOf(self)
+        if self._asks:
+            self.transport.write(b"?" * REQUEST_BYTES)
+        else:
+            self.transport.loseConnection()
+
+    def dataReceived(self, data: bytes) -> None:
+        self.transport.loseConnection()
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        self.over.callback(None)
+
+
+async def visit(endpoint: IStreamClientEndpoint, asks: bool) -> str:
+    """One connection from its beginning to its end; what carried it."""
+    visiting = Visiting(asks)
+    await connectProtocol(endpoint, visiting)
+    await visiting.over
+    return visiting.mode
+
+
+def modes(found: Counter[str]) -> str:
+    """The mode if there is one, or how many there are of each."""
+    return next(iter(found)) if len(found) == 1 else f"mixed: {dict(found)}"
+
+
+async def connects(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
+    """Connections a second, each closed when it is there, or has its answer."""
+    await visit(endpoint, True)
+    found: Counter[str] = Counter()
+    left = orders["count"]
+
+    async def one() -> None:
+        nonlocal left
+        while left > 0:
+            left -= 1
+            found[await visit(endpoint, orders["asks"])] += 1
+
+    begun = time.perf_counter()
+    await gatherResults([Deferred.fromCoroutine(one()) for _ in range(orders["parallel"])])
+    return {"value": orders["count"] / (time.perf_counter() - begun), "mode": modes(found)}
+
+
+async def burst(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
+    """Connections a second, all begun in one turn of the reactor, until the last one is there."""
+    await visit(endpoint, True)
+    begun = time.perf_counter()
+    opened = await gatherResults([connectProtocol(endpoint, Speaking()) for _ in range(orders["count"])])
+    taken = time.perf_counter() - begun
+    return {"value": orders["count"] / taken, "mode": modes(Counter(map(modeOf, opened)))}
+
+
+async def first(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
+    """Seconds until the first connection of a process is there; everything is imported."""
+    await deferLater(reactor, 0.3)
+    begun = time.perf_counter()
+    one = await connectProtocol(endpoint, Speaking())
+    return {"value": time.perf_counter() - begun, "mode": modeOf(one)}
+
+
+IMPORTS = """
+import time
+from twisted.internet import reactor, endpoints, tcp
+begun = time.perf_counter()
+import txrdma.smc.endpoints
+print(time.perf_counter() - begun)
+"""
+
+
+async def imports(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
+    """Seconds to import what the endpoints need beyond Twisted's own for TCP, in a process of its own."""
+    told = [subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True) for _ in range(5)]
+    return {"value": min(float(each.stdout) for each in told), "mode": "SMC-R"}
+
+
+# What connections hold
+
+
+class Told(Speaking):
+    """Asks for much, and stays when all is there."""
+
+    def __init__(self) -> None:
+        self._left = ANSWER_BYTES
+        self.done: Deferred[None] = Deferred()
+
+    def connectionMade(self) -> None:
+        self.transport.write(bytes(ANSWER_BYTES))
+
+    def dataReceived(self, data: bytes) -> None:
+        self._left -= len(data)
+        if not self._left:
+            self.done.callback(None)
+
+
+def held(before: tuple[int, int], count: int) -> Result:
+    """All memory beyond that, rings included: of the process alone, and its share of what it shares."""
+    gc.collect()
+    own, shared = memoryBytes()
+    return {"own": own - before[0], "shared": shared - before[1], "connections": count}
+
+
+class Holding(Serving):
+    """A server whose memory is told as a whole."""
+
+    def build(self) -> Protocol:
+        return Echo()
+
+    def memory(self) -> Result:
+        return held(self._memory, max(len(self.connections) - 1, 1))
+
+
+def tlsHolding(orders: Orders) -> Any:
+    """The same behind TLS."""
+    from twisted.internet import ssl
+    from twisted.protocols.tls import TLSMemoryBIOFactory
+
+    from txrdma.testing.streams.certificate import makeCertificate
+
+    holding = Holding(orders)
+    context = ssl.PrivateCertificate.loadPEM(makeCertificate()).options()
+    factory = TLSMemoryBIOFactory(context, False, holding)
+    factory.noisy = False
+    told: Any = factory
+    told.memory, told.cpuSeconds = holding.memory, holding.cpuSeconds
+    return told
+
+
+async def many(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
+    """Memory of many connections that have carried something, and stay."""
+    if orders.get("tls"):
+        from twisted.internet import ssl
+
+        endpoint = wrapClientTLS(ssl.CertificateOptions(), endpoint)
+    await connectProtocol(endpoint, Speaking())
+    await deferLater(reactor, 0.2)
+    gc.collect()
+    before = memoryBytes()
+    opened: list[Protocol] = []
+    while len(opened) < orders["connections"]:
+        some = [Told() if orders.get("tls") else Speaking() for _ in range(50)]
+        await gatherResults([connectProtocol(endpoint, each) for each in some])
+        await gatherResults([each.done for each in some if isinstance(each, Told)])
+        opened += some
+    await deferLater(reactor, 0.5)
+    return {"memory": held(before, len(opened)), "mode": modes(Counter(map(carrier, opened)))}
+
+
+def carrier(protocol: Protocol) -> str:
+    """What carries a connection, TLS or not."""
+    transport: Any = protocol.transport
+    below = getattr(transport, "transport", transport)
+    status = getattr(below, "smc", None)
+    return "TCP" if status is None else f"{status.mode} {status.route}".strip()
+
+
+# A stream beside others that come and go
+
+
+class Steady(Speaking):
+    """Sends a message each time when the last one is back, and remembers how long it took."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.isOver = False
+        self._sent = 0.0
+
+    def ask(self) -> None:
+        """The next message."""
+        self._sent = time.perf_counter()
+        self.transport.write(b"p" * REQUEST_BYTES)
+
+    def dataReceived(self, data: bytes) -> None:
+        self.seconds.append(time.perf_counter() - self._sent)
+        if not self.isOver:
+            self.ask()
+
+
+async def beside(reactor: Any, endpoint: IStreamClientEndpoint, orders: Orders) -> Result:
+    """99 of 100 round trips of a stream are as quick as that, while others connect, ask and leave."""
+    await visit(endpoint, True)
+    steady = Steady()
+    await connectProtocol(endpoint, steady)
+    steady.ask()
+    found: Counter[str] = Counter()
+    visits = []
+
+    async def one() -> None:
+        found[await visit(endpoint, True)] += 1
+
+    begun = reactor.seconds()
+    for number in range(int(orders["rate"] * orders["seconds"])):
+        wait = begun + number / orders["rate"] - reactor.seconds()
+        if wait > 0:
+            await deferLater(reactor, wait)
+        visits.append(Deferred.fromCoroutine(one()))
+    await gatherResults(visits)
+    steady.isOver = True
+    found[modeOf(steady)] += 1
+    return {"value": quantiles(steady.seconds, n=100)[-1], "mode": modes(found)}
+
+
+class EchoServing(Serving):
+    """Echoes, and does not remember whom."""
+
+    def buildProtocol(self, address: object) -> Protocol:
+        return Echo()
+
+    def memory(self) -> Result:
+        return {}
+
+
+servers = {
+    "connects": EchoServing,
+    "burst": EchoServing,
+    "first": EchoServing,
+    "imports": EchoServing,
+    "beside": EchoServing,
+    "many": Holding,
+    "manyTLS": tlsHolding,
+}
+clients = {
+    "connects": connects,
+    "burst": burst,
+    "first": first,
+    "imports": imports,
+    "beside": beside,
+    "many": many,
+    "manyTLS": many,
+}
