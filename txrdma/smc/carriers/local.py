@@ -135,7 +135,7 @@ class _ListenerProtocol(LineOnlyReceiver, TimeoutMixin):
         self.factory.sessions.add(self)
 
     def callLater(self, period: float, func: Callable[[], None]) -> IDelayedCall:
-        """For L{TimeoutMixin}."""
+        """Schedule a call on the factory's reactor, as L{TimeoutMixin} asks."""
         return self.factory.reactor.callLater(period, func)
 
     def lineReceived(self, line: bytes) -> None:
@@ -183,7 +183,7 @@ class _ListenerProtocol(LineOnlyReceiver, TimeoutMixin):
 
 class Announcements(Factory):
     """
-    What clients on this host have announced to one listener.
+    The connections that clients on this host have announced to one SMC listener.
 
     @ivar expected: the announced connections that have not come yet, by the client's place.
     @ivar sessions: the clients that are connected, for that.
@@ -274,7 +274,7 @@ def _isTrusted(user: int) -> bool:
 
 
 class _ClientProtocol(LineOnlyReceiver):
-    """Announce one connection."""
+    """A client's end of the UNIX socket, which announces one connection to its listener."""
 
     MAX_LENGTH = 256
 
@@ -282,7 +282,7 @@ class _ClientProtocol(LineOnlyReceiver):
         self._announcement: Announcement | None = announcement
 
     def lineReceived(self, line: bytes) -> None:
-        """C{expected <uid>}, C{accepted}."""
+        """Take a word of the listener: C{expected <uid>} or C{accepted}; any other ends the announcement."""
         announcement = self._announcement
         if announcement is None:
             return
@@ -355,7 +355,7 @@ class Announcement:
         self.close()
 
     def expected(self, user: int) -> None:
-        """The listener knows now."""
+        """Note that the listener expects the connection, and the user ID that it has given for itself."""
         self.user = user
         self._tell()
 
@@ -380,7 +380,7 @@ class Announcement:
             self._tell()
 
     def forget(self) -> None:
-        """Close, and call nobody."""
+        """Close the announcement without calling whoever waits for the listener's word."""
         self._call = None
         self.close()
 

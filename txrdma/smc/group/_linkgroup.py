@@ -161,7 +161,7 @@ class LinkGroup:
         return output
 
     def events(self) -> list[Event]:
-        """What happened, once."""
+        """Take the events since the last call, each of them once."""
         events, self._core.pending = self._core.pending, []
         if self._core.place == "ended" and (self._flows or self._waiting):
             self._abandonFlows()
@@ -193,7 +193,7 @@ class LinkGroup:
             self.shutdown(now)
 
     def linkDown(self, now: float, text: str) -> None:
-        """The queue pair failed."""
+        """Hear that the link's queue pair failed; the text says how."""
         self._inputs.down(text)
 
     def fail(self, text: str) -> None:
@@ -285,7 +285,7 @@ class LinkGroup:
         return min((each for each in times if each is not None), default=None)
 
     def expired(self, now: float) -> None:
-        """Look what is over."""
+        """End flows and waits whose deadline is over, test a silent link, shut an idle group down."""
         core = self._core
         if core.until is not None and core.until <= now:
             self._inputs.expired()

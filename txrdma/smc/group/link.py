@@ -117,7 +117,7 @@ class Link:
     # Making it
 
     def terms(self, element: Element) -> dict[str, Any]:
-        """What Accept and Confirm say of our end."""
+        """The fields of Accept and Confirm that describe our end of a connection (RFC 7609, A.2.2)."""
         buffer = element.buffer
         return {
             "peerID": self.groups.peerID,
@@ -244,7 +244,7 @@ class Link:
             self._reschedule()
 
     def forget(self, stream: Stream, element: Element, quiet: bool) -> None:
-        """A connection is over."""
+        """Let go of a connection that is over; if C{quiet}, the peer can't write to its element any more."""
         self._lingering.pop(stream, None)
         self._handlers.pop(stream.token, None)
         element.buffer.give(element, quiet)
@@ -340,7 +340,7 @@ class Link:
             self._turnCore()
 
     def asyncEvent(self, queuePair: IQueuePair, text: str) -> None:
-        """The device tells something."""
+        """End the link when the queue pair of the device's event is its own; the text says how it failed."""
         if queuePair is self._queuePair:
             self.broken(text)
 

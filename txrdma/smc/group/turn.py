@@ -1,5 +1,5 @@
 """
-What the connections of one link have to post, and when it is posted.
+Turns of a link: when the requests of its connections are posted.
 
 Connections are flushed once for each batch of completions, or once for a turn of the reactor, within the
 window of messages that the peer can take. Calls into applications happen in such turns, never inside one
@@ -78,10 +78,10 @@ class Owner(Protocol):
         """The queue pair is of no more use."""
 
     def failed(self, failure: Failure) -> None:
-        """Something has raised."""
+        """Hear that a call in a turn has raised an exception."""
 
     def turned(self) -> None:
-        """A turn has ended."""
+        """Hear that a turn of the link has ended."""
 
     def rouse(self) -> None:
         """The link rests, and there is something to do: it calls L{Turn.wake}."""
@@ -142,7 +142,7 @@ class Turn:
         self.finish()
 
     def finish(self) -> None:
-        """Have a turn now."""
+        """Run a turn at once, and hand an exception of it to the owner."""
         wasBusy, self.isBusy = self.isBusy, True
         try:
             self.run()
@@ -229,7 +229,7 @@ class Turn:
     # What is posted
 
     def _flush(self) -> None:
-        """Post what connections have."""
+        """Post the requests of the connections that are dirty, as far as the window of messages allows."""
         dirty = self.dirty
         isOver = self._owner.isOver
         room = WINDOW - self.poster.sent + self._acknowledged

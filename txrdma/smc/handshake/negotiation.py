@@ -46,7 +46,7 @@ LOCAL_DEVICE = "soft:route=shared-memory"
 @implementer(IHalfCloseableProtocol)
 class Negotiation(Protocol):
     """
-    What is the same at both ends.
+    The base of a client's and a server's negotiation, which runs a CLC handshake on a TCP connection.
 
     @ivar _peer: who the other end is.
     @ivar _work: the steps that an event has started, while they wait for something.
@@ -185,7 +185,7 @@ class Negotiation(Protocol):
             self._step(self._answer(event))
 
     async def _answer(self, event: clcEvents.Event) -> None:
-        """What to do about one of the other events."""
+        """Act on an event that is a matter of one role: a Proposal, an Accept or a Confirm."""
         raise NotImplementedError
 
     def _step(self, steps: Coroutine[Deferred[Any], Any, None]) -> None:
@@ -301,7 +301,7 @@ class Negotiation(Protocol):
         """The user's protocol is connected."""
 
     def _failed(self, reason: Failure) -> None:
-        """It never will be."""
+        """Hear that the user's protocol will never be connected, for this reason."""
 
     # What both need
 

@@ -188,7 +188,7 @@ class ClientNegotiation(Negotiation):
             self._step(self._linked(self._stream, accept))
 
     async def _linked(self, stream: SMCTransport, accept: Accept) -> None:
-        """The Confirm is sent."""
+        """Make the link ready after our Confirm is sent, and attach the stream to it."""
         if accept.firstContact:
             await stream.link.confirmed()
         await stream.link.prepare(accept)

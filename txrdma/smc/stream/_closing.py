@@ -46,7 +46,7 @@ class State(IntEnum):
 
 
 class Ending(Enum):
-    """What an application is told at last."""
+    """The way a connection ended, as its application is told."""
 
     DONE = "closed by the application"
     ABORTED = "aborted by the application"
@@ -90,10 +90,10 @@ Event = Union[Send, ReadEnded, Ended, Released]
 
 
 class Inputs(Protocol):
-    """What can happen to a connection's end."""
+    """The inputs of a close state machine: all that can happen to a connection's end (RFC 7609, 4.8)."""
 
     def established(self) -> None:
-        """The handshake is done."""
+        """The CLC handshake is done: the connection carries data."""
 
     def doneWriting(self) -> None:
         """The application will write no more, and all that it wrote is sent."""
@@ -120,7 +120,7 @@ class Inputs(Protocol):
         """The peer will neither write nor read."""
 
     def peerAborted(self) -> None:
-        """The peer gave up."""
+        """The peer has aborted the connection, by a flag of its CDC message."""
 
     def groupDied(self) -> None:
         """There is no link any more."""
@@ -131,7 +131,7 @@ class Inputs(Protocol):
 
 class _Core:
     """
-    What transitions act on.
+    The data that transitions of the close state machine act on.
 
     @ivar behind: what is told when all that has arrived is read: an end of file (None), then a last word.
     """
@@ -375,12 +375,12 @@ class Closing:
         return bool(self._core.behind)
 
     def events(self) -> list[Event]:
-        """What to do, once and in order."""
+        """Take the events since the last call, in the order in which to act on them."""
         events, self._core.pending = self._core.pending, []
         return events
 
     def established(self) -> None:
-        """The handshake is done."""
+        """Note that the CLC handshake is done."""
         self._inputs.established()
 
     def doneWriting(self) -> None:

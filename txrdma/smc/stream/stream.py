@@ -191,7 +191,7 @@ class Stream:
             early.append(message)
 
     def received(self, message: tuple[int, ...]) -> None:
-        """A CDC message."""
+        """Act on a CDC message of the peer: its cursors, its flags, and the data that it announces."""
         ring = self.ring
         try:
             what = ring.received(message)
@@ -478,7 +478,7 @@ class Stream:
             requests.append(message)
 
     def _fillPieces(self, requests: list[SendRequest], offset: int, first: int, second: int) -> None:
-        """What does not go out as it stands, in one piece."""
+        """Append RDMA writes for data that is not one piece: two of them if it wraps around in the ring."""
         poster = self._turn.poster
         pending = self.pending
         address, rkey = self._address, self._write.rkey
@@ -565,7 +565,7 @@ class Stream:
             self._turn.atEnd(partial(companion.finish, inOrder))
 
     def _drop(self) -> None:
-        """What is not posted won't be."""
+        """Discard the data that is not posted, and take no more."""
         self._isOpen = False
         self.pending.clear()
         self.backlog = 0

@@ -53,7 +53,7 @@ def _mustBeBytes(data: object) -> None:
 @implementer(ISMCTransport, ITCPTransport, ITLSTransport, IConsumer, IPushProducer, ILoggingContext)
 class SMCTransport(Stream):
     """
-    What a protocol sees of a L{Stream}.
+    The transport that a protocol sees of a connection over SMC-R: a L{Stream} and Twisted's interfaces.
 
     What is written waits until the link flushes. (C{__dict__} is for TLS, which needs to replace methods; it
     takes no room otherwise.)
@@ -85,7 +85,7 @@ class SMCTransport(Stream):
                 self._pauseProducer()
 
     def writeSequence(self, iovec: Iterable[bytes]) -> None:
-        """Write all of these."""
+        """Write a sequence of byte strings, in order."""
         chunks = list(iovec)
         for chunk in chunks:
             _mustBeBytes(chunk)
@@ -133,7 +133,7 @@ class SMCTransport(Stream):
     def registerProducer(  # type: ignore[override]  # there are no other producers
         self, producer: IPushProducer | IPullProducer, streaming: bool
     ) -> None:
-        """See L{IConsumer}."""
+        """Register a producer for the connection, as L{IConsumer} asks."""
         if self.producer is not None:
             raise RuntimeError(
                 f"Cannot register producer {producer}, because producer {self.producer} "
@@ -149,7 +149,7 @@ class SMCTransport(Stream):
                 producer.resumeProducing()
 
     def unregisterProducer(self) -> None:
-        """See L{IConsumer}."""
+        """Unregister the connection's producer, as L{IConsumer} asks."""
         self.producer = None
         if self.connected and self._writeEnding and not self.isDirty:
             self._makeDirty()
@@ -167,17 +167,17 @@ class SMCTransport(Stream):
     # IPushProducer
 
     def pauseProducing(self) -> None:
-        """Deliver nothing for now."""
+        """Pause delivery to the protocol, as L{IPushProducer} asks."""
         self._isPaused = True
 
     def resumeProducing(self) -> None:
-        """Deliver again."""
+        """Resume delivery to the protocol, as L{IPushProducer} asks."""
         if self.connected and not self.disconnecting and self._isPaused:
             self._isPaused = False
             self._turn.soon(self.resumed)
 
     def stopProducing(self) -> None:
-        """The consumer is gone."""
+        """Lose the connection, because the consumer of its data is gone."""
         self.loseConnection()
 
     startReading = resumeProducing
@@ -197,7 +197,7 @@ class SMCTransport(Stream):
             companion.tcp.setTcpNoDelay(enabled)
 
     def getTcpKeepAlive(self) -> bool:
-        """Of the TCP connection."""
+        """Whether keep-alive is set on the TCP connection beneath; False when there is none."""
         companion = self._companion
         return companion is not None and companion.tcp.getTcpKeepAlive()
 
@@ -353,7 +353,7 @@ class SMCTransport(Stream):
 
     @property
     def smc(self) -> status.SMCStatus:
-        """What there is to know of this connection."""
+        """The status of this connection: its device, link group, counters and diagnosis."""
         return status.SMCStatus(self)
 
 

@@ -1,5 +1,5 @@
 """
-What all CLC messages have in common: eyecatchers, header, codes, and where a message ends.
+The frame of all CLC messages: eyecatchers, header, codes, and where a message ends.
 
 Follows RFC 7609, appendix A.2. The messages are in L{txrdma.smc.wire.clc}.
 """
@@ -47,7 +47,7 @@ def sizeCode(size: int) -> int:
 
 
 class MessageType(Code):
-    """What a message is (RFC 7609, A.2)."""
+    """The type of a CLC message (RFC 7609, A.2)."""
 
     PROPOSAL = 1
     ACCEPT = 2
@@ -65,7 +65,7 @@ class Path(Code):
 
 
 class OSType(Code):
-    """Whose stack it is."""
+    """The operating system of the SMC stack that sent a message of version 2."""
 
     ZOS = 1
     LINUX = 2
