@@ -57,7 +57,7 @@ _ATOMIC_BYTES: Final = 8
 
 
 class Host(Protocol):
-    """What a queue pair asks of its device."""
+    """The software device, as its queue pairs see it."""
 
     keys: KeyTable
 
@@ -75,7 +75,7 @@ class Host(Protocol):
         """Tell those who listen, later."""
 
     def forget(self, queuePair: SoftQueuePair) -> None:
-        """It is closed."""
+        """Forget a queue pair that has been closed."""
 
 
 @implementer(IQueuePair)
@@ -318,7 +318,7 @@ class SoftQueuePair:
             placing.prepare(rkey, known)
 
     def isPlaced(self) -> bool:
-        """See L{IPlacing.isPlaced}."""
+        """Whether everything posted stands in the peer's memory, as L{IPlacing} asks."""
         placing = None if self._route is None else self._route.placing
         return placing is not None and placing.isPlaced()
 
@@ -361,7 +361,7 @@ class SoftQueuePair:
     # What the route tells: see txrdma.soft._route.Owner.
 
     def retired(self, count: int) -> None:
-        """That many requests, the oldest, left the send queue."""
+        """Free the places of that many requests, which have left the send queue; the oldest go first."""
         self._free += count
         if self.state is not _RTS:
             self._free = min(self._free, self.capacity.maxSend)  # a flush has emptied it already
@@ -417,7 +417,7 @@ class SoftQueuePair:
     # What the shared receive queue tells: see txrdma.soft.sharedreceives.Taker.
 
     def sharedPosted(self) -> None:
-        """There are new receives."""
+        """Tell the route that the shared receive queue has new receives."""
         if self._route is not None and self.state is not _ERR:
             self._route.receivesPosted()
 

@@ -92,7 +92,7 @@ Event = Union[Completion, Retired, Received, Failed]
 
 
 def heading(destination: int, migrationRequest: bool = True) -> int:
-    """What does not change from packet to packet in the first eight bytes of a BTH."""
+    """The first eight bytes of a BTH, without the fields that change from packet to packet."""
     return migrationRequest << 54 | int(DEFAULT_PKEY) << 32 | destination & 0xFFFFFF
 
 

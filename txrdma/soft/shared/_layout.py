@@ -66,7 +66,7 @@ ASKED_BYTES: Final = 32
 
 
 class Kind(IntEnum):
-    """What a record is; the lower three bits of its control byte."""
+    """The kind of a record, in the lower three bits of its control byte."""
 
     SEND = 1
     SEND_WITH_IMMEDIATE = 2
@@ -169,7 +169,7 @@ class RemoteRegion:
 
 
 class Surroundings(Protocol):
-    """What a lane asks for that takes system calls. No answer comes before the call returns."""
+    """The system calls that a lane asks for. No answer comes before the call returns."""
 
     def ringReceives(self) -> None:
         """Wake whom the peer's receive queue wakes."""

@@ -352,7 +352,7 @@ class Receiving(Sending):
         return not self._dead
 
     def _taken(self, request: ReceiveRequest) -> None:
-        """This receive is used up."""
+        """Remove a receive from the queue, because it is used up."""
         begun, self._begun = self._begun, None
         receives = self._receives
         if begun is None and receives and receives[0] is request:

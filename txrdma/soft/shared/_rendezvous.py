@@ -1,5 +1,5 @@
 """
-What two processes on one host say to each other about shared memory, and what they check of it.
+Messages about shared memory between two processes on one host, and the checks of their contents.
 
 Each message is one packet of a UNIX socket (SOCK_SEQPACKET), with the descriptors that it needs; the numbers
 of queue pairs are always the sender's first.

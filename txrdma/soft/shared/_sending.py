@@ -416,7 +416,7 @@ class Sending(Writer):
         return True
 
     def _reachByMessages(self, request: SendRequest, pieces: list[memoryview]) -> None:
-        """What went before has to be consumed first; then one request at a time."""
+        """Ask for memory by messages, one request at a time, once all earlier records are consumed."""
         if self._asked is None:
             self._refresh()
             if self._produced == self._acknowledged:
@@ -483,7 +483,7 @@ class Sending(Writer):
         return True
 
     def _spoil(self, request: SendRequest, status: Status) -> None:
-        """It fails, as soon as those before it have succeeded; nothing after it is begun."""
+        """Fail a request as soon as those before it have succeeded; nothing after it is begun."""
         self._offset = 0
         self._held = self._failing = True
         done = self._outstanding[-1][0] if self._outstanding else self._acknowledged

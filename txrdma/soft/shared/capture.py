@@ -173,7 +173,7 @@ class Direction:
 
     def acknowledge(self, count: int, results: Iterator[int] = _NO_RESULTS) -> None:
         """
-        So many more requests are carried out.
+        Record the answers to so many requests more, which have been carried out.
 
         @param results: of the atomics among them.
         """
