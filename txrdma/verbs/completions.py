@@ -33,7 +33,7 @@ _BUDGET: Final = 16
 
 
 class ReaderReactor(IReactorFDSet, IReactorTime):
-    """What a reader needs of a reactor; it uses L{IReactorPolling}, too, where that is provided."""
+    """The interfaces of a reactor that a reader needs; L{IReactorPolling} is used where it is provided."""
 
 
 @implementer(IReadDescriptor, IPollable)
@@ -112,7 +112,7 @@ class CompletionReader:
     # IReadDescriptor
 
     def fileno(self) -> int:
-        """The channel's."""
+        """The descriptor of the completion channel, as L{IReadDescriptor} asks."""
         return self._channel.fileno()
 
     def logPrefix(self) -> str:

@@ -145,7 +145,7 @@ class PollingReactor(EPollReactor):
         return found
 
     def _drop(self, poll: Callable[[], bool]) -> None:
-        """It has failed, and would do so at every look."""
+        """Poll no more what has failed, since it would fail at every look; the failure is logged."""
         _log.failure("The reactor does not look any more at what has failed: {poll!r}", poll=poll)
         for pollable in [each for each in self._pollables if each.poll == poll]:
             self.removePollable(pollable)

@@ -1,5 +1,5 @@
 """
-What is said of queue pairs and paths, in the words of libibverbs and back.
+Attributes of queue pairs and paths, translated to the words of libibverbs and back.
 
 Follows InfiniBand Architecture vol. 1, 11.2.4.2; the bits are those of C{ibv_qp_attr_mask(3)}.
 """

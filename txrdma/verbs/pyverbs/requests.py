@@ -149,7 +149,7 @@ class Poster:
         return None
 
     def close(self) -> None:
-        """Free what was made."""
+        """Free the work requests of libibverbs that were made."""
         for thing in self._made:
             thing.close()
         self._made.clear()
