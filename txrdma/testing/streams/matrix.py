@@ -30,7 +30,7 @@ _LONG_AT_ONCE: Final = 60
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """
-    What became of a conversation over one route on one reactor.
+    The verdict about a conversation over one route on one reactor.
 
     @ivar complaints: what is not as over TCP; none when all is well.
     @ivar tcp: how TCP did it; C{ours}: how the route did.

@@ -125,7 +125,7 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Rule:
     """
-    What an end does on one occasion.
+    The steps of an end on one occasion.
 
     @ivar occasion: one of L{OCCASIONS}, without its size.
     @ivar size: bytes that must have come, for C{heard}.

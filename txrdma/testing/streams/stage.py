@@ -110,7 +110,7 @@ class Stage:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def order(self, order: Order) -> None:
-        """Have a process forked."""
+        """Send an order to the nursery, which forks a process for it; start the nursery if need be."""
         with self._lock:
             if self.isClosed:
                 raise Closed
@@ -199,7 +199,7 @@ class _Play:
         self._isEnding = False
 
     def run(self) -> Performance:
-        """Play it."""
+        """Play the conversation, and return the performance: transcripts, logs and how long it took."""
         begun = time.monotonic()
         patience = self._provider.patience
         with ExitStack() as stack:
@@ -402,7 +402,7 @@ class _Turn:
 
 class _Lines:
     """
-    What one process sends, by lines.
+    The lines that one process sends to the stage.
 
     @ivar process: who it is, as soon as it has said so.
     @ivar isOver: there is no more.

@@ -27,7 +27,7 @@ class Text:
         self._period = Random(name).randbytes(_PERIOD)
 
     def take(self, start: int, length: int) -> bytes:
-        """Some bytes of it."""
+        """The bytes of the text from C{start} on, C{length} of them."""
         offset = start % _PERIOD
         return (self._period * ((offset + length) // _PERIOD + 1))[offset : offset + length]
 

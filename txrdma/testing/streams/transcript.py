@@ -1,5 +1,5 @@
 """
-What an end of a conversation saw and did, in order: lines that a player writes, and entries that are judged.
+Transcripts: lines that a player writes about all it saw and did, and entries that are judged.
 
 A line is written with one system call, so that it is there however the player ends::
 
@@ -100,7 +100,7 @@ def _place(entry: Entry) -> tuple[int, str]:
 @dataclass(frozen=True, slots=True)
 class Seen:
     """
-    What the protocol of one connection saw, without what depends on chance.
+    The calls that the protocol of one connection saw, without what depends on chance.
 
     @ivar calls: the calls other than C{dataReceived}, such as C{"lost ConnectionDone"}.
     @ivar heard: bytes that came.
@@ -118,7 +118,7 @@ class Seen:
 @dataclass(frozen=True, slots=True)
 class View:
     """
-    What one process saw.
+    The view of one process: its connections, its errors and its end.
 
     @ivar connections: in the order in which they began.
     @ivar failures: classes of errors with which connecting has failed.
