@@ -53,11 +53,11 @@ class _SteppingFactory(Factory):
         self.wrapped = wrapped
 
     def doStart(self) -> None:
-        """As the wrapped one does."""
+        """Start the wrapped factory, as L{IProtocolFactory} asks."""
         self.wrapped.doStart()
 
     def doStop(self) -> None:
-        """As the wrapped one does."""
+        """Stop the wrapped factory, as L{IProtocolFactory} asks."""
         self.wrapped.doStop()
 
     def logPrefix(self) -> str:

@@ -28,7 +28,7 @@ _seldom = Seldom(Logger())
 
 _FEW: Final = 8
 """
-So many uses a test may leave: up to then each new one makes sure that everything is on the reactor.
+The uses that a test may leave: up to so many, each new one makes sure that all is on the reactor.
 
 A suite has few connections, and may remove everything between two of them.
 """

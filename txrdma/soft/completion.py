@@ -126,7 +126,7 @@ class SoftCompletionChannel:
 @implementer(ICompletionQueue)
 class SoftCompletionQueue:
     """
-    Where finished work requests are found.
+    A completion queue of a software device, which holds finished work requests until they are polled.
 
     @ivar armed: 0 for nothing, 1 for solicited completions, 2 for any.
     """

@@ -111,7 +111,7 @@ class Region:
 
     def close(self) -> None:
         """
-        Deregister.
+        Deregister the memory region: its keys are of no use any more.
 
         Memory of ours goes back to the system now, or when the last slice of C{view} is gone.
         """

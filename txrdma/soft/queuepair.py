@@ -81,7 +81,7 @@ class Host(Protocol):
 @implementer(IQueuePair)
 class SoftQueuePair:
     """
-    A queue pair.
+    A queue pair of a software device (IBA 10.3).
 
     @ivar receives: the receive queue, or that of C{shared}. The requests in it are those that were posted:
         they must stay unchanged until their completion.
@@ -236,7 +236,7 @@ class SoftQueuePair:
 
     def modify(self, attributes: QPAttributes) -> None:
         """
-        Change state or attributes.
+        Change the state or other attributes of the queue pair (IBA 11.2.4.2).
 
         @raise InvalidRequest: the transition, or an attribute with it, is not allowed; nothing has changed.
         """

@@ -116,7 +116,7 @@ class CompletionReader:
         return self._channel.fileno()
 
     def logPrefix(self) -> str:
-        """As Twisted's log shows it."""
+        """The prefix of the reader's lines in the log."""
         return "txrdma.verbs.completions"
 
     def doRead(self) -> None:

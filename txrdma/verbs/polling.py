@@ -34,7 +34,7 @@ _STRIDE: Final = range(16)
 @implementer(IReactorPolling)
 class PollingReactor(EPollReactor):
     """
-    epoll(7), after some spinning.
+    A reactor on epoll(7) that spins for a while before it sleeps.
 
     @ivar spinSeconds: how long to spin, at most, since something was found.
     @ivar spins: how often it has spun; C{paid}: how often it found something by that.

@@ -172,7 +172,7 @@ class AnnouncedClient(Client):
 
 class _Connector(Connector):
     """
-    Makes L{AnnouncedClient}s.
+    Makes L{AnnouncedClient}s, which announce their connections before they connect.
 
     @ivar takesTCP: a connection on plain TCP will do.
     """

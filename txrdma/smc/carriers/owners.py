@@ -195,7 +195,7 @@ def _tabledUser(local: Place, remote: Place) -> int | None:
 
 class _Listener(NamedTuple):
     """
-    A socket that listens.
+    A TCP socket of this host that listens, and its owner.
 
     @ivar onlyIPv6: it does not take IPv4 connections; False may mean that this is not known.
     """

@@ -74,7 +74,7 @@ MAX_RKEYS = 255
 """Buffers of one end in a group, at most (RFC 7609, 3.3)."""
 
 _KEYS_AT_ONCE = 8
-"""In one DELETE RKEY."""
+"""The most remote keys in one DELETE RKEY (RFC 7609, A.3.8)."""
 
 _TIMING = Timing()
 
@@ -263,7 +263,7 @@ class LinkGroup:
 
     def target(self, rkey: RKey, address: int, size: int, index: int) -> int:
         """
-        Where the peer's element begins, in its address space.
+        The place where the peer's element begins, in the peer's address space.
 
         @param address: of the RMB, as Accept or Confirm names it.
         @param size: of an element.

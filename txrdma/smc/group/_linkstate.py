@@ -352,4 +352,4 @@ def _reason(request: LLC) -> DeleteReason:
 
 
 makeLink = _machine()
-"""A new link, fresh."""
+"""Make the state machine of a new link, in its first state."""

@@ -46,7 +46,7 @@ class Element:
 
 class RemoteMemoryBuffer:
     """
-    One region, in elements.
+    A remote memory buffer (RMB): one memory region, divided into elements.
 
     @ivar size: of an element.
     @ivar isAgreed: the peer knows the key.
@@ -87,7 +87,7 @@ class RemoteMemoryBuffer:
 
     def give(self, element: Element, quiet: bool) -> None:
         """
-        An element comes back.
+        Put an element back into the buffer.
 
         @param quiet: the peer won't write into it any more.
         """

@@ -210,7 +210,7 @@ class Link:
 
     def target(self, answer: Accept | Confirm) -> int:
         """
-        Where the peer's ring begins.
+        The place where the peer's ring begins, in the peer's address space.
 
         @raise Refused: the peer never told of that buffer.
         """
@@ -225,7 +225,7 @@ class Link:
 
     def add(self, stream: Stream) -> int:
         """
-        A connection comes.
+        Add a connection to the link.
 
         @return: its alert token.
         """
@@ -482,7 +482,7 @@ class Link:
 
     def _over(self, text: str, diagnosis: Diagnosis, mayVanish: bool = False) -> None:
         """
-        End it.
+        End the link and its connections.
 
         @param mayVanish: perhaps the peer's process has died; then it may have said all.
         """

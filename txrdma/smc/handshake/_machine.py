@@ -67,7 +67,7 @@ class Confirmed:
 @dataclass(frozen=True, slots=True)
 class FellBack:
     """
-    TCP it is.
+    The handshake has failed: the connection goes on as plain TCP.
 
     @ivar reason: ours; C{PEERDECL} when the peer declined.
     @ivar peerDiagnosis: the peer's, when it declined.
@@ -471,7 +471,7 @@ class _Handshake:
 
 class ServerHandshake(_Handshake):
     """
-    The server's end.
+    The server's end of a CLC handshake.
 
     @param peerID: ours, for Decline.
     @param announced: a carrier said that the client speaks SMC: wait for its Proposal, C{CLC_TIMEOUT} long.

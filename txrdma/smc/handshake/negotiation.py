@@ -40,7 +40,7 @@ _log = Logger()
 _seldom = Seldom(_log)
 
 LOCAL_DEVICE = "soft:route=shared-memory"
-"""What C{device=auto} takes for a peer on this host, of the same user."""
+"""The device string that C{device=auto} stands for when the peer is on this host, of the same user."""
 
 
 @implementer(IHalfCloseableProtocol)
@@ -101,10 +101,10 @@ class Negotiation(Protocol):
             transport.connectionLost(Failure(ConnectionDone()))
 
     def writeConnectionLost(self) -> None:
-        """We never close one half."""
+        """Do nothing: negotiations never close one half of the connection."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Nothing will come of it."""
+        """End the negotiation without success: the TCP connection is lost."""
         self._end()
         self._failed(reason)
         self._use.release()

@@ -30,7 +30,7 @@ from txrdma.smc.wire.clc import Accept, Confirm, Decline, Diagnosis, IPv6Prefix,
 
 class ClientNegotiation(Negotiation):
     """
-    The client's end.
+    The client's end of a negotiation, which proposes SMC to the server.
 
     @ivar _announcement: what the listener of this host was told, while it has not said whether it has us.
     @ivar _held: bytes that came before it has, and may be somebody else's.

@@ -44,7 +44,7 @@ _PATIENCE = 10.0
 PROC_NET_UNIX = Path("/proc/net/unix")
 
 NAMESPACE = "txrdma/control"
-"""What our abstract names begin with."""
+"""The beginning of the abstract names on which processes answer."""
 
 
 class IReactor(IReactorUNIX, IReactorTime):

@@ -304,7 +304,7 @@ _OURS: frozenset[tuple[str, str]] = frozenset(
         *((place, "established") for place in (_ACTIVE, _PEER1, _PEER2)),
     )
 )
-"""What only a mistake of ours can bring about: Automat's C{NoTransition}."""
+"""Transitions that only a mistake of ours can bring about: Automat's C{NoTransition}."""
 
 
 def _outputs(there: str, actions: tuple[_Action, ...]) -> Callable[[Inputs, _Core], None]:
@@ -351,7 +351,7 @@ class Closing:
 
     @property
     def state(self) -> State:
-        """Where we are, by Linux's name."""
+        """The state of the connection's end, by Linux's name."""
         return State[self._core.place.partition(" ")[0]]
 
     @property
@@ -361,7 +361,7 @@ class Closing:
 
     @property
     def peerFlags(self) -> StateFlags:
-        """All that the peer has said."""
+        """The state flags that the peer has sent so far (RFC 7609, A.4)."""
         return StateFlags(self._peer)
 
     @property

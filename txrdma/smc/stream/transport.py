@@ -186,12 +186,12 @@ class SMCTransport(Stream):
     # ITCPTransport
 
     def getTcpNoDelay(self) -> bool:
-        """Of the TCP connection, which carries nothing."""
+        """Whether TCP_NODELAY is set on the TCP connection beneath, which carries no data."""
         companion = self._companion
         return companion is not None and companion.tcp.getTcpNoDelay()
 
     def setTcpNoDelay(self, enabled: bool) -> None:
-        """As it pleases: nothing is ever delayed here."""
+        """Set TCP_NODELAY on the TCP connection beneath; SMC-R itself never delays data."""
         companion = self._companion
         if companion is not None:
             companion.tcp.setTcpNoDelay(enabled)

@@ -148,7 +148,7 @@ class _Answer:
 
     def encode(self) -> bytes:
         """
-        The message.
+        Encode the whole message, with header and trailer.
 
         @raise WireError: a value does not fit.
         """
@@ -259,7 +259,7 @@ class _SMCDAnswer:
 
     def encode(self) -> bytes:
         """
-        The message.
+        Encode the whole message, with header and trailer.
 
         @raise WireError: a value does not fit.
         """

@@ -151,7 +151,7 @@ class Proposal:
 
     def encode(self) -> bytes:
         """
-        The message.
+        Encode the whole message, with header and trailer.
 
         @raise WireError: a value does not fit.
         """

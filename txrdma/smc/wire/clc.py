@@ -108,7 +108,7 @@ class Decline:
 
     def encode(self) -> bytes:
         """
-        The message.
+        Encode the whole message, with header and trailer.
 
         @raise WireError: a value does not fit.
         """

@@ -45,13 +45,13 @@ class LLCFlags(IntFlag):
 
     RESPONSE = 0x80
     REJECT = 0x40
-    """ADD LINK's."""
+    """The request is refused: ADD LINK's meaning of this bit."""
     ALL_LINKS = 0x40
-    """DELETE LINK's."""
+    """All links of the group end: DELETE LINK's meaning of this bit."""
     ORDERLY = 0x20
-    """DELETE LINK's."""
+    """The link ends in order: DELETE LINK's meaning of this bit."""
     NEGATIVE = 0x20
-    """CONFIRM RKEY's and DELETE RKEY's."""
+    """The request is refused: the meaning of this bit in CONFIRM RKEY and DELETE RKEY."""
     RETRY = 0x10
     """CONFIRM RKEY's: not now, but later."""
     NO_EYECATCHER = 0x03
@@ -335,7 +335,7 @@ class AddLinkExtension:
 @dataclass(frozen=True, slots=True)
 class LLC:
     """
-    A message.
+    An LLC message: its type, its header and its body.
 
     @ivar body: None for a type that we don't know.
     @ivar extension: only version 2's ADD LINK has one.
@@ -369,7 +369,7 @@ class LLC:
 
     def encode(self) -> bytes:
         """
-        The message.
+        Encode the whole message, with its header.
 
         @raise WireError: a value does not fit.
         """

@@ -120,7 +120,7 @@ class Answers:
 
     def repeat(self, answer: Answer, most: int) -> None:
         """
-        Answer once more.
+        Answer a request once more, which the peer has sent again.
 
         @param most: how many answers may wait.
         """

@@ -78,7 +78,7 @@ class _Posted(NamedTuple):
 
 class Datagrams:
     """
-    A UD queue pair.
+    A UD queue pair, which sends and takes datagrams.
 
     @ivar dropped: datagrams that found no receive, one that was too small, or came with the wrong Q_Key.
     """
@@ -138,7 +138,7 @@ class Datagrams:
 
     def received(self, run: Incoming, header: bytes, now: float) -> None:
         """
-        Datagrams for us.
+        Take datagrams that have come for this queue pair.
 
         @param header: the 40 bytes that stand for the GRH.
         """

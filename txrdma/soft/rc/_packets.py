@@ -23,7 +23,7 @@ ACKNOWLEDGE: Final = 0x80000000
 BTH_LENGTH: Final = 12
 ICRC_LENGTH: Final = 4
 FRAME: Final = BTH_LENGTH + ICRC_LENGTH
-"""What surrounds extension headers and payload."""
+"""Bytes of a packet that surround extension headers and payload: BTH and ICRC."""
 
 _WORD: Final = Struct(">I")
 
@@ -88,7 +88,7 @@ class Failed(NamedTuple):
 
 
 Event = Union[Completion, Retired, Received, Failed]
-"""What a core tells; a bare L{Completion} is one of the send queue."""
+"""The events of a core; a bare L{Completion} is one of the send queue."""
 
 
 def heading(destination: int, migrationRequest: bool = True) -> int:

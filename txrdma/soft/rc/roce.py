@@ -440,7 +440,7 @@ class RoCEPort:
 
     def _single(self, peer: Peer, data: memoryview, segment: int, index: int, now: float) -> None:
         """
-        Datagrams of any sort.
+        Check datagrams of any sort, one by one, and dispatch them.
 
         @param index: the identification that the first one may have.
         """

@@ -416,7 +416,7 @@ class DatagramRoute:
         self.datagrams.retune(attributes.qkey or 0, attributes.sqPSN)
 
     def migrate(self) -> None:
-        """Each datagram says its own path."""
+        """Do nothing: each datagram has its own path."""
 
     def close(self) -> None:
         """Flush the datagrams that wait to be sent, and leave the port."""

@@ -168,7 +168,7 @@ class UDPCarrier:
 
     @staticmethod
     def _setBuffers(bound: socket.socket) -> None:
-        """As large as we may."""
+        """Make the socket's buffers as large as the system allows."""
         for plain, force in ((socket.SO_RCVBUF, _SO_RCVBUFFORCE), (socket.SO_SNDBUF, _SO_SNDBUFFORCE)):
             try:
                 if sys.platform != "linux":

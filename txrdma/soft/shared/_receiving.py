@@ -74,7 +74,7 @@ _EVENTS: Final = {
     Status.REM_INV_REQ_ERR: AsyncEventKind.QP_REQUEST_ERROR,
     Status.REM_ACCESS_ERR: AsyncEventKind.QP_ACCESS_ERROR,
 }
-"""What we tell when a request of the peer ends like that there."""
+"""The asynchronous event of ours when a request of the peer ends with such a status."""
 
 _Ready = tuple[int, "Region | None", int, int, Completion]
 """Identifier, region, offset, length (-1: not as simple as that), and the completion when all goes well."""

@@ -73,7 +73,7 @@ _Entry = tuple[int, int, CompletionOpcode, bool, Status]
 
 class Sending(Writer):
     """
-    The sending half.
+    The sending half of a lane.
 
     @ivar regions: the peer's memory as far as it is known; None for a key that was refused.
     """
@@ -436,7 +436,7 @@ class Sending(Writer):
 
     def regionKnown(self, rkey: RKey, region: RemoteRegion | None, access: int) -> None:
         """
-        The answer to C{Surroundings.wantRegion}.
+        Take the answer to C{Surroundings.wantRegion}, and go on with the requests that wait for it.
 
         @param access: what the peer's queue pair allows.
         """

@@ -356,7 +356,7 @@ class RecordedLane(Lane):
         return super()._retire()
 
     def _results(self) -> Iterator[int]:
-        """Of our atomics, as they are answered."""
+        """The results of our atomics, in the order of their answers."""
         while True:
             self._answered += 1
             yield self._inWords[RESULTS + (self._answered - 1) % RESULT_COUNT]

@@ -156,7 +156,7 @@ class _Peer:
             attachment.peerGone(None)
 
     def attachment(self, source: QPN, destination: QPN) -> Attachment | None:
-        """Ours, when it is the one that is meant."""
+        """Our attachment between these two queue pairs, None if there is none."""
         attachment = self.attachments.get(destination)
         return attachment if attachment is not None and attachment.destination == source else None
 
@@ -412,7 +412,7 @@ class SharedMemoryPort:
             attachment.wake()
 
     def _joints(self) -> list[Attachment]:
-        """Where our queue pairs meet others."""
+        """The attachments of all our queue pairs to those of other processes."""
         return [attachment for peer in self._peers.values() for attachment in peer.attachments.values()]
 
     def _unguard(self) -> None:

@@ -67,7 +67,7 @@ class PacketSocket:
         return self._socket.fileno()
 
     def logPrefix(self) -> str:
-        """As Twisted's log shows it."""
+        """The prefix of the socket's lines in the log."""
         return "txrdma.soft.shared.routes"
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:

@@ -219,7 +219,7 @@ class Host:
             call.reset(0)
 
     def getDelayedCalls(self) -> list[IDelayedCall]:
-        """All, of the other hosts, too."""
+        """All delayed calls of the world's clock, those of other hosts included."""
         return list(self.world.clock.calls)
 
     # IReactorCore, a part of it
@@ -265,7 +265,7 @@ class Host:
                 self.world.remove(reader)
 
     def addWriter(self, writer: Any) -> None:
-        """For a socket in memory."""
+        """Watch a writer, which is always a socket in memory."""
         self.writers[writer] = None
         self.isStirred = True
 
@@ -360,7 +360,7 @@ class _HostCall:
         return self._isActive
 
     def getTime(self) -> float:
-        """When it is to be made."""
+        """The time at which the call is to be made, as L{IDelayedCall} asks."""
         return self._call.getTime()
 
     def cancel(self) -> None:

@@ -74,7 +74,7 @@ EVENTS: Final = (
     *("partition", "partition", "apart", "gap", "gap"),
     *("killed", "vanished", "stopped", "reset", "frozen", "fatal", "deleted", "cancelled", "busy"),
 )
-"""What may happen besides: to the link, to a process, to a TCP connection."""
+"""Events that may happen besides: to the link, to a process, to a TCP connection."""
 
 HARMLESS: Final = ("gap", "retired")
 """Events that no connection may notice."""
@@ -107,7 +107,7 @@ class Canary:
 @dataclass(slots=True)
 class Pair:
     """
-    One connection.
+    A connection of the scenario: its two talkers, its wire and its sockets.
 
     @ivar hasBegun: the client has its TCP connection.
     @ivar refused: why there was no connection for the client.
@@ -127,7 +127,7 @@ class Pair:
 
     @property
     def isOver(self) -> bool:
-        """Nothing more will happen to it."""
+        """Whether the connection has ended at both ends, as far as they live."""
         if self.client.isMade:
             if self.client.lostAt is None and not self.client.host.isDead:
                 return False
@@ -391,7 +391,7 @@ class StreamScenario:
 
     def run(self) -> Outcome:
         """
-        Let it all happen.
+        Run the simulation to its end, and check its promises.
 
         @raise Violation: a promise was broken.
         """

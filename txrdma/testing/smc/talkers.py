@@ -22,7 +22,7 @@ from txrdma.sim.outcome import Violation
 from txrdma.testing.smc.hosts import Host
 
 MOST: Final = 192 * 1024
-"""What an end says, at most."""
+"""The most bytes that an end writes in all."""
 
 TEXT: Final = Random(0).randbytes(4 * MOST)
 
@@ -122,7 +122,7 @@ class Talker(Protocol):
             raise violation
 
     def note(self, what: str) -> None:
-        """For the digest of the run."""
+        """Add an event to the digest of the run."""
         self.host.world.network.note(f"{self.name} {what}")
 
     def later(self, delay: float, call: Callable[[], None]) -> None:
@@ -321,7 +321,7 @@ class HalfCloseableTalker(Talker):
 
 
 def makeTalker(host: Host, name: str, random: Random, plan: Plan) -> Talker:
-    """Of the kind that the plan says."""
+    """Make a talker of the kind that the plan asks for."""
     return (HalfCloseableTalker if plan.isHalfCloseable else Talker)(host, name, random, plan)
 
 

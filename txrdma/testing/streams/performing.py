@@ -114,7 +114,7 @@ class Performer(Protocol):
         self._on("read-lost")
 
     def writeConnectionLost(self) -> None:
-        """All is written that was before the half-close."""
+        """Report that our half of the connection is closed, and take the steps for it."""
         self.say(transcript.WRITE_LOST)
         self._on("write-lost")
 

@@ -171,7 +171,7 @@ class Script:
 
 def parse(text: str) -> Script:
     """
-    Read a script.
+    Parse the text of a script.
 
     @raise ScriptError: it cannot be played; the message has the line.
     """

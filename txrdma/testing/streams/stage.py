@@ -46,7 +46,7 @@ _STEP: Final = 0.1
 @dataclass(frozen=True, slots=True)
 class Performance:
     """
-    How a conversation went.
+    The performance of one conversation: how it went, over which route, on which reactor.
 
     @ivar entries: what each end saw and did, by C{"client"}, C{"server"} and C{"proxy"}.
     @ivar logs: what each process wrote on its standard output and error.
@@ -426,7 +426,7 @@ class _Lines:
 
 
 def _inOrder(entries: list[Entry]) -> list[Entry]:
-    """As it happened: how a process ended may be known before all that it said has been read."""
+    """Entries in the order of their times: a process's end may be known before all its lines are read."""
     return list(joined(sorted(entries, key=lambda entry: entry.at)))
 
 

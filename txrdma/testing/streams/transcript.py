@@ -47,7 +47,7 @@ OUT_OF_TIME = "out of time"
 @dataclass(frozen=True, slots=True)
 class Entry:
     """
-    One thing that happened.
+    An entry of a transcript: one thing that happened.
 
     @ivar at: seconds of the monotonic clock.
     @ivar connection: which one of the process, from 0; or L{PROCESS}.
@@ -75,12 +75,12 @@ class Entry:
 
     @property
     def bytes(self) -> int:
-        """Of C{data} and C{wrote}: how many there were in all."""
+        """The number of bytes in all that a C{data} or C{wrote} entry names."""
         return int(self.about.split()[0])
 
 
 def joined(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """The same, with data that came in several calls, and writes in a row, as one entry each."""
+    """The entries, with data that came in several calls, and writes in a row, as one entry each."""
     before: Entry | None = None
     for entry in entries:
         if before is not None:

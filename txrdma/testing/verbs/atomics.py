@@ -268,7 +268,7 @@ class AtomicRefusalContract(AtomicEnds):
     def refusedAtomic(
         self, alice: End, bob: End, region: IMemoryRegion, request: SendRequest, *statuses: Status
     ) -> None:
-        """For the responder's reasons; on both sides the connection is over, and nothing has changed."""
+        """Assert that the responder refuses an atomic, which ends the connection and changes nothing."""
         before = bytes(region.view)
         alice.queuePair.postSend([request])
         alice.send(inline=[b"behind"], identifier=2)

@@ -52,7 +52,7 @@ PATIENT = QPAttributes(
 
 
 USUAL = Capacity(maxInline=256)
-"""What queue pairs of tests hold, unless they say more."""
+"""The capacity of queue pairs in tests that ask for nothing else."""
 
 
 class End:
@@ -142,7 +142,7 @@ class End:
         self.queuePair.postSend([request])
 
     def statuses(self) -> tuple[list[Status], list[Status]]:
-        """How what was seen ended: sends, then receives."""
+        """The statuses of all completions that were seen: of sends, then of receives."""
         return [c.status for c in self.sent], [c.status for c in self.received]
 
     def toInit(self) -> None:
@@ -154,7 +154,7 @@ class End:
             self.queuePair.modify(replace(attributes, access=self.access))
 
     def toRTR(self, peer: End, say: QPAttributes = PATIENT) -> None:
-        """From INIT to RTR, towards C{peer}."""
+        """Bring the queue pair from INIT to RTR, connected to C{peer}."""
         if self.queuePair.kind is QPKind.UD:
             self.queuePair.modify(QPAttributes(state=QPState.RTR))
             return
@@ -185,12 +185,12 @@ class End:
         self.queuePair.modify(attributes)
 
     def wayTo(self, peer: End) -> AddressVector:
-        """From this end's port to another's."""
+        """The address vector from this end's port to another end's."""
         port = peer.device.portAttributes(1)
         return AddressVector(peer.device.gids(1)[peer.gidIndex], sgidIndex=self.gidIndex, dmac=port.mac)
 
     def close(self) -> None:
-        """All of it, but not the device."""
+        """Close all that the end has made on its device, but not the device."""
         self.unsubscribe()
         self.queuePair.close()
         self.memory.close()

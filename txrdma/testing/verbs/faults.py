@@ -56,7 +56,7 @@ class ProtectionContract(TwoEnds):
     def write(
         self, alice: End, region: IMemoryRegion, offset: int = 0, length: int = 64
     ) -> Callable[[], None]:
-        """Something that posts a write of ones."""
+        """A function that posts a write of ones."""
         piece = alice.fill(b"1" * length)
         return lambda: alice.rdma(Operation.RDMA_WRITE, region, piece, offset=offset)
 

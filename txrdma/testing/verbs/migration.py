@@ -86,7 +86,7 @@ class MigrationContract(TwoEnds):
         self.runLooking(lambda: self.states(alice, bob) == [_ARMED, _ARMED], alice, bob)
 
     def states(self, *ends: End) -> list[MigrationState | None]:
-        """Where they are with their alternate path."""
+        """The migration states of the ends' queue pairs."""
         return [end.queuePair.query().migrationState for end in ends]
 
     def exchange(self, alice: End, bob: End, data: bytes = b"hello") -> None:
@@ -175,7 +175,7 @@ class MigrationContract(TwoEnds):
         self.exchange(alice, bob, b"the first is not needed")
 
     def test_byCommandOfTheOther(self) -> None:
-        """The same from the other end, whose peer has something to send meanwhile."""
+        """The end that has nothing to send can take the alternate path by command while its peer sends."""
         alice, bob = self.migrating()
         for index in range(4):
             bob.receive(bob.segment(index * 10_000, 10_000), identifier=index)

@@ -63,7 +63,7 @@ class Quirks:
 
 
 OURS: Final = Quirks()
-"""Our software device."""
+"""The quirks of our software device: the defaults."""
 
 RXE: Final = Quirks(
     establishes=False,

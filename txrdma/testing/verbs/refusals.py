@@ -53,7 +53,7 @@ class TransitionContract(TwoEnds):
         )
 
     SENDING = QPAttributes(state=QPState.RTS, sqPSN=1, timeout=14, retryCount=7, rnrRetry=7, maxRDAtomic=1)
-    """What takes a connection from RTR to RTS."""
+    """The attributes that take a connection from RTR to RTS."""
 
     def refuses(self, end: End, attributes: QPAttributes) -> None:
         """Assert that the queue pair refuses these attributes, and that nothing has changed."""
@@ -62,7 +62,7 @@ class TransitionContract(TwoEnds):
         self.assertEqual(end.queuePair.query(), before)
 
     def refusesWithout(self, end: End, attributes: QPAttributes) -> None:
-        """Each of the attributes is needed, but the state."""
+        """Assert that each of the attributes is needed, but the state."""
         for name in sorted(attributes.given() - {"state"}):
             self.refuses(end, replace(attributes, **{name: None}))
 
@@ -202,7 +202,7 @@ class PostingContract(TwoEnds):
     """A call that posts a request of a wrong form, or in a wrong state, is refused: it posts nothing."""
 
     def refusesToSend(self, end: End, *requests: SendRequest) -> None:
-        """Each of them, with a good one before it."""
+        """Assert that each of these requests is refused, although a good one stands before it."""
         good = SendRequest(77, Operation.SEND, inline=[b"good"])
         for request in requests:
             self.assertRaises(InvalidRequest, end.queuePair.postSend, [good, request])

@@ -233,7 +233,7 @@ class SharedRefusalContract(SharedEnds):
         self.runUntilCompleted(alice, sends=5)
 
     def test_limitTooHigh(self) -> None:
-        """There can't always be fewer than the limit."""
+        """A limit greater than the queue's capacity is refused."""
         _hub, shared = self.hub()
         self.assertRaises(InvalidRequest, shared.arm, shared.maxReceive + 1)
         self.assertEqual(shared.limit(), 0)

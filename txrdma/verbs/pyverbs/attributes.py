@@ -148,7 +148,7 @@ def addressFromPyverbs(said: Any, port: int | None = None) -> AddressVector:
 
 
 def gidText(gid: GID) -> str:
-    """As pyverbs reads it: eight groups of four digits."""
+    """A GID as text for pyverbs: eight groups of four digits."""
     digits = gid.toBytes().hex()
     return ":".join(digits[i : i + 4] for i in range(0, 32, 4))
 

@@ -185,7 +185,7 @@ class PyverbsDevice:
     # For what was made from it.
 
     def ownQueue(self, queue: ICompletionQueue) -> PyverbsCompletionQueue:
-        """The same, if it is ours: the kernel would take its number for that of another one."""
+        """The completion queue as our class, if it is the device's: the kernel would confuse the numbers."""
         if not isinstance(queue, PyverbsCompletionQueue) or queue not in self._completionQueues:
             raise InvalidRequest(f"{queue!r} is no completion queue of this device, or closed")
         return queue

@@ -43,7 +43,7 @@ class Device(Protocol):
 
     def ownQueue(self, queue: ICompletionQueue) -> PyverbsCompletionQueue:
         """
-        The same.
+        The completion queue as our class, if it is the device's.
 
         @raise InvalidRequest: it is another device's, or closed.
         """
@@ -98,7 +98,7 @@ class PyverbsMemoryRegion:
 
     def close(self) -> None:
         """
-        Deregister.
+        Deregister the memory region: its keys are of no use any more.
 
         Memory of ours goes back to the system now, or when the last slice of C{view} is gone.
         """

@@ -57,7 +57,7 @@ _QUEUE_PAIRS: Final = frozenset({1, 2, 3, 4, 5, 6, 7, 16})
 
 class Told(NamedTuple):
     """
-    An event.
+    An asynchronous event of libibverbs: its kind and its subject.
 
     @ivar number: of the port or of the queue pair, or what a completion queue was given as its context.
     """
@@ -131,7 +131,7 @@ class EventReader:
         return self._descriptor
 
     def logPrefix(self) -> str:
-        """As Twisted's log shows it."""
+        """The prefix of the reader's lines in the log."""
         return "txrdma.verbs.pyverbs"
 
     def doRead(self) -> None:

@@ -1,5 +1,5 @@
 """
-Queue pairs of libibverbs.
+Queue pairs of libibverbs, as L{IQueuePair} has them.
 
 Follows InfiniBand Architecture vol. 1, 10.2.4 and 10.3. What was posted is remembered: so a queue that is
 full is known before anything is posted, and what the device forgets (it was unplugged) ends, too.

@@ -109,7 +109,7 @@ class PyverbsCompletionChannel:
         self._queues[descriptor] = queue
 
     def leave(self, queue: PyverbsCompletionQueue, descriptor: int) -> None:
-        """Do so no more; the descriptor is still open."""
+        """Stop waking for a queue; its descriptor is still open."""
         if self._queues.pop(descriptor, None) is not None and self._epoll is not None:
             self._epoll.unregister(descriptor)
         if queue.closed:
@@ -125,7 +125,7 @@ class PyverbsCompletionChannel:
 @implementer(ICompletionQueue)
 class PyverbsCompletionQueue:
     """
-    Where finished work requests are found.
+    A completion queue of libibverbs, which holds finished work requests until they are polled.
 
     Besides what the device puts there, it has completions of our own making: of queue pairs that the device
     has forgotten, or that take no more.
@@ -179,7 +179,7 @@ class PyverbsCompletionQueue:
             raise translated(error, "the completion queue can't be armed") from error
 
     def takeEvent(self) -> bool:
-        """There should be one; False when nobody waits for it."""
+        """Take the queue's completion event; return whether there was one."""
         try:
             self._bell.get_cq_event(self.raw)
         except self._verbs.Error:

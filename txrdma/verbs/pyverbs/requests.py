@@ -130,7 +130,7 @@ class Poster:
 
     def post(self, post: Callable[[Any, Any], None]) -> int | None:
         """
-        Post the list.
+        Post the list of work requests.
 
         @param post: pyverbs' C{post_send} or C{post_recv}.
         @return: None when all were posted; else the token of the first that was not.
