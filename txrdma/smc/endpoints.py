@@ -53,21 +53,21 @@ class _SteppingFactory(Factory):
         self.wrapped = wrapped
 
     def doStart(self) -> None:
-        """As the wrapped one does."""
+        """Start the wrapped factory, as L{IProtocolFactory} asks."""
         self.wrapped.doStart()
 
     def doStop(self) -> None:
-        """As the wrapped one does."""
+        """Stop the wrapped factory, as L{IProtocolFactory} asks."""
         self.wrapped.doStop()
 
     def logPrefix(self) -> str:
-        """The wrapped one's."""
+        """The prefix that the wrapped factory's events are logged with, as L{ILoggingContext} asks."""
         if ILoggingContext.providedBy(self.wrapped):
             return ILoggingContext(self.wrapped).logPrefix()
         return type(self.wrapped).__name__
 
     def builder(self, address: IAddress | None) -> Callable[[], IProtocol | None]:
-        """What makes the user's protocol."""
+        """A function that builds the user's protocol for a connection to that address."""
         return lambda: self.wrapped.buildProtocol(cast(IAddress, address))
 
 
@@ -81,7 +81,7 @@ class _ClientFactory(_SteppingFactory):
         self._outcomes = outcomes
 
     def buildProtocol(self, addr: IAddress | None) -> ClientNegotiation:
-        """A handshake."""
+        """Build the protocol that negotiates SMC on a new TCP connection."""
         return ClientNegotiation(self._reactor, self._options, self._outcomes, self.builder(addr))
 
 
@@ -228,7 +228,7 @@ class SMCPort:
 
     @property
     def connected(self) -> bool:
-        """The port listens."""
+        """Whether the port listens on its TCP address."""
         return bool(self._tcp.connected)
 
     @property
@@ -237,7 +237,7 @@ class SMCPort:
         return bool(self._tcp.disconnected)
 
     def getHost(self) -> IAddress:
-        """The TCP address."""
+        """The TCP address that the port listens on."""
         return cast(IAddress, self._tcp.getHost())
 
     def __repr__(self) -> str:

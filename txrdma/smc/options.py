@@ -1,5 +1,5 @@
 """
-What may be chosen for an C{smc:} endpoint.
+Options of an C{smc:} endpoint, from its string or its arguments.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 @dataclass(frozen=True, slots=True)
 class Options:
     """
-    What may be chosen for an endpoint.
+    The options of an C{smc:} endpoint, a client's or a server's.
 
     @ivar device: C{"auto"}, or a device string: C{"soft"}.
     @ivar agreed: the other end is known to speak SMC (C{peer=smc}): nobody needs to be asked.

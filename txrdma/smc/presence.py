@@ -1,5 +1,5 @@
 """
-What of SMC is in use on a reactor; when nothing is, nothing of it stays there.
+The presence of SMC on a reactor: when no part of it is in use, no part of it stays there.
 
 Ports that listen, handshakes and connections hold the presence of their reactor. When the last of these has
 gone, link groups rest: they leave the reactor with all readers and delayed calls, so that a test suite that
@@ -28,7 +28,7 @@ _seldom = Seldom(Logger())
 
 _FEW: Final = 8
 """
-So many uses a test may leave: up to then each new one makes sure that everything is on the reactor.
+The uses that a test may leave: up to so many, each new one makes sure that all is on the reactor.
 
 A suite has few connections, and may remove everything between two of them.
 """
@@ -39,7 +39,7 @@ _LOOK_SECONDS: Final = 1e-3
 
 class Sleeper(Protocol):
     """
-    What is on the reactor only while SMC is in use there.
+    A part of SMC that is on the reactor only while SMC is in use there, such as a link group.
 
     @ivar isBusy: it is in a turn of its own, at whose end it calls L{Presence.settle}.
     """
@@ -194,7 +194,7 @@ class Presence:
                 _seldom.warn("sentinel", "can't watch for what removes our readers: {error}", error=error)
 
     def _dismiss(self) -> None:
-        """Do without a sentinel."""
+        """Close the sentinel, if there is one."""
         sentinel, self._sentinel = self._sentinel, None
         if sentinel is not None:
             sentinel.close()

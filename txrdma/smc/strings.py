@@ -43,7 +43,7 @@ def _seconds(key: str, value: str) -> float:
 
 
 def _address(key: str, value: str) -> str:
-    """An IP address."""
+    """Check that the value of an option is an IP address, and return it; a C{ValueError} if not."""
     try:
         ipaddress.ip_address(value.partition("%")[0])
     except ValueError:
@@ -109,7 +109,7 @@ class SMCClientParser:
     def parseStreamClient(  # type: ignore[override]  # it is a string that is parsed
         self, reactor: object, *args: str, **kwargs: str
     ) -> IStreamClientEndpoint:
-        """See L{IStreamClientEndpointStringParserWithReactor}."""
+        """Parse C{smc:host:port}, as L{IStreamClientEndpointStringParserWithReactor} asks."""
         from txrdma.smc.endpoints import SMCClientEndpoint
 
         _positional(("host", "port"), args, kwargs)
@@ -142,7 +142,7 @@ class SMCServerParser:
     def parseStreamServer(  # type: ignore[override]  # it is a string that is parsed
         self, reactor: object, *args: str, **kwargs: str
     ) -> IStreamServerEndpoint:
-        """See L{IStreamServerEndpointStringParser}."""
+        """Parse C{smc:port}, as L{IStreamServerEndpointStringParser} asks."""
         from txrdma.smc.endpoints import SMCServerEndpoint
 
         _positional(("interface", "port") if len(args) > 1 else ("port",), args, kwargs)

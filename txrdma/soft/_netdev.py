@@ -1,5 +1,5 @@
 """
-What a software device makes of the network interface that its IP address belongs to, and what it makes up.
+The properties of a software device's port: from the network interface of its IP address, or made up.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def pathMTU(interfaceMTU: int, isIPv6: bool) -> MTU:
 
 def activeMTU(interfaceMTU: int | None, isIPv6: bool, most: MTU | None) -> MTU:
     """
-    What a port can send, if it is not to send even less.
+    The active MTU of a port on an interface with this MTU, at most C{most}.
 
     @param interfaceMTU: None when nobody knows: then C{most}, or what Ethernet usually has.
     """

@@ -76,7 +76,7 @@ class RoundTrip:
 
     def heardTwice(self) -> None:
         """
-        What went out twice was acknowledged twice, so nothing had been lost: the answers take longer now.
+        Keep the doubled timeout: what was sent twice was acknowledged twice, so answers take longer now.
 
         The doubled timeout is kept until something is measured (Karn's rule again).
         """
@@ -105,7 +105,7 @@ class Patience:
 
     def __init__(self, timeout: int, retryCount: int) -> None:
         """
-        @param timeout: its code.
+        @param timeout: the code of the local ACK timeout (IBA 9.9.2.1.1).
         """
         self._tries = 0  # what was sent again since there was progress
         self._progressed = 0.0
@@ -114,7 +114,7 @@ class Patience:
         self.retune(timeout, retryCount)
 
     def retune(self, timeout: int, retryCount: int) -> None:
-        """Take other attributes."""
+        """Change the local ACK timeout, given by its code, and the retry count."""
         self._timeout = max(ackTimeoutSeconds(timeout), SHORTEST_TIMEOUT)
         self._limit = self._timeout * (retryCount + 1)
         self.retryCount = retryCount

@@ -1,5 +1,5 @@
 """
-What a queue pair and the thing that moves its bytes ask of each other.
+The interface between a queue pair and the route that moves its bytes.
 
 There are three routes: RoCE v2 by UDP, shared memory on the same host, and datagrams.
 """
@@ -44,7 +44,7 @@ class Owner(Protocol):
     free: int
 
     def retired(self, count: int) -> None:
-        """That many requests, the oldest, left the send queue: their places are free again."""
+        """Free the places of that many requests, which have left the send queue; the oldest go first."""
 
     def sendCompleted(self, completion: Completion) -> None:
         """
@@ -54,7 +54,7 @@ class Owner(Protocol):
         """
 
     def receiveCompleted(self, completion: Completion, solicited: bool) -> None:
-        """A receive was filled."""
+        """Put the completion of a filled receive into the receive completion queue."""
 
     def failed(self, event: AsyncEventKind | None = None) -> None:
         """
@@ -93,7 +93,7 @@ class Placing(Protocol):
 
 class Route(Protocol):
     """
-    What moves the bytes of one queue pair, from RTR until C{close}.
+    The way of the bytes of one queue pair, from RTR until C{close}.
 
     @ivar polled: whether C{poll} and C{arm} do anything: completion queues call them for such routes only.
     """

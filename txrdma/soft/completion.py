@@ -26,10 +26,10 @@ _NEXT: Final = 2
 
 
 class Member(Protocol):
-    """What a completion queue knows of the queue pairs that complete into it."""
+    """A queue pair, as the completion queues see it that it completes into."""
 
     def failed(self, event: AsyncEventKind | None = None) -> None:
-        """Go to ERR."""
+        """Put the queue pair into the ERR state, and hand the event, if any, to the device's listeners."""
 
     def armRoute(self) -> None:
         """Tell the route what our completion queues are armed for."""
@@ -56,7 +56,7 @@ class _Bell:
             pass  # it rings already
 
     def silence(self) -> bool:
-        """Tell whether it rang."""
+        """Make the descriptor unreadable again, and return whether it was readable."""
         try:
             return bool(os.read(self.reading, 8 if self.reading == self.writing else 4096))
         except BlockingIOError:
@@ -126,7 +126,7 @@ class SoftCompletionChannel:
 @implementer(ILiveCompletionQueue)
 class SoftCompletionQueue:
     """
-    Where finished work requests are found.
+    A completion queue of a software device, which holds finished work requests until they are polled.
 
     @ivar armed: 0 for nothing, 1 for solicited completions, 2 for any.
     """
@@ -213,7 +213,7 @@ class SoftCompletionQueue:
     # For queue pairs and routes.
 
     def push(self, completion: Completion, solicited: bool = False) -> None:
-        """Something has ended."""
+        """Append a completion, and wake the channel's reader if the queue is armed for it."""
         completions = self._completions
         if len(completions) >= self._room:
             self._overrun()
@@ -235,7 +235,7 @@ class SoftCompletionQueue:
         self._members[member] = None
 
     def leave(self, member: Member) -> None:
-        """It does so no more."""
+        """Forget a queue pair that completes here no more."""
         self._members.pop(member, None)
 
     def attach(self, route: Route) -> None:

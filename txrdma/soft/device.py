@@ -151,7 +151,7 @@ class SoftDevice:
         return PKEYS
 
     def portAttributes(self, port: int) -> PortAttributes:
-        """What the port is at present: as the network interface is."""
+        """The port's present attributes: state, MTU and rate are those of its network interface."""
         return self._port(port).attributes()
 
     def setPortEnabled(self, port: int, isEnabled: bool) -> None:
@@ -179,7 +179,7 @@ class SoftDevice:
             self._tell()
 
     def wake(self) -> None:
-        """See L{IRestingDevice.wake}."""
+        """Be part of the reactor again, as L{IRestingDevice} asks."""
         if self._closed:
             return
         for route in self._resting:
@@ -199,12 +199,12 @@ class SoftDevice:
 
     @property
     def mac(self) -> MACAddress:
-        """That of the first port."""
+        """The MAC address of the first port."""
         return self.ports[0].mac
 
     @property
     def routes(self) -> Sequence[RoutePort]:
-        """Those of the first port."""
+        """The routes of the first port."""
         return self.ports[0].routes
 
     # What is made from it.
@@ -322,7 +322,7 @@ class SoftDevice:
                 self._telling = self._reactor.callLater(0, self._tell)
 
     def forget(self, queuePair: SoftQueuePair) -> None:
-        """It is closed."""
+        """Forget a queue pair that has been closed."""
         self._queuePairs.pop(queuePair.number, None)
         cast(SoftProtectionDomain, queuePair.domain).forget(queuePair)
 

@@ -49,7 +49,7 @@ class SoftAddressHandle:
 
 class DomainsDevice(Protocol):
     """
-    What protection domains ask of the device that they belong to.
+    The software device, as its protection domains see it.
 
     @ivar domains: all that are open, as C{addressHandles} and C{sharedReceiveQueues} are in all of them.
     """
@@ -145,7 +145,7 @@ class SoftProtectionDomain(Domain):
         return queuePair
 
     def forget(self, queuePair: SoftQueuePair) -> None:
-        """It is closed."""
+        """Forget a queue pair of the domain that has been closed."""
         self._queuePairs.pop(queuePair, None)
 
     def close(self) -> None:

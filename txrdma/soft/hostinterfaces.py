@@ -32,7 +32,7 @@ _UNKNOWN: Final = 0xFFFFFFFF
 
 
 class Interfaces(Protocol):
-    """What a port asks."""
+    """The network interfaces of a host, as a port of a software device asks for them."""
 
     def interfaceOf(self, address: str) -> NetworkInterface | None:
         """The one that has this IP address at present, ready to be used."""
@@ -43,7 +43,7 @@ class Interfaces(Protocol):
 
 class HostInterfaces:
     """
-    Those of the network namespace that the thread was in when this was made.
+    The network interfaces in the network namespace of the thread that made this object.
 
     Where the system does not tell (it is not Linux), nothing is known and nothing changes.
     """
@@ -67,7 +67,7 @@ class HostInterfaces:
 
     @property
     def known(self) -> HostInterfaces | None:
-        """This, when there is anything to know."""
+        """The object itself, or None if the system tells nothing of its interfaces."""
         return None if self._network is None else self
 
     def interfaceOf(self, address: str) -> NetworkInterface | None:
@@ -110,7 +110,7 @@ class HostInterfaces:
             unwatch()
 
     def wake(self) -> None:
-        """Watch, again or still."""
+        """Watch the interfaces for changes, again or still."""
         if self._unwatch is not None and self._network is not None:
             self._network.addReaders()
         elif self._watching is not None:
@@ -120,7 +120,7 @@ class HostInterfaces:
                 _log.warn("changes of network interfaces go unnoticed: {error}", error=error)
 
     def close(self) -> None:
-        """Twice is fine."""
+        """Stop watching, and close the sockets. Twice is fine."""
         self._watching = None
         asking, self._socket = self._socket, None
         if asking is not None:

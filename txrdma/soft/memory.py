@@ -111,7 +111,7 @@ class Region:
 
     def close(self) -> None:
         """
-        Deregister.
+        Deregister the memory region: its keys are of no use any more.
 
         Memory of ours goes back to the system now, or when the last slice of C{view} is gone.
         """
@@ -188,7 +188,7 @@ class KeyTable:
         return region if region is not None and region.domain is domain else None
 
     def regionsOf(self, domain: Domain) -> list[Region]:
-        """All regions of C{domain}."""
+        """All memory regions of the device that belong to C{domain}."""
         return [region for region in self._regions.values() if region.domain is domain]
 
     def register(self, domain: Domain, buffer: memoryview, access: Access) -> Region:

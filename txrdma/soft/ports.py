@@ -78,12 +78,12 @@ class SoftPort:
 
     @property
     def resting(self) -> list[Resting] | None:
-        """Its routes, when all of them may rest."""
+        """The port's routes if all of them may rest, otherwise None."""
         resting = [route.resting for route in self.routes]
         return None if None in resting else [each for each in resting if each is not None]
 
     def adopt(self, number: int, notify: Callable[[AsyncEvent], None]) -> None:
-        """It is a device's port with that number from now on, and tells what happens to it."""
+        """Become the device's port with that number, and hand the port's events to C{notify}."""
         self.number = number
         self._notify = notify
 
@@ -111,7 +111,7 @@ class SoftPort:
         return (GIDEntry(self._gid if self.isThere else NO_GID, GIDType.ROCE_V2, self._netdev),)
 
     def attributes(self) -> PortAttributes:
-        """What the port is at present: as the network interface is."""
+        """The port's present attributes: state, MTU and rate are those of its network interface."""
         self.look()
         interface = self._interface
         rate = 0 if self._interfaces is None or interface is None else self._interfaces.rate(interface.name)
@@ -204,7 +204,7 @@ class SoftPort:
         _log.info(text, address=self.address)
 
     def close(self) -> None:
-        """Close its sockets."""
+        """Close the sockets of the port's routes."""
         self._closed = True
         for route in self.routes:
             route.close()

@@ -57,7 +57,7 @@ _ATOMIC_BYTES: Final = 8
 
 
 class Host(Protocol):
-    """What a queue pair asks of its device."""
+    """The software device, as its queue pairs see it."""
 
     keys: KeyTable
 
@@ -75,13 +75,13 @@ class Host(Protocol):
         """Tell those who listen, later."""
 
     def forget(self, queuePair: SoftQueuePair) -> None:
-        """It is closed."""
+        """Forget a queue pair that has been closed."""
 
 
 @implementer(IQueuePair)
 class SoftQueuePair:
     """
-    A queue pair.
+    A queue pair of a software device (IBA 10.3).
 
     @ivar receives: the receive queue, or that of C{shared}. The requests in it are those that were posted:
         they must stay unchanged until their completion.
@@ -237,7 +237,7 @@ class SoftQueuePair:
 
     def modify(self, attributes: QPAttributes) -> None:
         """
-        Change state or attributes.
+        Change the state or other attributes of the queue pair (IBA 11.2.4.2).
 
         @raise InvalidRequest: the transition, or an attribute with it, is not allowed; nothing has changed.
         """
@@ -419,7 +419,7 @@ class SoftQueuePair:
     # What the shared receive queue tells: see txrdma.soft.sharedreceives.Taker.
 
     def sharedPosted(self) -> None:
-        """There are new receives."""
+        """Tell the route that the shared receive queue has new receives."""
         if self._route is not None and self.state is not _ERR:
             self._route.receivesPosted()
 

@@ -19,13 +19,13 @@ from txrdma.soft.memory import Domain
 
 
 class Taker(Protocol):
-    """What a shared receive queue knows of the queue pairs that take from it."""
+    """A queue pair, as the shared receive queue sees it that it takes from."""
 
     def failed(self, event: AsyncEventKind | None = None) -> None:
-        """Go to ERR."""
+        """Put the queue pair into the ERR state, and hand the event, if any, to the device's listeners."""
 
     def sharedPosted(self) -> None:
-        """There are new receives."""
+        """Tell the queue pair that the shared receive queue has new receives."""
 
 
 class _Receives(deque[ReceiveRequest]):
@@ -105,7 +105,7 @@ class SoftSharedReceiveQueue:
             self._tellLimit()
 
     def limit(self) -> int:
-        """What it is armed for; 0 when it is not."""
+        """The limit that the queue is armed for; 0 when it is not armed."""
         return self.receives.limit
 
     def close(self) -> None:
@@ -128,12 +128,12 @@ class SoftSharedReceiveQueue:
         return self._closed
 
     def join(self, taker: Taker) -> None:
-        """It takes from here."""
+        """Let a queue pair take receives from here."""
         self._checkOpen()
         self._takers[taker] = None
 
     def leave(self, taker: Taker) -> None:
-        """It does so no more."""
+        """Forget a queue pair that takes receives from here no more."""
         self._takers.pop(taker, None)
 
     def _checkOpen(self) -> None:

@@ -23,7 +23,7 @@ _KEYS = ("address", "port", "route", "pcap", "mtu")
 
 
 class SoftDeviceOptions(NamedTuple):
-    """What a device string asks for."""
+    """The options that a device string asks for."""
 
     addresses: tuple[str, ...]
     port: int | None
@@ -46,7 +46,7 @@ class SoftDeviceStringParser:
     prefix = "soft"
 
     def parseDevice(self, reactor: object, *args: str, **kwargs: str) -> IVerbsDevice:
-        """Open it."""
+        """Open the device that C{soft:...} asks for."""
         from txrdma.soft.device import openSoftDevice
 
         wanted = self.canonical(*args, **kwargs)
@@ -55,7 +55,7 @@ class SoftDeviceStringParser:
         )
 
     def canonical(self, *args: str, **kwargs: str) -> SoftDeviceOptions:
-        """What is asked for: equal for strings that mean the same."""
+        """The options that a device string asks for: equal for strings that mean the same."""
         from txrdma.iba.types import MTU
         from txrdma.soft.opening import ROUTES
 

@@ -29,7 +29,7 @@ def names() -> list[str]:
 
 
 def raw(name: str) -> bytes:
-    """A whole capture file."""
+    """The bytes of a whole capture file (pcap), by its name without the ending."""
     return (files("txrdma.test") / _VECTORS / f"{name}.pcap").read_bytes()
 
 
@@ -53,22 +53,22 @@ class Captured:
 
     @property
     def source(self) -> str:
-        """The sender's IP address."""
+        """The IP address of the packet's sender."""
         return str(ipaddress.ip_address(self.ip.source))
 
     @property
     def destination(self) -> str:
-        """The receiver's IP address."""
+        """The IP address of the packet's receiver."""
         return str(ipaddress.ip_address(self.ip.destination))
 
     @property
     def flow(self) -> Flow:
-        """What checks its ICRC."""
+        """The addresses and ports of the packet, which its invariant CRC (ICRC) covers."""
         return Flow(self.source, self.udp.sourcePort, self.destination, self.udp.destinationPort)
 
     @property
     def packet(self) -> RoCEPacket:
-        """Taken apart."""
+        """The packet decoded: its headers and its payload."""
         return RoCEPacket.decode(self.payload)
 
 
@@ -86,7 +86,7 @@ _SENDS = (Opcode.RC_SEND_ONLY, Opcode.RC_SEND_ONLY_WITH_INVALIDATE, Opcode.RC_SE
 
 
 def messages(name: str) -> list[tuple[Captured, bytes]]:
-    """What SENDs of one packet carried over RC: LLC and CDC messages, in captures of SMC-R."""
+    """The SENDs of one packet over RC in a capture, with their payloads: LLC and CDC messages of SMC-R."""
     found = ((captured, captured.packet) for captured in packets(name))
     return [(captured, packet.payload) for captured, packet in found if packet.bth.opcode in _SENDS]
 

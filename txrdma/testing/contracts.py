@@ -37,12 +37,12 @@ class ConnectionContract(
     DescriptionContract,
     EndContract,
 ):
-    """What every L{txrdma.interfaces.IVerbsDevice} promises about reliable connections."""
+    """The promises of every L{txrdma.interfaces.IVerbsDevice} about reliable connections."""
 
 
 class VerbsDeviceContract(ConnectionContract, DatagramContract):
     """
-    What every L{txrdma.interfaces.IVerbsDevice} promises.
+    The promises of every L{txrdma.interfaces.IVerbsDevice}, as a suite.
 
     A suite inherits this and C{SynchronousTestCase}, and implements the first three methods of
     L{txrdma.testing.verbs.ends.TwoEnds}. L{PortContract} and L{MigrationContract} ask for more: ports that

@@ -49,7 +49,7 @@ _Taker = Callable[[Sequence[Any]], None]
 
 
 class ReaderReactor(IReactorFDSet, IReactorTime):
-    """What a reader needs of a reactor; it uses L{IReactorPolling}, too, where that is provided."""
+    """The interfaces of a reactor that a reader needs; L{IReactorPolling} is used where it is provided."""
 
 
 @implementer(IReadDescriptor, IPollable)
@@ -140,11 +140,11 @@ class CompletionReader:
     # IReadDescriptor
 
     def fileno(self) -> int:
-        """The channel's."""
+        """The descriptor of the completion channel, as L{IReadDescriptor} asks."""
         return self._channel.fileno()
 
     def logPrefix(self) -> str:
-        """As Twisted's log shows it."""
+        """The prefix of the reader's lines in the log."""
         return "txrdma.verbs.completions"
 
     def doRead(self) -> None:

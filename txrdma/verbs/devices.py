@@ -68,7 +68,7 @@ def availableDevices() -> list[str]:
 
 
 def deviceKinds() -> list[str]:
-    """What device strings begin with."""
+    """The first words of device strings that are known here, such as C{soft} and C{pyverbs}."""
     return sorted(parser.prefix for parser in _parsers())
 
 
@@ -174,7 +174,7 @@ def _parsers() -> Iterator[IVerbsDeviceStringParser]:
 
 def _understood(description: str) -> tuple[IVerbsDeviceStringParser, list[str], dict[str, str]]:
     """
-    Who is meant, and what is for him.
+    The parser that a device string is for, with its arguments.
 
     @raise ValueError: there is no sense in the string.
     """

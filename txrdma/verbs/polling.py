@@ -34,7 +34,7 @@ _STRIDE: Final = range(16)
 @implementer(IReactorPolling)
 class PollingReactor(EPollReactor):
     """
-    epoll(7), after some spinning.
+    A reactor on epoll(7) that spins for a while before it sleeps.
 
     @ivar spinSeconds: how long to spin, at most, since something was found.
     @ivar spins: how often it has spun; C{paid}: how often it found something by that.
@@ -145,7 +145,7 @@ class PollingReactor(EPollReactor):
         return found
 
     def _drop(self, poll: Callable[[], bool]) -> None:
-        """It has failed, and would do so at every look."""
+        """Poll no more what has failed, since it would fail at every look; the failure is logged."""
         _log.failure("The reactor does not look any more at what has failed: {poll!r}", poll=poll)
         for pollable in [each for each in self._pollables if each.poll == poll]:
             self.removePollable(pollable)

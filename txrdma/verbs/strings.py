@@ -27,7 +27,7 @@ class PyverbsDeviceStringParser:
     prefix = "pyverbs"
 
     def parseDevice(self, reactor: object, *args: str, **kwargs: str) -> IVerbsDevice:
-        """Open it."""
+        """Open the device that C{pyverbs:NAME} asks for."""
         from txrdma.verbs.pyverbs.device import openPyverbsDevice
 
         for key, value in kwargs.items():
@@ -43,7 +43,7 @@ class PyverbsDeviceStringParser:
         return openPyverbsDevice(reactor, names[0])
 
     def available(self) -> Sequence[str]:
-        """What the kernel has, when pyverbs is installed; neither is touched."""
+        """The device strings of the kernel's RDMA devices, when pyverbs is installed; neither is touched."""
         try:
             if find_spec("pyverbs") is None:
                 return []

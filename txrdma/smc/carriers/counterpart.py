@@ -1,5 +1,5 @@
 """
-Who is at the other end of a TCP connection, without that end's own word.
+The process, user or host at the other end of a TCP connection, found out without that end's own word.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Counterpart:
     @property
     def witness(self) -> Hashable:
         """
-        What tells it from others: its process, its user, or its host.
+        The peer's mark, by which it is told from others: its process, its user, or its host; None if unknown.
 
         Nobody else can join its link group by naming its peer ID, nor retire its links.
         """

@@ -182,7 +182,7 @@ class AnnouncedClient(Client):
 
 class _Connector(Connector):
     """
-    Makes L{AnnouncedClient}s.
+    Makes L{AnnouncedClient}s, which announce their connections before they connect.
 
     @ivar takesTCP: a connection on plain TCP will do.
     """
@@ -215,7 +215,7 @@ class _LoopbackResolver:
     def resolveHostName(
         self, resolutionReceiver: IResolutionReceiver, *args: Any, **kwargs: Any
     ) -> IHostResolution:
-        """See L{IHostnameResolver}."""
+        """Resolve a host name as L{IHostnameResolver} asks, with C{127.0.0.1} before C{::1}."""
         return self._resolver.resolveHostName(_LoopbackReceiver(resolutionReceiver), *args, **kwargs)
 
 
@@ -262,27 +262,27 @@ class Dialer:
         return _LoopbackResolver(self._reactor.nameResolver)
 
     def installNameResolver(self, resolver: IHostnameResolver) -> IHostnameResolver:
-        """As the reactor does."""
+        """Install a resolver of host names on the reactor, as L{IReactorPluggableNameResolver} asks."""
         return cast(IHostnameResolver, self._reactor.installNameResolver(resolver))
 
     def seconds(self) -> float:
-        """As the reactor does."""
+        """The reactor's time in seconds, as L{IReactorTime} asks."""
         return cast(float, self._reactor.seconds())
 
     def callLater(
         self, delay: float, callable: Callable[..., Any], *args: object, **kwargs: object
     ) -> IDelayedCall:
-        """As the reactor does."""
+        """Schedule a call on the reactor, as L{IReactorTime} asks."""
         return cast(IDelayedCall, self._reactor.callLater(delay, callable, *args, **kwargs))
 
     def getDelayedCalls(self) -> Any:
-        """As the reactor does."""
+        """The delayed calls that the reactor has scheduled, as L{IReactorTime} asks."""
         return self._reactor.getDelayedCalls()
 
     def listenTCP(
         self, port: int, factory: ServerFactory, backlog: int = 50, interface: str = ""
     ) -> IListeningPort:
-        """As the reactor does."""
+        """Listen for TCP connections with the reactor, as L{IReactorTCP} asks."""
         return cast(IListeningPort, self._reactor.listenTCP(port, factory, backlog, interface))
 
     def connectTCP(

@@ -190,7 +190,7 @@ class _Teller:
 
 class Announcements:
     """
-    What clients on this host have announced to one listener.
+    The connections that clients on this host have announced to one SMC listener.
 
     @ivar expected: the announced connections that have not come yet, by the client's place.
     @ivar tellers: the processes that announce connections.

@@ -150,7 +150,7 @@ def _diagnosedUser(local: Place, remote: Place) -> int:
 
 
 class _Entry(NamedTuple):
-    """A line of C{/proc/net/tcp}."""
+    """A line of C{/proc/net/tcp}: both ends of a socket, its state and the user that owns it."""
 
     local: Place
     remote: Place
@@ -202,7 +202,7 @@ def _tabledUser(local: Place, remote: Place) -> int | None:
 
 class _Listener(NamedTuple):
     """
-    A socket that listens.
+    A TCP socket of this host that listens, and its owner.
 
     @ivar onlyIPv6: it does not take IPv4 connections; False may mean that this is not known.
     """
@@ -251,7 +251,7 @@ def socketUser(local: Place, remote: Place) -> int | None:
 
 def peerUserByTCP(own: Place, peer: Place, weListen: bool) -> int | None:
     """
-    Who is at the other end of a TCP connection, if that is on this host, and one user's for sure.
+    The user ID at the other end of a TCP connection, None when it is elsewhere, or not one user's for sure.
 
     @param weListen: our end was accepted by a listener.
     """

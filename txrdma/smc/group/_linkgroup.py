@@ -74,7 +74,7 @@ MAX_RKEYS = 255
 """Buffers of one end in a group, at most (RFC 7609, 3.3)."""
 
 _KEYS_AT_ONCE = 8
-"""In one DELETE RKEY."""
+"""The most remote keys in one DELETE RKEY (RFC 7609, A.3.8)."""
 
 _TIMING = Timing()
 
@@ -168,7 +168,7 @@ class LinkGroup:
         return output
 
     def events(self) -> list[Event]:
-        """What happened, once."""
+        """Take the events since the last call, each of them once."""
         events, self._core.pending = self._core.pending, []
         if self._core.place == "ended" and (self._flows or self._waiting):
             self._abandonFlows()
@@ -200,7 +200,7 @@ class LinkGroup:
             self.shutdown(now)
 
     def linkDown(self, now: float, text: str) -> None:
-        """The queue pair failed."""
+        """Hear that the link's queue pair failed; the text says how."""
         self._inputs.down(text)
 
     def fail(self, text: str) -> None:
@@ -270,7 +270,7 @@ class LinkGroup:
 
     def target(self, rkey: RKey, address: int, size: int, index: int) -> int:
         """
-        Where the peer's element begins, in its address space.
+        The place where the peer's element begins, in the peer's address space.
 
         @param address: of the RMB, as Accept or Confirm names it.
         @param size: of an element.
@@ -292,7 +292,7 @@ class LinkGroup:
         return min((each for each in times if each is not None), default=None)
 
     def expired(self, now: float) -> None:
-        """Look what is over."""
+        """End flows and waits whose deadline is over, test a silent link, shut an idle group down."""
         core = self._core
         if core.until is not None and core.until <= now:
             self._inputs.expired()

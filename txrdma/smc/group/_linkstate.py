@@ -63,7 +63,7 @@ class Role(Enum):
 
 class GroupKey(NamedTuple):
     """
-    What connections have in common that may share a group.
+    The properties of a connection by which it shares a link group with others.
 
     The rest is what the peer says of itself, so it may be another's: only the same witness makes it the same.
 
@@ -80,12 +80,12 @@ class GroupKey(NamedTuple):
 
     @classmethod
     def ofProposal(cls, proposal: Proposal, witness: Hashable) -> GroupKey:
-        """The server's."""
+        """The server's key of the group that the client of this Proposal belongs to."""
         return cls(Role.SERVER, witness, proposal.peerID, proposal.gid, proposal.mac)
 
     @classmethod
     def ofAccept(cls, accept: Accept, witness: Hashable) -> GroupKey:
-        """The client's."""
+        """The client's key of the group that the server of this Accept belongs to."""
         return cls(Role.CLIENT, witness, accept.peerID, accept.gid, accept.mac, accept.qpn)
 
 
@@ -151,7 +151,7 @@ Event = Union[
 
 
 class Inputs(Protocol):
-    """What can happen to a link."""
+    """The inputs of a link's state machine: all that can happen to a link (RFC 7609, 4.5)."""
 
     def begin(self, now: float) -> None:
         """The queue pair is up to it."""
@@ -160,13 +160,13 @@ class Inputs(Protocol):
         """The peer's CONFIRM LINK is right: a request for a client, a response for a server."""
 
     def refused(self, diagnosis: Diagnosis) -> None:
-        """It is wrong."""
+        """The peer's CONFIRM LINK is wrong, for the reason that the diagnosis names."""
 
     def shutdown(self, now: float, reason: DeleteReason) -> None:
         """We want to end the group."""
 
     def deleteLink(self, request: LLC, now: float) -> None:
-        """The peer wants to."""
+        """The peer asks to delete the link, by this DELETE LINK (RFC 7609, A.3.4)."""
 
     def linkDeleted(self) -> None:
         """The peer has done what we wanted."""
@@ -178,11 +178,11 @@ class Inputs(Protocol):
         """The queue pair does not work any more."""
 
     def expired(self) -> None:
-        """What the state waits for did not come."""
+        """The answer that the state waits for did not come in time."""
 
 
 class Core:
-    """What transitions act on, and where the rest keeps what it has."""
+    """The data that transitions of a link's state machine act on, and that its link group uses, too."""
 
     def __init__(self, isServer: bool, local: LinkEnd, timing: Timing, version: int) -> None:
         self.isServer = isServer
@@ -353,4 +353,4 @@ def _reason(request: LLC) -> DeleteReason:
 
 
 makeLink = _machine()
-"""A new link, fresh."""
+"""Make the state machine of a new link, in its first state."""

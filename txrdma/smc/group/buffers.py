@@ -39,14 +39,14 @@ class Element:
 
     @property
     def view(self) -> memoryview:
-        """Its bytes."""
+        """The element's bytes, as a view of the region."""
         size = self.buffer.size
         return self.buffer.region.view[(self.index - 1) * size : self.index * size]
 
 
 class RemoteMemoryBuffer:
     """
-    One region, in elements.
+    A remote memory buffer (RMB): one memory region, divided into elements.
 
     @ivar size: of an element.
     @ivar isAgreed: the peer knows the key.
@@ -63,7 +63,7 @@ class RemoteMemoryBuffer:
 
     @property
     def rkey(self) -> RKey:
-        """The region's."""
+        """The remote key of the region, which peers write with."""
         return self.region.rkey
 
     @property
@@ -78,16 +78,16 @@ class RemoteMemoryBuffer:
 
     @property
     def isWhole(self) -> bool:
-        """All elements are free."""
+        """Whether all elements of the buffer are free."""
         return len(self._free) == self._count
 
     def take(self) -> Element:
-        """An element."""
+        """Take a free element out of the buffer."""
         return Element(self, self._free.pop())
 
     def give(self, element: Element, quiet: bool) -> None:
         """
-        An element comes back.
+        Put an element back into the buffer.
 
         @param quiet: the peer won't write into it any more.
         """
@@ -192,6 +192,6 @@ class BufferPool:
             buffer.region.close()
 
     def close(self) -> None:
-        """Let go of all."""
+        """Drop all buffers of the pool."""
         for rkey in list(self._buffers):
             self.drop(rkey)

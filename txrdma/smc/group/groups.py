@@ -89,7 +89,7 @@ def _instance(pid: int) -> bytes:
 
 
 def peerID(mac: MACAddress | None = None) -> bytes:
-    """What peers know this process by (RFC 7609, 3.1)."""
+    """The peer ID of this process: instance number and MAC address (RFC 7609, 3.1)."""
     return _instance(os.getpid()) + (bytes(6) if mac is None else mac.toBytes())
 
 
@@ -167,7 +167,7 @@ class LinkGroups:
         return self._resting is not None
 
     def links(self) -> list[Link]:
-        """All of them."""
+        """All links of all groups over this device."""
         return [link for links in self._links.values() for link in links]
 
     async def forProposal(self, proposal: Proposal, witness: Hashable) -> tuple[Link, bool]:
@@ -241,7 +241,7 @@ class LinkGroups:
             self._links.pop(key, None)
 
     def _told(self, event: AsyncEvent) -> None:
-        """What the device says without being asked."""
+        """Act on an asynchronous event: a fatal one of the device, or of one link's queue pair."""
         if event.kind is AsyncEventKind.DEVICE_FATAL:
             self.close()
         elif event.queuePair is not None and event.kind is AsyncEventKind.QP_FATAL:

@@ -121,7 +121,7 @@ class Link:
     # Making it
 
     def terms(self, element: Element) -> dict[str, Any]:
-        """What Accept and Confirm say of our end."""
+        """The fields of Accept and Confirm that describe our end of a connection (RFC 7609, A.2.2)."""
         buffer = element.buffer
         return {
             "peerID": self.groups.peerID,
@@ -224,7 +224,7 @@ class Link:
 
     def target(self, answer: Accept | Confirm) -> int:
         """
-        Where the peer's ring begins.
+        The place where the peer's ring begins, in the peer's address space.
 
         @raise Refused: the peer never told of that buffer.
         """
@@ -239,7 +239,7 @@ class Link:
 
     def add(self, stream: Stream, flow: Flow) -> int:
         """
-        A connection comes.
+        Add a connection to the link.
 
         @return: its alert token.
         """
@@ -259,7 +259,7 @@ class Link:
             self._reschedule()
 
     def forget(self, stream: Stream, element: Element, quiet: bool) -> None:
-        """A connection is over."""
+        """Let go of a connection that is over; if C{quiet}, the peer can't write to its element any more."""
         self._lingering.pop(stream, None)
         self._flows.pop(stream.token, None)
         element.buffer.give(element, quiet)
@@ -393,7 +393,7 @@ class Link:
             self._turnCore()
 
     def asyncEvent(self, queuePair: IQueuePair, text: str) -> None:
-        """The device tells something."""
+        """End the link when the queue pair of the device's event is its own; the text says how it failed."""
         if queuePair is self._queuePair:
             self.broken(text)
 
@@ -535,7 +535,7 @@ class Link:
 
     def _over(self, text: str, diagnosis: Diagnosis, mayVanish: bool = False) -> None:
         """
-        End it.
+        End the link and its connections.
 
         @param mayVanish: perhaps the peer's process has died; then it may have said all.
         """

@@ -111,7 +111,7 @@ class Poster:
         return request
 
     def clear(self) -> None:
-        """What C{write} made is posted."""
+        """Free the requests made by C{write} for use again: they are posted."""
         for request in self._writes[: self._used]:
             request.inline = ()
         self._used = 0
@@ -123,7 +123,7 @@ class Poster:
         return SendRequest(0, Operation.SEND, inline=[buffer], solicited=True), buffer
 
     def number(self, request: SendRequest) -> None:
-        """This SEND is the next."""
+        """Give a SEND the next number, and have its completion signaled when one is due."""
         self.sent = sent = self.sent + 1
         request.identifier = sent
         request.signaled = self.isStaged or not sent % SIGNAL_EVERY

@@ -1,5 +1,5 @@
 """
-What the connections of one link have to post, and when it is posted.
+Turns of a link: when the requests of its connections are posted.
 
 Connections are flushed once for each batch of completions, or once for a turn of the reactor, within the
 window of messages that the peer can take. Calls into applications happen in such turns, never inside one
@@ -55,10 +55,10 @@ class Owner(Protocol):
         """The queue pair is of no more use."""
 
     def failed(self, failure: Failure) -> None:
-        """Something has raised."""
+        """Hear that a call in a turn has raised an exception."""
 
     def turned(self) -> None:
-        """A turn has ended."""
+        """Hear that a turn of the link has ended."""
 
     def rouse(self) -> None:
         """The link rests, and there is something to do: it calls L{Turn.wake}."""

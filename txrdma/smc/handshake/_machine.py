@@ -68,7 +68,7 @@ class Confirmed:
 @dataclass(frozen=True, slots=True)
 class FellBack:
     """
-    TCP it is.
+    The handshake has failed: the connection goes on as plain TCP.
 
     @ivar reason: ours; C{PEERDECL} when the peer declined.
     @ivar peerDiagnosis: the peer's, when it declined.
@@ -100,34 +100,34 @@ Event = Union[Proposed, Accepted, Confirmed, FellBack, ApplicationData, Failed]
 
 
 class _Inputs(Protocol):
-    """What can happen to a handshake."""
+    """The inputs of a CLC handshake's state machine: all that can happen to the handshake."""
 
     def proposal(self) -> None:
-        """A Proposal came."""
+        """The peer sent a Proposal (RFC 7609, A.2.1)."""
 
     def reply(self) -> None:
         """The message came that is waited for: Accept, or Confirm."""
 
     def declined(self, decline: Decline) -> None:
-        """A Decline came."""
+        """The peer sent a Decline (RFC 7609, A.2.4)."""
 
     def stray(self, error: WireError) -> None:
         """A message came that has no place here, or bytes that are none."""
 
     def answer(self, message: Accept | Confirm, now: float) -> None:
-        """We agree."""
+        """Our end agrees to SMC-R, by this Accept or Confirm."""
 
     def decline(self, decline: Decline, now: float) -> None:
-        """We don't."""
+        """Our end declines SMC-R, by this message."""
 
     def established(self) -> None:
-        """The link carries it."""
+        """The link carries the connection: the handshake has succeeded."""
 
     def expired(self, now: float) -> None:
-        """The deadline is over."""
+        """The deadline of the handshake's state is over."""
 
     def ended(self) -> None:
-        """TCP brings nothing more."""
+        """The TCP connection brings nothing more: the peer has ended it."""
 
     def withdrawn(self) -> None:
         """The client that was announced goes on without SMC."""
@@ -135,7 +135,7 @@ class _Inputs(Protocol):
 
 class _Core:
     """
-    What transitions act on.
+    The data that transitions of a handshake act on.
 
     @ivar buffer: bytes of TCP, from the message on that is being dealt with.
     @ivar whole: how long that message is.
@@ -164,7 +164,7 @@ class _Core:
         self.deadline = until
 
     def pause(self) -> None:
-        """Somebody else decides."""
+        """Leave the bytes of TCP unread, without a deadline, until somebody decides how to go on."""
         self.listening = False
         self.deadline = None
 
@@ -362,7 +362,7 @@ _client = _machine(server=False)
 
 
 class _Handshake:
-    """What the two ends have in common."""
+    """The base of a server's and a client's CLC handshake."""
 
     _reply: type[Accept] | type[Confirm]
 
@@ -373,7 +373,7 @@ class _Handshake:
 
     @property
     def done(self) -> bool:
-        """What TCP brings from now on has nothing to do with us."""
+        """Whether the handshake is over: bytes that TCP brings from now on are not read as CLC."""
         return self._core.done
 
     @property
@@ -392,13 +392,13 @@ class _Handshake:
         return self._core.deadline
 
     def outgoing(self) -> bytes:
-        """What to send by TCP, once."""
+        """Take the bytes to send by TCP, each of them once."""
         data = bytes(self._core.output)
         self._core.output.clear()
         return data
 
     def events(self) -> list[Event]:
-        """What happened, once."""
+        """Take the events since the last call, each of them once."""
         events, self._core.pending = self._core.pending, []
         return events
 
@@ -426,7 +426,7 @@ class _Handshake:
         self._inputs.ended()
 
     def received(self, data: bytes, now: float) -> None:
-        """TCP brought this."""
+        """Take bytes that TCP has brought: CLC, or after falling back the application's."""
         core = self._core
         if core.done:
             if core.fellBack:
@@ -472,7 +472,7 @@ class _Handshake:
 
 class ServerHandshake(_Handshake):
     """
-    The server's end.
+    The server's end of a CLC handshake.
 
     @param peerID: ours, for Decline.
     @param announced: a carrier said that the client speaks SMC: wait for its Proposal, C{CLC_TIMEOUT} long.
@@ -495,7 +495,7 @@ class ServerHandshake(_Handshake):
         self._inputs.withdrawn()
 
     def accept(self, message: Accept, now: float) -> None:
-        """Answer the Proposal."""
+        """Answer the client's Proposal with this Accept."""
         self._accept = message
         self._inputs.answer(message, now)
         self._read(now)
@@ -543,7 +543,7 @@ class ClientHandshake(_Handshake):
         self._core.deadline = now + CLC_TIMEOUT
 
     def confirm(self, message: Confirm, now: float) -> None:
-        """Answer the Accept."""
+        """Answer the server's Accept with this Confirm."""
         self._inputs.answer(message, now)
         self._read(now)
 

@@ -18,7 +18,7 @@ TRIAL: Final = 15.0
 """Seconds for which nobody else asks while one connection does: more than a handshake may take."""
 
 MOST: Final = 1024
-"""Peers that are remembered."""
+"""The most peers that are remembered as silent."""
 
 
 class SilentPeers:

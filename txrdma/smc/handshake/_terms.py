@@ -1,5 +1,5 @@
 """
-What a peer may offer in CLC messages: in a subnet of ours, and free of contradictions.
+Checks of a peer's CLC messages: a client in a subnet of ours, an answer free of contradictions.
 
 Follows RFC 7609, 4.3.1, A.2.2 and A.2.3.
 """

@@ -40,7 +40,7 @@ _log = Logger()
 _seldom = Seldom(_log)
 
 LOCAL_DEVICE = "soft:route=shared-memory"
-"""What C{device=auto} takes for a peer on this host, of the same user."""
+"""The device string that C{device=auto} stands for when the peer is on this host, of the same user."""
 
 
 def _resumed(
@@ -62,7 +62,7 @@ def _resumed(
 @implementer(IHalfCloseableProtocol)
 class Negotiation(Protocol):
     """
-    What is the same at both ends.
+    The base of a client's and a server's negotiation, which runs a CLC handshake on a TCP connection.
 
     @ivar _peer: who the other end is.
     @ivar _work: the steps that an event has started, while they wait for something.
@@ -117,10 +117,10 @@ class Negotiation(Protocol):
             transport.connectionLost(Failure(ConnectionDone()))
 
     def writeConnectionLost(self) -> None:
-        """We never close one half."""
+        """Do nothing: negotiations never close one half of the connection."""
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """Nothing will come of it."""
+        """End the negotiation without success: the TCP connection is lost."""
         self._end()
         self._failed(reason)
         self._use.release()
@@ -206,7 +206,7 @@ class Negotiation(Protocol):
             self._step(self._answer(event))
 
     async def _answer(self, event: clcEvents.Event) -> None:
-        """What to do about one of the other events."""
+        """Act on an event that is a matter of one role: a Proposal, an Accept or a Confirm."""
         raise NotImplementedError
 
     def _step(self, steps: Coroutine[Deferred[Any], Any, None]) -> None:
@@ -330,7 +330,7 @@ class Negotiation(Protocol):
         """The user's protocol is connected."""
 
     def _failed(self, reason: Failure) -> None:
-        """It never will be."""
+        """Hear that the user's protocol will never be connected, for this reason."""
 
     # What both need
 

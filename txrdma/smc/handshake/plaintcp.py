@@ -29,7 +29,7 @@ Foreign = Callable[[bytes], tuple[int, bool]]
 
 
 class _Reactor(IReactorFDSet, IReactorTime):
-    """What is asked of a transport's reactor here."""
+    """The interfaces of the reactor that a TCP transport here is used with."""
 
 
 class _Leftover:
@@ -162,5 +162,5 @@ class PlainStart(Protocol):
         self._reason = reason
 
     def makeConnection(self, transport: Any) -> None:
-        """Step aside."""
+        """Run the user's protocol on the TCP transport, in place of this one."""
         runOnTCP(transport, self._protocol, Role.SERVER.value, self._reason)

@@ -42,7 +42,7 @@ def _proposal(peerID: bytes, gid: GID, mac: MACAddress, address: str) -> Proposa
 
 class ClientNegotiation(Negotiation):
     """
-    The client's end.
+    The client's end of a negotiation, which proposes SMC to the server.
 
     @ivar _announcement: what the listener of this host was told, while it has not said whether it has us.
     @ivar _held: bytes that came before it has, and may be somebody else's.
@@ -195,7 +195,7 @@ class ClientNegotiation(Negotiation):
             self._step(self._linked(self._stream, accept))
 
     async def _linked(self, stream: SMCTransport, accept: Accept) -> None:
-        """The Confirm is sent."""
+        """Make the link ready after our Confirm is sent, and attach the stream to it."""
         if accept.firstContact:
             await stream.link.confirmed()
         await stream.link.prepare(accept)

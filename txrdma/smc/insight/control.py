@@ -44,11 +44,11 @@ _PATIENCE = 10.0
 PROC_NET_UNIX = Path("/proc/net/unix")
 
 NAMESPACE = "txrdma/control"
-"""What our abstract names begin with."""
+"""The beginning of the abstract names on which processes answer."""
 
 
 class IReactor(IReactorUNIX, IReactorTime):
-    """What asking needs of a reactor."""
+    """The interfaces of a reactor that asking other processes needs: UNIX sockets and time."""
 
 
 def controlName(pid: int) -> str:
@@ -144,7 +144,7 @@ class _Appearance:
         IReactorCore(self.reactor).callWhenRunning(self._appear)
 
     def rest(self) -> None:
-        """Answer no more."""
+        """Close the sockets on this reactor that answer questions about its connections."""
         internal: set[object] = self.reactor._internalReaders
         for reader in [each for each in internal if isinstance(each, Control)]:
             internal.discard(reader)
@@ -182,7 +182,7 @@ def answer(reactor: object, connections: Callable[[], Iterable[ISMCStatus]]) -> 
 @dataclass(frozen=True)
 class Answer:
     """
-    What one process said.
+    The answer of one process that was asked for its connections.
 
     @ivar silent: the peers that did not answer a handshake of late, and for how many seconds connections to
         them are plain TCP without asking.
@@ -214,7 +214,7 @@ def answering(listing: str | None = None) -> list[int]:
 
 
 class _Asking(Protocol):
-    """The end that asks."""
+    """The asking end of a UNIX connection: it reads one answer."""
 
     def __init__(self) -> None:
         self.answered: Deferred[bytes] = Deferred(lambda _: self._abort())

@@ -1,5 +1,5 @@
 """
-What becomes of the connections of an endpoint: SMC-R, plain TCP, or neither; and that somebody hears of it.
+Outcomes of an endpoint's connections, logged and counted: SMC-R, plain TCP, or neither.
 """
 
 from __future__ import annotations

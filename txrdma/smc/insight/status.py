@@ -1,5 +1,5 @@
 """
-What became of each connection of an C{smc:} endpoint, and which of them are alive in this process.
+The state of each connection of an C{smc:} endpoint, and which of them are alive in this process.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ def connections() -> list[ISMCTransport]:
 
 
 def statuses() -> list[ISMCStatus]:
-    """What became of each of them."""
+    """The status of each connection of an C{smc:} endpoint that is alive in this process."""
     return [transport.smc for transport in connections()]
 
 
 def describe(address: IAddress) -> str:
-    """C{127.0.0.1:80} or C{[::1]:80}."""
+    """An IP address and its port as text: C{127.0.0.1:80} or C{[::1]:80}."""
     host, port = getattr(address, "host", "?"), getattr(address, "port", "?")
     return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
 
@@ -151,7 +151,7 @@ class TCPStatus:
         return max(self._kernelCounts()[1] - self._received, 0)
 
     def toDict(self) -> dict[str, object]:
-        """See L{ISMCStatus.toDict}."""
+        """The status as a dictionary that JSON can carry, as L{ISMCStatus} asks."""
         transport = self._transport()
         answer: dict[str, object] = {"role": self.role}
         if transport is not None:
@@ -174,22 +174,22 @@ class SMCStatus:
 
     @property
     def device(self) -> str:
-        """The RDMA device's name."""
+        """The name of the RDMA device that carries the connection."""
         return self._transport.link.device
 
     @property
     def route(self) -> str:
-        """'shared-memory', 'rocev2' or 'verbs'."""
+        """The way of the bytes: C{'shared-memory'}, C{'rocev2'} or C{'verbs'}."""
         return self._transport.link.route
 
     @property
     def linkGroup(self) -> str:
-        """The link group's name."""
+        """The name of the connection's link group."""
         return self._transport.link.name
 
     @property
     def state(self) -> str:
-        """The close state machine's."""
+        """The state of the connection's close state machine, by Linux's name for it."""
         return self._transport.state
 
     @property
@@ -218,7 +218,7 @@ class SMCStatus:
         return self._transport.flow.messagesReceived
 
     def toDict(self) -> dict[str, object]:
-        """See L{ISMCStatus.toDict}."""
+        """The status as a dictionary that JSON can carry, as L{ISMCStatus} asks."""
         transport = self._transport
         answer = {"role": transport.role.value, **toDict(self, transport)}
         answer["backlog"] = transport.flow.backlog

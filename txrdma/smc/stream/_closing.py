@@ -47,7 +47,7 @@ class State(IntEnum):
 
 
 class Ending(Enum):
-    """What an application is told at last."""
+    """The way a connection ended, as its application is told."""
 
     DONE = "closed by the application"
     ABORTED = "aborted by the application"
@@ -91,10 +91,10 @@ Event = Union[Send, ReadEnded, Ended, Released]
 
 
 class Inputs(Protocol):
-    """What can happen to a connection's end."""
+    """The inputs of a close state machine: all that can happen to a connection's end (RFC 7609, 4.8)."""
 
     def established(self) -> None:
-        """The handshake is done."""
+        """The CLC handshake is done: the connection carries data."""
 
     def doneWriting(self) -> None:
         """The application will write no more, and all that it wrote is sent."""
@@ -121,7 +121,7 @@ class Inputs(Protocol):
         """The peer will neither write nor read."""
 
     def peerAborted(self) -> None:
-        """The peer gave up."""
+        """The peer has aborted the connection, by a flag of its CDC message."""
 
     def groupDied(self) -> None:
         """There is no link any more."""
@@ -132,7 +132,7 @@ class Inputs(Protocol):
 
 class _Core:
     """
-    What transitions act on.
+    The data that transitions of the close state machine act on.
 
     @ivar behind: what is told when all that has arrived is read: an end of file (None), then a last word.
     """
@@ -305,7 +305,7 @@ _OURS: frozenset[tuple[str, str]] = frozenset(
         *((place, "established") for place in (_ACTIVE, _PEER1, _PEER2)),
     )
 )
-"""What only a mistake of ours can bring about: Automat's C{NoTransition}."""
+"""Transitions that only a mistake of ours can bring about: Automat's C{NoTransition}."""
 
 
 def _outputs(there: str, actions: tuple[_Action, ...]) -> Callable[[Inputs, _Core], None]:
@@ -352,7 +352,7 @@ class Closing:
 
     @property
     def state(self) -> State:
-        """Where we are, by Linux's name."""
+        """The state of the connection's end, by Linux's name."""
         return State[self._core.place.partition(" ")[0]]
 
     @property
@@ -362,7 +362,7 @@ class Closing:
 
     @property
     def peerFlags(self) -> StateFlags:
-        """All that the peer has said."""
+        """The state flags that the peer has sent so far (RFC 7609, A.4)."""
         return StateFlags(self._peer)
 
     @property
@@ -376,12 +376,12 @@ class Closing:
         return bool(self._core.behind)
 
     def events(self) -> list[Event]:
-        """What to do, once and in order."""
+        """Take the events since the last call, in the order in which to act on them."""
         events, self._core.pending = self._core.pending, []
         return events
 
     def established(self) -> None:
-        """The handshake is done."""
+        """Note that the CLC handshake is done."""
         self._inputs.established()
 
     def doneWriting(self) -> None:

@@ -219,7 +219,7 @@ class Ring:
 
     def consume(self, length: int) -> bool:
         """
-        That many bytes have been read.
+        Advance the consumer cursor by that many bytes, which have been read.
 
         @return: tell the peer now, even without data to send.
         """

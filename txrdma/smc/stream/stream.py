@@ -228,7 +228,7 @@ class Stream:
 
     def linkLost(self, mayVanish: bool, arrived: int) -> None:
         """
-        The link is gone.
+        End the connection, because its link is gone.
 
         @param mayVanish: nothing that the peer sent before can be missing, even if its process has died.
         @param arrived: the number of the last message of ours that the peer has looked at.

@@ -54,7 +54,7 @@ def _mustBeBytes(data: object) -> None:
 @implementer(ISMCTransport, ITCPTransport, ITLSTransport, IConsumer, IPushProducer, ILoggingContext)
 class SMCTransport(Stream):
     """
-    What a protocol sees of a L{Stream}.
+    The transport that a protocol sees of a connection over SMC-R: a L{Stream} and Twisted's interfaces.
 
     What is written waits until the link flushes. (C{__dict__} is for TLS, which needs to replace methods; it
     takes no room otherwise.)
@@ -78,7 +78,7 @@ class SMCTransport(Stream):
             self._pauseProducer()
 
     def writeSequence(self, iovec: Iterable[bytes]) -> None:
-        """Write all of these."""
+        """Write a sequence of byte strings, in order."""
         chunks = list(iovec)
         for chunk in chunks:
             _mustBeBytes(chunk)
@@ -123,7 +123,7 @@ class SMCTransport(Stream):
     def registerProducer(  # type: ignore[override]  # there are no other producers
         self, producer: IPushProducer | IPullProducer, streaming: bool
     ) -> None:
-        """See L{IConsumer}."""
+        """Register a producer for the connection, as L{IConsumer} asks."""
         if self.producer is not None:
             raise RuntimeError(
                 f"Cannot register producer {producer}, because producer {self.producer} "
@@ -140,7 +140,7 @@ class SMCTransport(Stream):
                 producer.resumeProducing()
 
     def unregisterProducer(self) -> None:
-        """See L{IConsumer}."""
+        """Unregister the connection's producer, as L{IConsumer} asks."""
         self.producer = None
         self.flow.isNoticed = False
         if self.connected and self.flow.isEnding and not self.flow.isDirty:
@@ -169,7 +169,7 @@ class SMCTransport(Stream):
             self._turn.soon(self.resumed)
 
     def stopProducing(self) -> None:
-        """The consumer is gone."""
+        """Lose the connection, because the consumer of its data is gone."""
         self.loseConnection()
 
     startReading = resumeProducing
@@ -178,18 +178,18 @@ class SMCTransport(Stream):
     # ITCPTransport
 
     def getTcpNoDelay(self) -> bool:
-        """Of the TCP connection, which carries nothing."""
+        """Whether TCP_NODELAY is set on the TCP connection beneath, which carries no data."""
         companion = self._companion
         return companion is not None and companion.tcp.getTcpNoDelay()
 
     def setTcpNoDelay(self, enabled: bool) -> None:
-        """As it pleases: nothing is ever delayed here."""
+        """Set TCP_NODELAY on the TCP connection beneath; SMC-R itself never delays data."""
         companion = self._companion
         if companion is not None:
             companion.tcp.setTcpNoDelay(enabled)
 
     def getTcpKeepAlive(self) -> bool:
-        """Of the TCP connection."""
+        """Whether keep-alive is set on the TCP connection beneath; False when there is none."""
         companion = self._companion
         return companion is not None and companion.tcp.getTcpKeepAlive()
 
@@ -345,7 +345,7 @@ class SMCTransport(Stream):
 
     @property
     def smc(self) -> status.SMCStatus:
-        """What there is to know of this connection."""
+        """The status of this connection: its device, link group, counters and diagnosis."""
         return status.SMCStatus(self)
 
 

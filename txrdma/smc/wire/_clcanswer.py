@@ -59,7 +59,7 @@ class _FirstContact(Layout):
 
 @wire(16)
 class FirstContactV21(Layout):
-    """What version 2.1 adds to it, zeros in version 2.0."""
+    """The fields that version 2.1 adds to a first contact extension; version 2.0 has zeros there."""
 
     maxConnections: int = bits(8)
     maxLinks: int = bits(8)
@@ -114,7 +114,7 @@ DirectAnswer = TypeVar("DirectAnswer", bound="_SMCDAnswer")
 @dataclass(frozen=True, slots=True)
 class _Answer:
     """
-    What Accept and Confirm have in common: one end of a connection over SMC-R (RFC 7609, A.2.2).
+    The common form of Accept and Confirm: one end of a connection over SMC-R (RFC 7609, A.2.2).
 
     @ivar index: the element of the RMB, from 1.
     @ivar token: the alert token, which the peer puts in every CDC message to us.
@@ -143,12 +143,12 @@ class _Answer:
 
     @property
     def size(self) -> int:
-        """Bytes of the element."""
+        """The length of the element in bytes."""
         return SMALLEST_BUFFER << self.sizeCode
 
     def encode(self) -> bytes:
         """
-        The message.
+        Encode the whole message, with header and trailer.
 
         @raise WireError: a value does not fit.
         """
@@ -164,7 +164,7 @@ class _Answer:
 
     @classmethod
     def read(cls, header: Header, body: bytes) -> Self:
-        """What stands between header and trailer."""
+        """Decode an Accept or Confirm: the bytes between its header and its trailer."""
         name = cls.__name__
         first = bool(header.typeV2 & FLAG)
         fixed = _AnswerBody.decode(body)
@@ -241,7 +241,7 @@ class _SMCDBodyV2(Layout):
 
 @dataclass(frozen=True, slots=True)
 class _SMCDAnswer:
-    """What Accept and Confirm have in common on SMC-D; we read it, and don't speak it."""
+    """The common form of Accept and Confirm on SMC-D, which is read here, but not spoken."""
 
     _TYPE: ClassVar[MessageType]
 
@@ -259,7 +259,7 @@ class _SMCDAnswer:
 
     def encode(self) -> bytes:
         """
-        The message.
+        Encode the whole message, with header and trailer.
 
         @raise WireError: a value does not fit.
         """
@@ -277,7 +277,7 @@ class _SMCDAnswer:
 
     @classmethod
     def read(cls, header: Header, body: bytes) -> Self:
-        """What stands between header and trailer."""
+        """Decode an Accept or Confirm for SMC-D: the bytes between its header and its trailer."""
         first = bool(header.typeV2 & FLAG)
         fixed = _SMCDBody.decode(body)
         common = (fixed.gid, fixed.token, fixed.index, fixed.sizeCode, fixed.linkID, first, header.version)
@@ -295,14 +295,14 @@ class _SMCDAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SMCDAccept(_SMCDAnswer):
-    """An Accept for SMC-D."""
+    """A server's Accept for SMC-D, which uses shared memory devices."""
 
     _TYPE: ClassVar[MessageType] = MessageType.ACCEPT
 
 
 @dataclass(frozen=True, slots=True)
 class SMCDConfirm(_SMCDAnswer):
-    """A Confirm for SMC-D."""
+    """A client's Confirm for SMC-D, which uses shared memory devices."""
 
     _TYPE: ClassVar[MessageType] = MessageType.CONFIRM
 

@@ -1,5 +1,5 @@
 """
-What all CLC messages have in common: eyecatchers, header, codes, and where a message ends.
+The frame of all CLC messages: eyecatchers, header, codes, and where a message ends.
 
 Follows RFC 7609, appendix A.2. The messages are in L{txrdma.smc.wire.clc}.
 """
@@ -47,7 +47,7 @@ def sizeCode(size: int) -> int:
 
 
 class MessageType(Code):
-    """What a message is (RFC 7609, A.2)."""
+    """The type of a CLC message (RFC 7609, A.2)."""
 
     PROPOSAL = 1
     ACCEPT = 2
@@ -65,7 +65,7 @@ class Path(Code):
 
 
 class OSType(Code):
-    """Whose stack it is."""
+    """The operating system of the SMC stack that sent a message of version 2."""
 
     ZOS = 1
     LINUX = 2
@@ -82,27 +82,27 @@ class Diagnosis(Code):
     TIMEOUT_AL = 0x02020000
     """No ADD LINK in time."""
     CNFERR = 0x03000000
-    """Configuration error."""
+    """A configuration error, such as terms that contradict each other."""
     PEERNOSMC = 0x03010000
     """The peer does not say that it speaks SMC."""
     IPSEC = 0x03020000
-    """The connection uses IPsec."""
+    """The connection uses IPsec, which SMC does not support."""
     NOSMCDEV = 0x03030000
-    """No device."""
+    """There is no device for SMC."""
     NOSMCDDEV = 0x03030001
-    """No SMC-D device."""
+    """There is no device for SMC-D."""
     NOSMCRDEV = 0x03030002
-    """No SMC-R device."""
+    """There is no device for SMC-R."""
     NOISM2SUPP = 0x03030003
-    """No ISMv2."""
+    """There is no support for ISMv2."""
     NOV2EXT = 0x03030004
     """The Proposal lacks the version 2 extension."""
     NOV2DEXT = 0x03030005
     """The Proposal lacks the SMC-D version 2 extension."""
     NOSEID = 0x03030006
-    """The system's EIDs differ."""
+    """The EIDs of the two systems differ."""
     NOSMCD2DEV = 0x03030007
-    """No SMC-Dv2 device."""
+    """There is no device for SMC-Dv2."""
     NOUEID = 0x03030008
     """No user-defined EID in common."""
     RELEASEERR = 0x03030009
@@ -112,13 +112,13 @@ class Diagnosis(Code):
     MAXLINKERR = 0x0303000B
     """The maximum of links is not the one that was negotiated."""
     MODEUNSUPP = 0x03040000
-    """What is asked for was not offered."""
+    """The mode that is asked for was not offered."""
     RMBE_EC = 0x03050000
     """The peer wants eyecatchers in its buffers."""
     OPTUNSUPP = 0x03060000
     """A socket option that SMC does not have."""
     DIFFPREFIX = 0x03070000
-    """No subnet in common."""
+    """The two ends have no subnet in common."""
     GETVLANERR = 0x03080000
     """The VLAN can't be found out."""
     ISMVLANERR = 0x03090000
@@ -128,9 +128,9 @@ class Diagnosis(Code):
     NOSRVLINK = 0x030B0000
     """The server's link is not in the group."""
     VERSMISMAT = 0x030C0000
-    """No version in common."""
+    """The two ends have no version in common."""
     MAX_DMB = 0x030D0000
-    """No more DMBs."""
+    """There are no more DMBs, which SMC-D needs."""
     NOROUTE = 0x030E0000
     """No route to the peer's GID."""
     NOINDIRECT = 0x030F0000
@@ -140,7 +140,7 @@ class Diagnosis(Code):
     PEERDECL = 0x05000000
     """The peer declined; its own reason says why."""
     INTERR = 0x09990000
-    """Internal error."""
+    """An internal error at the end that declines."""
     ERR_RTOK = 0x09990001
     """The peer's buffer is not known, or there are too many."""
     ERR_RDYLNK = 0x09990002
@@ -168,7 +168,7 @@ class Header(Layout):
 
 
 FLAG = 2
-"""In C{Header.typeV2}."""
+"""The flag bit in C{Header.typeV2}."""
 
 
 def needed(buffer: Buffer) -> int:

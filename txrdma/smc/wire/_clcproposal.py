@@ -52,7 +52,7 @@ class _IPArea(Layout):
 @wire(40)
 class SMCDArea(Layout):
     """
-    What a Proposal says of SMC-D, and where version 2 begins.
+    The part of a Proposal about SMC-D, with the place where version 2 begins.
 
     @ivar extensionOffset: of the version 2 extension, from byte 12 of this area.
     """
@@ -92,7 +92,7 @@ class ISMDevice(Layout):
 
 @dataclass(frozen=True, slots=True)
 class SMCDV2:
-    """What a version 2 Proposal says of SMC-D."""
+    """The part of a version 2 Proposal about SMC-D."""
 
     seid: bytes
     devices: tuple[ISMDevice, ...] = ()
@@ -151,7 +151,7 @@ class Proposal:
 
     def encode(self) -> bytes:
         """
-        The message.
+        Encode the whole message, with header and trailer.
 
         @raise WireError: a value does not fit.
         """
@@ -173,7 +173,7 @@ class Proposal:
 
     @classmethod
     def read(cls, header: Header, body: bytes) -> Self:
-        """What stands between header and trailer."""
+        """Decode a Proposal: the bytes between its header and its trailer."""
         if header.eyecatcher != SMCR:
             raise WireError("Proposal", 0, "with the eyecatcher of SMC-D")
         head = _ProposalBody.decode(body)

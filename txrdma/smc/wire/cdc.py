@@ -21,7 +21,7 @@ CDC_LENGTH = 44
 
 
 class ProducerFlags(IntFlag):
-    """What the producer of data tells (RFC 7609, A.4)."""
+    """Flags of a CDC message by which a producer of data tells its state (RFC 7609, A.4)."""
 
     WRITE_BLOCKED = 0x80
     URGENT_PENDING = 0x40

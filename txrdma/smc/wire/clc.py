@@ -108,7 +108,7 @@ class Decline:
 
     def encode(self) -> bytes:
         """
-        The message.
+        Encode the whole message, with header and trailer.
 
         @raise WireError: a value does not fit.
         """
@@ -123,7 +123,7 @@ class Decline:
 
     @classmethod
     def read(cls, header: Header, body: bytes) -> Self:
-        """What stands between header and trailer."""
+        """Decode a Decline: the bytes between its header and its trailer."""
         fixed = _DeclineBody.decode(body)
         checkLength("Decline", body, fixed.size, fixed.size + 16)
         return cls(

@@ -27,7 +27,7 @@ Buffer = Union[bytes, bytearray, memoryview]
 
 
 class LLCType(Code):
-    """What a message is (RFC 7609, A.3), without the version."""
+    """The type of an LLC message (RFC 7609, A.3), without the version."""
 
     CONFIRM_LINK = 1
     ADD_LINK = 2
@@ -41,17 +41,17 @@ class LLCType(Code):
 
 
 class LLCFlags(IntFlag):
-    """What its flags mean depends on the type (RFC 7609, A.3)."""
+    """Flags of an LLC header; their meaning depends on the message's type (RFC 7609, A.3)."""
 
     RESPONSE = 0x80
     REJECT = 0x40
-    """ADD LINK's."""
+    """The request is refused: ADD LINK's meaning of this bit."""
     ALL_LINKS = 0x40
-    """DELETE LINK's."""
+    """All links of the group end: DELETE LINK's meaning of this bit."""
     ORDERLY = 0x20
-    """DELETE LINK's."""
+    """The link ends in order: DELETE LINK's meaning of this bit."""
     NEGATIVE = 0x20
-    """CONFIRM RKEY's and DELETE RKEY's."""
+    """The request is refused: the meaning of this bit in CONFIRM RKEY and DELETE RKEY."""
     RETRY = 0x10
     """CONFIRM RKEY's: not now, but later."""
     NO_EYECATCHER = 0x03
@@ -92,7 +92,7 @@ class _HeaderV1(Layout):
 @dataclass(frozen=True, slots=True)
 class Header:
     """
-    What each message begins with.
+    The header of an LLC message (RFC 7609, A.3), without its type.
 
     @ivar version: 1 or 2; on the wire version 1 is 0.
     @ivar rejectReason: version 1's; there is no room for it in version 2.
@@ -106,7 +106,7 @@ class Header:
     bigEndian: bool = False
 
     def encode(self, kind: LLCType, length: int) -> bytes:
-        """Four bytes."""
+        """Encode the header as its four bytes, with this type and this length of the message."""
         if self.version == 1:
             return _HeaderV1(
                 type=kind, length=length, rejectReason=self.rejectReason, flags=self.flags
@@ -145,7 +145,7 @@ _ORDERS: tuple[Literal["little"], Literal["big"]] = ("little", "big")
 
 
 class Body(Layout):
-    """What follows the header; every message of version 1 has 40 bytes of it."""
+    """The body of an LLC message, after its header: 40 bytes in version 1."""
 
     __slots__ = ()
 
@@ -316,7 +316,7 @@ class _AddLinkExtension(Layout):
 @dataclass(frozen=True, slots=True)
 class AddLinkExtension:
     """
-    What version 2's ADD LINK has in place of continuations.
+    The extension of version 2's ADD LINK, which takes the place of continuations.
 
     @ivar gid: the client's GID that the new link is for.
     """
@@ -335,7 +335,7 @@ class AddLinkExtension:
 @dataclass(frozen=True, slots=True)
 class LLC:
     """
-    A message.
+    An LLC message: its type, its header and its body.
 
     @ivar body: None for a type that we don't know.
     @ivar extension: only version 2's ADD LINK has one.
@@ -369,7 +369,7 @@ class LLC:
 
     def encode(self) -> bytes:
         """
-        The message.
+        Encode the whole message, with its header.
 
         @raise WireError: a value does not fit.
         """

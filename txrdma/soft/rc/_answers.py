@@ -1,5 +1,5 @@
 """
-What a responder owes for READs and atomic operations: their answers in order, results kept for repetition.
+Answers to READs and atomic operations, in order; results of atomics are kept for repetition.
 
 Follows InfiniBand Architecture vol. 1, 9.4.4 (READ), 9.4.5 (atomics) and 9.7.5.1 (answers). A READ is read
 while it is answered, a repeated one anew. An atomic operation is executed once: a repeated request finds what
@@ -120,7 +120,7 @@ class Answers:
 
     def repeat(self, answer: Answer, most: int) -> None:
         """
-        Answer once more.
+        Answer a request once more, which the peer has sent again.
 
         @param most: how many answers may wait.
         """

@@ -63,7 +63,7 @@ class Datagram(NamedTuple):
 
 
 class _Posted(NamedTuple):
-    """What is needed of a request that waits."""
+    """The parts of a posted request that are needed while it waits to be sent."""
 
     identifier: int
     address: AddressVector
@@ -78,7 +78,7 @@ class _Posted(NamedTuple):
 
 class Datagrams:
     """
-    A UD queue pair.
+    A UD queue pair, which sends and takes datagrams.
 
     @ivar dropped: datagrams that found no receive, one that was too small, or came with the wrong Q_Key.
     """
@@ -138,7 +138,7 @@ class Datagrams:
 
     def received(self, run: Incoming, header: bytes, now: float) -> None:
         """
-        Datagrams for us.
+        Take datagrams that have come for this queue pair.
 
         @param header: the 40 bytes that stand for the GRH.
         """
@@ -150,14 +150,14 @@ class Datagrams:
                 self.dropped += 1
 
     def expired(self, now: float) -> None:
-        """Datagrams wait for nothing."""
+        """Do nothing: datagrams are not acknowledged, so none is ever overdue."""
 
     def deadline(self) -> float | None:
-        """Never."""
+        """None at all times: datagrams are not acknowledged, so none is ever overdue."""
         return None
 
     def outgoing(self, now: float) -> list[Datagram]:
-        """What to send; it must leave before anything else is asked of this core."""
+        """Take the datagrams to send; they must leave before anything else is asked of this core."""
         datagrams: list[Datagram] = []
         while self._posted and not self._stopped:
             posted = self._posted.popleft()
@@ -183,7 +183,7 @@ class Datagrams:
         return datagrams
 
     def events(self) -> list[Event]:
-        """What has happened since the last time."""
+        """Take the events since the last call, each of them once."""
         events = self._events
         if events:
             self._events = []

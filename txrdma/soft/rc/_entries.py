@@ -109,7 +109,7 @@ class Entry:
         self.end = first + (1 if self.error else max(1, -(-self.length // mtu)))
 
     def _operate(self, request: SendRequest) -> None:
-        """An atomic operation."""
+        """Pack the extension header of an atomic operation (AtomicETH, IBA 9.3)."""
         self.atomic = _ATOMIC.pack(
             self.remoteAddress, self.rkey, request.operand & _64_BITS, request.compare & _64_BITS
         )

@@ -26,12 +26,12 @@ class Migration:
 
     @property
     def request(self) -> bool:
-        """What our packets say: MigReq."""
+        """The migration request bit (MigReq) of the packets that we send."""
         return self.state is MigrationState.MIGRATED
 
     def heard(self, request: bool, onPath: bool, onAlternate: bool) -> MigrationState | None:
         """
-        What a packet of the peer leads to, if to anything.
+        The state that a packet of the peer leads to, or None if it changes nothing.
 
         @param request: its MigReq.
         @param onPath: it came by the path in use; C{onAlternate}: by the alternate one.

@@ -23,7 +23,7 @@ ACKNOWLEDGE: Final = 0x80000000
 BTH_LENGTH: Final = 12
 ICRC_LENGTH: Final = 4
 FRAME: Final = BTH_LENGTH + ICRC_LENGTH
-"""What surrounds extension headers and payload."""
+"""Bytes of a packet that surround extension headers and payload: BTH and ICRC."""
 
 _WORD: Final = Struct(">I")
 
@@ -88,11 +88,11 @@ class Failed(NamedTuple):
 
 
 Event = Union[Completion, Retired, Received, Failed]
-"""What a core tells; a bare L{Completion} is one of the send queue."""
+"""The events of a core; a bare L{Completion} is one of the send queue."""
 
 
 def heading(destination: int, migrationRequest: bool = True) -> int:
-    """What does not change from packet to packet in the first eight bytes of a BTH."""
+    """The first eight bytes of a BTH, without the fields that change from packet to packet."""
     return migrationRequest << 54 | int(DEFAULT_PKEY) << 32 | destination & 0xFFFFFF
 
 

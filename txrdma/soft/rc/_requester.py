@@ -129,7 +129,7 @@ class Requester:
         self._maxRDAtomic = maxRDAtomic
 
     def retune(self, timeout: int, retryCount: int, rnrRetry: int, maxRDAtomic: int) -> None:
-        """Take other attributes."""
+        """Change the attributes of the queue pair that are the requester's."""
         self._patience.retune(timeout, retryCount)
         self._rnrRetry = rnrRetry
         self._maxRDAtomic = maxRDAtomic
@@ -191,7 +191,7 @@ class Requester:
             self._rewind()
 
     def deadline(self) -> float | None:
-        """When to call L{expired}."""
+        """The time at which to call L{expired}, None when nothing is waited for."""
         if self._pausedUntil is not None:
             return self._pausedUntil
         if self._oldest == self._next or self.pathFailed:
@@ -200,7 +200,7 @@ class Requester:
         return None if deadline == math.inf else deadline
 
     def outgoing(self, now: float) -> list[Outgoing]:
-        """What to send; it must leave before anything else is asked of this core."""
+        """Take the packets to send; they must leave before anything else is asked of this core."""
         runs: list[Outgoing] = []
         if self._pausedUntil is not None or self._stopped or self.pathFailed:
             return runs
@@ -241,7 +241,7 @@ class Requester:
         return runs
 
     def events(self) -> list[Event]:
-        """What has happened since the last time."""
+        """Take the events since the last call, each of them once."""
         events = self._events
         if events:
             self._events = []

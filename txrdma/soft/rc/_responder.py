@@ -94,7 +94,7 @@ class _Refused(Exception):
 
 
 class _NotReady(Exception):
-    """No receive was posted."""
+    """No receive is posted for a message that needs one (RNR NAK, IBA 9.7.5.2.8)."""
 
 
 def _invalid() -> _Refused:
@@ -155,7 +155,7 @@ class Responder:
         self.retune(access, maxDestRDAtomic, minRNRTimer)
 
     def retune(self, access: int, maxDestRDAtomic: int, minRNRTimer: int) -> None:
-        """Take other attributes."""
+        """Change the attributes of the queue pair that are the responder's."""
         self._access = access
         self._mostAnswers = maxDestRDAtomic
         self._answers.keep(maxDestRDAtomic)
@@ -164,7 +164,7 @@ class Responder:
     # The verbs of a core.
 
     def received(self, run: Incoming, now: float) -> None:
-        """Requests of the peer."""
+        """Execute requests that have come from the peer, and note how to answer them."""
         words = psnWords(run)
         number = 0
         while number < run.packets and not self._stopped:
@@ -189,12 +189,12 @@ class Responder:
         """A responder waits for nothing."""
 
     def deadline(self) -> float | None:
-        """Never."""
+        """None at all times: the responder waits for nothing."""
         return None
 
     @property
     def pending(self) -> bool:
-        """Whether L{outgoing} has more."""
+        """Whether L{outgoing} has more answers to give."""
         return bool(self._answers.waiting)
 
     @property
@@ -234,7 +234,7 @@ class Responder:
         return runs
 
     def events(self) -> list[Event]:
-        """What has happened since the last time."""
+        """Take the events since the last call, each of them once."""
         events = self._events
         if events:
             self._events = []
@@ -378,7 +378,7 @@ class Responder:
         self._parting = [Received(completion, True)]
 
     def _ended(self, solicited: bool, immediate: int | None) -> None:
-        """A message is complete."""
+        """Count a message that is complete, and complete the receive that it filled, if any."""
         self._messages += 1
         receive, self._receive = self._receive, None
         if receive is not None:
@@ -426,7 +426,7 @@ class Responder:
             raise _invalid()
 
     def _read(self, psn: int, run: Incoming, number: int, again: bool) -> Read:
-        """What a READ request says."""
+        """Read a READ request, and check that its memory may be read remotely."""
         if run.stride != FRAME + RETH.size or not self._access & REMOTE_READ:
             raise _invalid()
         address, rkey, length = RETH.unpack_from(run.data, number * run.stride + BTH_LENGTH)
@@ -481,6 +481,6 @@ class Responder:
             self._answers.repeat(answer, self._mostAnswers)
 
     def _packet(self, psn: int, syndrome: int) -> Outgoing:
-        """An acknowledgement."""
+        """An acknowledgement packet with this PSN and syndrome (AETH)."""
         aeth = _WORD.pack(syndrome << 24 | self._messages & PSN_MASK)
         return Outgoing(_ACKNOWLEDGE, psn, 1, aeth, b"", self._mtu)

@@ -34,7 +34,7 @@ class Window:
         self._credit = 0
 
     def acknowledged(self, packets: int) -> None:
-        """So many have arrived, while the window kept others from going."""
+        """Widen the window for so many packets that were acknowledged while it kept others from going."""
         if self.size < self._threshold:
             self.size = min(self._widest, self.size + max(1, packets // 4))
             return
@@ -44,6 +44,6 @@ class Window:
             self.size += 1
 
     def lost(self) -> None:
-        """Something was lost."""
+        """Halve the window, because a packet was lost."""
         self.size = self._threshold = max(FEWEST_PACKETS, self.size // 2)
         self._credit = 0

@@ -21,7 +21,7 @@ _LENGTHS: Final = 64
 
 class RoutesPort(Protocol):
     """
-    What routes ask of the port that they are on.
+    The RoCE port, as the routes on it see it.
 
     @ivar siblings: this and the other ports of the device, by their numbers.
     @ivar isEnabled: while it is not, nothing goes out and nothing comes in.
@@ -45,7 +45,7 @@ class RoutesPort(Protocol):
         """Packets for the route's queue pair number belong to the route from now on."""
 
     def forget(self, route: PortRoute) -> None:
-        """The route is closed."""
+        """Forget a route that is closed: no packet reaches it any more."""
 
     def release(self, route: PortRoute) -> None:
         """The route sends by another port from now on, but still listens here."""
@@ -57,7 +57,7 @@ class RoutesPort(Protocol):
         """Send what the route has to send, deliver its events, look after its deadline: soon."""
 
     def serve(self, route: PortRoute, now: float) -> None:
-        """The same at once."""
+        """Send what the route has to send, deliver its events, look after its deadline: at once."""
 
     def emit(self, peer: Peer, heading: int, run: Outgoing) -> None:
         """Send packets, within a turn."""
@@ -71,7 +71,7 @@ class RoutesPort(Protocol):
 
 class PortRoute(Protocol):
     """
-    What a port asks of the routes on it.
+    A route, as the RoCE port that it is on sees it.
 
     @ivar port: the one that it sends by.
     """
@@ -92,7 +92,7 @@ class PortRoute(Protocol):
         """When C{expired} is to be called."""
 
     def expired(self, now: float) -> None:
-        """That time has come."""
+        """Act on the deadline, whose time has come."""
 
     def fail(self) -> None:
         """Something has raised, which is logged here: the queue pair is of no more use."""

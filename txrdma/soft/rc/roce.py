@@ -41,14 +41,14 @@ _PEERS: Final = 4096
 
 @lru_cache(256)
 def _headsOf(length: int, count: int) -> Struct:
-    """What finds the beginnings of so many packets."""
+    """The layout that finds the first eight bytes of so many packets of one length, end to end."""
     return Struct(">" + f"Q{length - 8}x" * count)
 
 
 @dataclass
 class RoCECounters:
     """
-    What a port has seen.
+    The counters of one RoCE port: packets sent, received and dropped.
 
     @ivar datagramsSent: RoCE packets; C{writes} counts what went to the system in one piece.
     @ivar wrongICRC: dropped: spoilt, or for somebody else's checksum.
@@ -142,7 +142,7 @@ class RoCEPort:
             self._unsent.clear()
 
     def close(self) -> None:
-        """Close the socket."""
+        """Close the socket, and cancel the port's delayed calls."""
         if self._closed:
             return
         self._closed = True
@@ -170,7 +170,7 @@ class RoCEPort:
         return self._mtu.bytes
 
     def seconds(self) -> float:
-        """What time it is."""
+        """The time in seconds, by the port's clock."""
         return self._clock.seconds()
 
     def register(self, route: PortRoute) -> None:
@@ -178,7 +178,7 @@ class RoCEPort:
         self._routes[route.number] = route
 
     def forget(self, route: PortRoute) -> None:
-        """It is closed."""
+        """Forget a route that is closed: no packet reaches it any more."""
         if self._routes.get(route.number) is route:
             del self._routes[route.number]
         self._deadlines.pop(route, None)
@@ -186,7 +186,7 @@ class RoCEPort:
         self._touched.pop(route, None)
 
     def release(self, route: PortRoute) -> None:
-        """It sends by another port from now on, but still listens here."""
+        """Stop sending for a route that goes by another port now, but still listens here."""
         self._deadlines.pop(route, None)
         self._more.pop(route, None)
 
@@ -369,7 +369,7 @@ class RoCEPort:
             self._inFrame = index + count
 
     def _flush(self) -> None:
-        """Send the frame."""
+        """Send the frame that is being filled, or queue it while the socket takes no more."""
         peer = self._framePeer
         assert peer is not None
         data, segment = self._view[: self._fill], self._segment
@@ -398,7 +398,7 @@ class RoCEPort:
     # In.
 
     def received(self, data: memoryview, segment: int, source: RawAddress) -> None:
-        """Datagrams from the carrier."""
+        """Take datagrams from the carrier: check them, and hand them to the routes that they are for."""
         if not self.isEnabled:
             return
         peer = self._peers.get(source) or self._peer(source)
@@ -440,7 +440,7 @@ class RoCEPort:
 
     def _single(self, peer: Peer, data: memoryview, segment: int, index: int, now: float) -> None:
         """
-        Datagrams of any sort.
+        Check datagrams of any sort, one by one, and dispatch them.
 
         @param index: the identification that the first one may have.
         """

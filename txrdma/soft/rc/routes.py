@@ -130,7 +130,7 @@ class RoCERoute:
         """A peer that was told to wait comes again by itself."""
 
     def poll(self) -> None:
-        """The reactor does that."""
+        """Do nothing: the reactor brings all packets of this route."""
 
     def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
         """The reactor wakes by itself."""
@@ -177,7 +177,7 @@ class RoCERoute:
             self.port.turn(self)
 
     def close(self) -> None:
-        """Let go."""
+        """Stop the connection, and leave its ports."""
         self._stop()
         for port in self._ports:
             port.forget(self)
@@ -226,7 +226,7 @@ class RoCERoute:
             self.port = peer.at
 
     def _readdress(self, address: AddressVector) -> None:
-        """C{modify} said another address."""
+        """Send to the new address that C{modify} has set."""
         self._address = address
         peer = self._peerAt(address)
         if peer is not None:
@@ -336,7 +336,7 @@ class RoCERoute:
             _tell(self._owner, self.requester.events())
 
     def deadline(self) -> float | None:
-        """That of the requester."""
+        """The time at which to call L{expired}: the requester's deadline, if there is one."""
         return None if self.requester is None else self.requester.deadline()
 
     def expired(self, now: float) -> None:
@@ -348,7 +348,7 @@ class RoCERoute:
                 self._pathFailed(requester, now)
 
     def fail(self) -> None:
-        """Something has raised."""
+        """Fail the queue pair, after an exception that is logged here."""
         _fail(self, self._owner)
 
     def _pathFailed(self, requester: Requester, now: float) -> None:
@@ -396,10 +396,10 @@ class DatagramRoute:
         self.port.turn(self)
 
     def receivesPosted(self) -> None:
-        """What came before is lost."""
+        """Do nothing: datagrams that found no receive are lost."""
 
     def poll(self) -> None:
-        """The reactor does that."""
+        """Do nothing: the reactor brings all packets of this route."""
 
     def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
         """The reactor wakes by itself."""
@@ -416,10 +416,10 @@ class DatagramRoute:
         self.datagrams.retune(attributes.qkey or 0, attributes.sqPSN)
 
     def migrate(self) -> None:
-        """Each datagram says its own path."""
+        """Do nothing: each datagram has its own path."""
 
     def close(self) -> None:
-        """Let go."""
+        """Flush the datagrams that wait to be sent, and leave the port."""
         self.datagrams.flush()
         self.port.forget(self)
 
@@ -445,12 +445,12 @@ class DatagramRoute:
         _tell(self._owner, self.datagrams.events())
 
     def deadline(self) -> float | None:
-        """Never."""
+        """None at all times: datagrams are not acknowledged, so none is ever overdue."""
         return None
 
     def expired(self, now: float) -> None:
-        """Datagrams wait for nothing."""
+        """Do nothing: datagrams are not acknowledged, so none is ever overdue."""
 
     def fail(self) -> None:
-        """Something has raised."""
+        """Fail the queue pair, after an exception that is logged here."""
         _fail(self, self._owner)

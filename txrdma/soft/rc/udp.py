@@ -46,7 +46,7 @@ ANSWERED: Final = 4
 
 
 class Receiver(Protocol):
-    """Who gets what a L{Carrier} brings."""
+    """The receiver of the datagrams that a L{Carrier} brings."""
 
     def received(self, data: memoryview, segment: int, source: RawAddress) -> None:
         """
@@ -59,12 +59,12 @@ class Receiver(Protocol):
         """No more has come for now."""
 
     def writable(self) -> None:
-        """L{Carrier.send} can go on."""
+        """Hear that L{Carrier.send} can go on."""
 
 
 class Carrier(Protocol):
     """
-    What carries datagrams: a UDP socket, or a simulated network.
+    The carrier of a port's datagrams: a UDP socket, or a simulated network.
 
     @ivar address: our IP address.
     @ivar port: our UDP port.
@@ -93,7 +93,7 @@ class Carrier(Protocol):
         """How to call a peer in L{send}; None when it can't be reached from here."""
 
     def close(self) -> None:
-        """Stop. Twice is fine."""
+        """Stop bringing datagrams, and close. Twice is fine."""
 
 
 def ipAndPort(address: RawAddress) -> tuple[str, int]:
@@ -168,7 +168,7 @@ class UDPCarrier:
 
     @staticmethod
     def _setBuffers(bound: socket.socket) -> None:
-        """As large as we may."""
+        """Make the socket's buffers as large as the system allows."""
         for plain, force in ((socket.SO_RCVBUF, _SO_RCVBUFFORCE), (socket.SO_SNDBUF, _SO_SNDBUFFORCE)):
             try:
                 if sys.platform != "linux":
@@ -267,11 +267,11 @@ class UDPCarrier:
     # IReadDescriptor, IWriteDescriptor
 
     def fileno(self) -> int:
-        """-1 when closed."""
+        """The descriptor of the UDP socket, or -1 when it is closed."""
         return -1 if self._socket is None else self._socket.fileno()
 
     def logPrefix(self) -> str:
-        """For the reactor."""
+        """The prefix of the carrier's lines in the log, as L{IReadDescriptor} asks."""
         return "RoCE"
 
     def doRead(self) -> None:
@@ -304,7 +304,7 @@ class UDPCarrier:
             receiver.turnEnded()
 
     def doWrite(self) -> None:
-        """There is room again."""
+        """Let the receiver send again: the UDP socket has room."""
         self._reactor.removeWriter(self)
         self._writing = False
         if self._receiver is not None:

@@ -56,17 +56,17 @@ POSITION: Final = (1 << 56) - 1
 LENGTH: Final = (1 << 24) - 1
 
 RESULT_COUNT: Final = FIRST - RESULTS
-"""So many atomics may be on their way in one direction."""
+"""The number of atomics that may be on their way in one direction."""
 
 TOLD_BYTES: Final = 24
-"""What a WRITE_WITH_IMMEDIATE or a NOTE carries: length, address and key, each C{u64}, little-endian."""
+"""The size of a WRITE_WITH_IMMEDIATE's or a NOTE's content: length, address, key; C{u64}, little-endian."""
 
 ASKED_BYTES: Final = 32
-"""What an ATOMIC carries: address, key, operand and what to compare with, likewise."""
+"""The size of an ATOMIC's content: address, key, operand, comparison; C{u64}, little-endian."""
 
 
 class Kind(IntEnum):
-    """What a record is; the lower three bits of its control byte."""
+    """The kind of a record, in the lower three bits of its control byte."""
 
     SEND = 1
     SEND_WITH_IMMEDIATE = 2
@@ -74,7 +74,7 @@ class Kind(IntEnum):
     FAULT = 4
     PADDING = 5
     NOTE = 6
-    """What was done to the receiver's memory: for receivers that record everything."""
+    """A note of an access to the receiver's memory, for receivers that record everything."""
     ATOMIC = 7
 
 
@@ -169,7 +169,7 @@ class RemoteRegion:
 
 
 class Surroundings(Protocol):
-    """What a lane asks for that takes system calls. No answer comes before the call returns."""
+    """The system calls that a lane asks for. No answer comes before the call returns."""
 
     def ringReceives(self) -> None:
         """Wake whom the peer's receive queue wakes."""

@@ -74,7 +74,7 @@ _EVENTS: Final = {
     Status.REM_INV_REQ_ERR: AsyncEventKind.QP_REQUEST_ERROR,
     Status.REM_ACCESS_ERR: AsyncEventKind.QP_ACCESS_ERROR,
 }
-"""What we tell when a request of the peer ends like that there."""
+"""The asynchronous event of ours when a request of the peer ends with such a status."""
 
 _Ready = tuple[int, "Region | None", int, int, Completion]
 """Identifier, region, offset, length (-1: not as simple as that), and the completion when all goes well."""
@@ -352,7 +352,7 @@ class Receiving(Sending):
         return not self._dead
 
     def _taken(self, request: ReceiveRequest) -> None:
-        """This receive is used up."""
+        """Remove a receive from the queue, because it is used up."""
         begun, self._begun = self._begun, None
         receives = self._receives
         if begun is None and receives and receives[0] is request:

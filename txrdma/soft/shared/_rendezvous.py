@@ -1,5 +1,5 @@
 """
-What two processes on one host say to each other about shared memory, and what they check of it.
+Messages about shared memory between two processes on one host, and the checks of their contents.
 
 Each message is one packet of a UNIX socket (SOCK_SEQPACKET), with the descriptors that it needs; the numbers
 of queue pairs are always the sender's first.
@@ -25,7 +25,7 @@ MOST_DATA: Final = 32768
 """Bytes of memory that one L{Access} or L{Answer} carries."""
 
 LONGEST: Final = MOST_DATA + 64
-"""Of all messages."""
+"""The length of the longest message."""
 
 PAGE: Final = mmap.PAGESIZE
 _LARGEST_REGION: Final = 1 << 40
@@ -242,7 +242,7 @@ def _sealedLength(descriptor: int) -> int:
 
 def mapBox(descriptor: int) -> mmap.mmap:
     """
-    Map a peer's box.
+    Map the box of a peer's lane, which came as a descriptor.
 
     @raise ValueError: it is none.
     @raise OSError: it can't be mapped.
@@ -254,7 +254,7 @@ def mapBox(descriptor: int) -> mmap.mmap:
 
 def mapRegion(told: Region, descriptor: int) -> tuple[mmap.mmap, RemoteRegion]:
     """
-    Map a peer's memory.
+    Map a memory region of a peer, which came as a descriptor.
 
     @raise ValueError: it is not as it was told to be.
     @raise OSError: it can't be mapped.

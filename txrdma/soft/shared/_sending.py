@@ -73,7 +73,7 @@ _Entry = tuple[int, int, CompletionOpcode, bool, Status]
 
 class Sending(Writer):
     """
-    The sending half.
+    The sending half of a lane.
 
     @ivar regions: the peer's memory as far as it is known; None for a key that was refused.
     """
@@ -416,7 +416,7 @@ class Sending(Writer):
         return True
 
     def _reachByMessages(self, request: SendRequest, pieces: list[memoryview]) -> None:
-        """What went before has to be consumed first; then one request at a time."""
+        """Ask for memory by messages, one request at a time, once all earlier records are consumed."""
         if self._asked is None:
             self._refresh()
             if self._produced == self._acknowledged:
@@ -436,7 +436,7 @@ class Sending(Writer):
 
     def regionKnown(self, rkey: RKey, region: RemoteRegion | None, access: int) -> None:
         """
-        The answer to C{Surroundings.wantRegion}.
+        Take the answer to C{Surroundings.wantRegion}, and go on with the requests that wait for it.
 
         @param access: what the peer's queue pair allows.
         """
@@ -483,7 +483,7 @@ class Sending(Writer):
         return True
 
     def _spoil(self, request: SendRequest, status: Status) -> None:
-        """It fails, as soon as those before it have succeeded; nothing after it is begun."""
+        """Fail a request as soon as those before it have succeeded; nothing after it is begun."""
         self._offset = 0
         self._held = self._failing = True
         done = self._outstanding[-1][0] if self._outstanding else self._acknowledged

@@ -51,7 +51,7 @@ _ALWAYS: Final = memoryview((1).to_bytes(8, sys.byteorder)).cast("Q")
 
 
 class SharingReactor(IReactorFDSet, IReactorTime):
-    """What we need of a reactor."""
+    """The interfaces of a reactor that shared memory needs: descriptors and time."""
 
 
 class LocalOwner(Owner, Protocol):
@@ -78,13 +78,13 @@ class Around(Protocol):
 
 
 class Neighbour(Protocol):
-    """The other process."""
+    """The other process on this host, as attachments to its queue pairs see it."""
 
     name: tuple[str, int]
     attachments: dict[QPN, Attachment]
 
     def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
-        """To it."""
+        """Send a message to the other process, with descriptors if it has any."""
 
 
 class Attachment:
@@ -241,12 +241,12 @@ class Attachment:
     # What the peer says.
 
     def peerGone(self, event: AsyncEventKind | None) -> None:
-        """Its queue pair is no more; with an event, neither is its process."""
+        """Take leave of the peer's queue pair, which is no more; with an event, its process is gone, too."""
         self.lane.peerGone(event)
         self._release()
 
     def regionTold(self, told: Region, descriptors: list[int]) -> None:
-        """The answer to C{wantRegion}."""
+        """Take the peer's answer to C{wantRegion}, and map the region if it can be mapped."""
         region: RemoteRegion | None = None
         if told.rkey in self._mappings:
             raise ValueError("a region that nobody asked for")

@@ -173,7 +173,7 @@ class Direction:
 
     def acknowledge(self, count: int, results: Iterator[int] = _NO_RESULTS) -> None:
         """
-        So many more requests are carried out.
+        Record the answers to so many requests more, which have been carried out.
 
         @param results: of the atomics among them.
         """
@@ -361,7 +361,7 @@ class RecordedLane(Lane):
         return super()._retire()
 
     def _results(self) -> Iterator[int]:
-        """Of our atomics, as they are answered."""
+        """The results of our atomics, in the order of their answers."""
         while True:
             self._answered += 1
             yield self._inWords[RESULTS + (self._answered - 1) % RESULT_COUNT]

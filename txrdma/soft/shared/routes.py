@@ -74,7 +74,7 @@ class _Peer:
         self._invitations: dict[tuple[QPN, QPN], tuple[mmap.mmap, list[int], bool]] = {}
 
     def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
-        """To it, over whichever connection there is."""
+        """Send a message to the other process, by the first of its connections."""
         if self.links:
             self.links[0].socket.send(message, descriptors)
 
@@ -88,7 +88,7 @@ class _Peer:
             attachment.watch()  # the peer may have written before: look, once we are part of our queues
 
     def lost(self, reason: str) -> None:
-        """It is no more, or does not deserve to be."""
+        """Drop the other process for this reason: close its connections, and end its attachments."""
         links, self.links = self.links, []
         for link in links:
             link.socket.close()
@@ -143,7 +143,7 @@ class _Peer:
             attachment.lane.poll()  # the peer may have written, and rung for it, before we could see its box
 
     def refuse(self, told: Join) -> None:
-        """Its queue pair does not meet ours."""
+        """Refuse an invitation of the peer's queue pair, which does not meet one of ours."""
         refusal = Note(kind=MessageKind.LEAVE, source=told.destination, destination=told.source)
         self.send(refusal.encode())
 
@@ -156,7 +156,7 @@ class _Peer:
             attachment.peerGone(None)
 
     def attachment(self, source: QPN, destination: QPN) -> Attachment | None:
-        """Ours, when it is the one that is meant."""
+        """Our attachment between these two queue pairs, None if there is none."""
         attachment = self.attachments.get(destination)
         return attachment if attachment is not None and attachment.destination == source else None
 
@@ -250,7 +250,7 @@ class _Link:
             self.socket.close(str(error))
 
     def starved(self, message: bytes) -> None:
-        """Its descriptors are lost: a region is asked for again, an invitation comes to nothing."""
+        """Answer a message whose descriptors are lost: ask for the region again, or refuse the invitation."""
         try:
             told, _ = decode(message)
         except WireError as error:
@@ -412,7 +412,7 @@ class SharedMemoryPort:
             attachment.wake()
 
     def _joints(self) -> list[Attachment]:
-        """Where our queue pairs meet others."""
+        """The attachments of all our queue pairs to those of other processes."""
         return [attachment for peer in self._peers.values() for attachment in peer.attachments.values()]
 
     def _unguard(self) -> None:
@@ -475,11 +475,11 @@ class SharedMemoryPort:
         self._link(sock, None)
 
     def unlink(self, link: _Link) -> None:
-        """It is closed."""
+        """Forget a connection to a peer, because it is closed."""
         self._links.pop(link, None)
 
     def forget(self, peer: _Peer) -> None:
-        """It is gone."""
+        """Forget another process, because it is gone."""
         if self._peers.get(peer.name) is peer:
             del self._peers[peer.name]
 
@@ -495,7 +495,7 @@ class SharedMemoryPort:
 
 
 def _allowed(owner: Owner) -> int:
-    """What the peer may do through this queue pair."""
+    """The remote access rights that the peer has to this queue pair's memory."""
     attributes = owner.attributes
     access = int(attributes.access or 0)
     return access if attributes.maxDestRDAtomic else access & ~REMOTE_READ

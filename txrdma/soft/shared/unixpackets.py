@@ -31,7 +31,7 @@ NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 
 
 class Hearer(Protocol):
-    """Who gets what a L{PacketSocket} brings."""
+    """The receiver of the messages that a L{PacketSocket} brings."""
 
     def heard(self, message: bytes, descriptors: list[int]) -> None:
         """One message. The descriptors that are left in the list are closed when this returns."""
@@ -67,7 +67,7 @@ class PacketSocket:
         return self._socket.fileno()
 
     def logPrefix(self) -> str:
-        """As Twisted's log shows it."""
+        """The prefix of the socket's lines in the log."""
         return "txrdma.soft.shared.routes"
 
     def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
@@ -112,7 +112,7 @@ class PacketSocket:
             self._reactor.removeWriter(self)
 
     def doWrite(self) -> None:
-        """There is room."""
+        """Send messages that are queued, because the socket has room again."""
         while self._queued:
             message, descriptors = self._queued.popleft()
             if not self._sent(message, descriptors):
@@ -122,7 +122,7 @@ class PacketSocket:
         self._reactor.removeWriter(self)
 
     def doRead(self) -> None:
-        """Take some messages."""
+        """Receive some messages, and hand them to the receiver."""
         for _ in range(_AT_ONCE):
             if self._closed or not self._receive():
                 return

@@ -41,7 +41,7 @@ class TurnClock(Clock):
     def callLater(
         self, delay: float, callable: Callable[..., object], *args: object, **kw: object
     ) -> IDelayedCall:
-        """See L{IReactorTime}."""
+        """Schedule a call, as L{IReactorTime} asks; its turn comes behind calls of the same time."""
         call = DelayedCall(
             self.rightNow + delay,
             callable,
@@ -101,7 +101,7 @@ class TracedNetwork(SimulatedNetwork):
         super().carry(data, segment, source, destination)
 
     def note(self, what: str) -> None:
-        """Something has happened."""
+        """Add an event and its time to the network's digest."""
         self.digest = zlib.crc32(f"{self.clock.seconds():.9f} {what}".encode(), self.digest)
 
 
@@ -143,7 +143,7 @@ class World:
         self._selector.register(reader.fileno(), selectors.EVENT_READ, (self._count, host, reader))
 
     def remove(self, reader: Any) -> None:
-        """It is not any more."""
+        """Watch a descriptor no more, which a host's reactor has watched."""
         self._selector.unregister(reader.fileno())
 
     def close(self) -> None:
@@ -182,25 +182,25 @@ class Host:
         return f"<Host {self.address}>"
 
     def openDevice(self) -> Any:
-        """A new device."""
+        """Open a new device on the host."""
         self.device = self._makeDevice()
         return self.device
 
     # IReactorTime
 
     def seconds(self) -> float:
-        """The world's."""
+        """The time in seconds, by the world's clock."""
         return self.world.clock.rightNow
 
     def callLater(
         self, delay: float, callable: Callable[..., object], *args: object, **kwargs: object
     ) -> IDelayedCall:
-        """By the world's clock."""
+        """Schedule a call by the world's clock; it waits while the host is asleep."""
         return _HostCall(self, delay, lambda: callable(*args, **kwargs))
 
     @property
     def isAwake(self) -> bool:
-        """Whether the reactor turns."""
+        """Whether the host's reactor turns: neither dead nor asleep."""
         return not self.isDead and not self.isAsleep
 
     def sleep(self) -> None:
@@ -219,7 +219,7 @@ class Host:
             call.reset(0)
 
     def getDelayedCalls(self) -> list[IDelayedCall]:
-        """All, of the other hosts, too."""
+        """All delayed calls of the world's clock, those of other hosts included."""
         return list(self.world.clock.calls)
 
     # IReactorCore, a part of it
@@ -227,12 +227,12 @@ class Host:
     def addSystemEventTrigger(
         self, phase: str, eventType: str, callable: Callable[..., object], *args: object, **kwargs: object
     ) -> object:
-        """For the end."""
+        """Note a call for the end of the host's reactor, as C{IReactorCore} asks."""
         self.triggers.append((phase, callable))
         return self.triggers[-1]
 
     def removeSystemEventTrigger(self, triggerID: Any) -> None:
-        """Not any more."""
+        """Forget a call for the end of the host's reactor."""
         self.triggers.remove(triggerID)
 
     def stop(self) -> None:
@@ -258,23 +258,23 @@ class Host:
                 self.world.add(self, reader)
 
     def removeReader(self, reader: Any) -> None:
-        """Don't watch any more."""
+        """Watch a reader no more, as L{IReactorFDSet} asks."""
         if reader in self.readers:
             del self.readers[reader]
             if not isinstance(reader, Connection):
                 self.world.remove(reader)
 
     def addWriter(self, writer: Any) -> None:
-        """For a socket in memory."""
+        """Watch a writer, which is always a socket in memory."""
         self.writers[writer] = None
         self.isStirred = True
 
     def removeWriter(self, writer: Any) -> None:
-        """Don't watch any more."""
+        """Watch a writer no more, as L{IReactorFDSet} asks."""
         self.writers.pop(writer, None)
 
     def removeAll(self) -> list[Any]:
-        """Watch nothing any more."""
+        """Watch nothing any more, as L{IReactorFDSet} asks."""
         every = [*self.readers, *self.writers]
         for each in every:
             self.removeReader(each)
@@ -282,11 +282,11 @@ class Host:
         return every
 
     def getReaders(self) -> list[Any]:
-        """All of them."""
+        """All readers that the host's reactor watches."""
         return list(self.readers)
 
     def getWriters(self) -> list[Any]:
-        """All of them."""
+        """All writers that the host's reactor watches."""
         return list(self.writers)
 
     # What the world calls
@@ -308,7 +308,7 @@ class Host:
         return busy
 
     def served(self, one: Any, why: Exception | None, isRead: bool) -> None:
-        """What reactors do about the result of C{doRead} or C{doWrite}."""
+        """Act on the result of C{doRead} or C{doWrite}, as reactors do."""
         if why is None:
             return
         self.removeReader(one)
@@ -360,11 +360,11 @@ class _HostCall:
         return self._isActive
 
     def getTime(self) -> float:
-        """When it is to be made."""
+        """The time at which the call is to be made, as L{IDelayedCall} asks."""
         return self._call.getTime()
 
     def cancel(self) -> None:
-        """Don't make it."""
+        """Cancel the call, as L{IDelayedCall} asks."""
         if not self._isActive:
             raise AlreadyCalled
         self._isActive = False
@@ -372,14 +372,14 @@ class _HostCall:
             self._call.cancel()
 
     def reset(self, secondsFromNow: float) -> None:
-        """Make it then instead."""
+        """Make the call that many seconds from now instead."""
         if self._isActive:
             if self._call.active():
                 self._call.cancel()
             self._call = self._host.world.clock.callLater(secondsFromNow, self._due)
 
     def delay(self, secondsLater: float) -> None:
-        """Make it later."""
+        """Make the call that many seconds later than planned."""
         self.reset(self.getTime() + secondsLater - self._host.seconds())
 
 
@@ -396,11 +396,11 @@ class PollingHost(Host):
         self._pollables[pollable] = None
 
     def removePollable(self, pollable: IPollable) -> None:
-        """Don't look any more."""
+        """Look at a pollable no more, as L{IReactorPolling} asks."""
         self._pollables.pop(pollable, None)
 
     def look(self) -> bool:
-        """Look at everything."""
+        """Look at descriptors and at every pollable; return whether there was work."""
         busy = super().look()
         for pollable in list(self._pollables):
             if pollable in self._pollables:
@@ -412,7 +412,7 @@ class PollingHost(Host):
 
 
 class Wire:
-    """What a TCP connection runs over; it never loses anything, but may stop to carry."""
+    """The medium of a TCP connection, which never loses anything, but may stop to carry."""
 
     def __init__(self, world: World, random: Random, latency: float) -> None:
         self._clock = world.clock
@@ -437,11 +437,11 @@ class Wire:
             arrive()  # the system of a killed process takes it, and resets what nobody has open any more
 
     def freeze(self) -> None:
-        """Carry nothing for now."""
+        """Hold back everything that would arrive from now on."""
         self._isFrozen = True
 
     def thaw(self) -> None:
-        """Go on."""
+        """Deliver all that was held back, and carry again."""
         self._isFrozen = False
         held, self._held = self._held, []
         for to, arrive in held:
@@ -477,7 +477,7 @@ class MemorySocket:
 
     @property
     def isReadable(self) -> bool:
-        """Would C{recv} say anything?"""
+        """Whether C{recv} would have anything: data, the end, or a reset."""
         return bool(self._buffer) or self._hasEnded or self._isReset
 
     @property
@@ -486,14 +486,14 @@ class MemorySocket:
         return self._isReset or self._isShut or self.peer._unread < _WINDOW
 
     def fileno(self) -> int:
-        """There is none."""
+        """The descriptor is -1, since there is no socket of the system."""
         return -1
 
     def setblocking(self, flag: bool) -> None:
-        """It never blocks."""
+        """Ignore the flag: a socket in memory never blocks."""
 
     def getsockopt(self, level: int, name: int, size: int = 0) -> int:
-        """Nothing is set."""
+        """The value of a socket option: 0, or an C{OSError} where a structure is asked for."""
         if size:
             raise OSError(errno.ENOPROTOOPT, "this is no socket")
         return 0
@@ -503,7 +503,7 @@ class MemorySocket:
         self._isHasty |= isinstance(value, bytes)
 
     def recv(self, size: int) -> bytes:
-        """What has come."""
+        """Return bytes that have come, as sockets do."""
         if self._buffer:
             data = self._buffer.popleft()
             if len(data) > size:
@@ -531,7 +531,7 @@ class MemorySocket:
         return len(sent)
 
     def shutdown(self, how: int) -> None:
-        """Send no more."""
+        """End the writing direction: the peer hears the end of file."""
         if not self._isShut and not self._isReset:
             self._isShut = True
             self.wire.carry(self.peer, self.peer._ended)
@@ -565,7 +565,7 @@ class MemorySocket:
 
 
 class MemoryTCP(Connection):
-    """Twisted's transport, connected."""
+    """A connected L{Connection} of Twisted's on a socket in memory."""
 
     def __init__(self, one: MemorySocket, protocol: IProtocol) -> None:
         super().__init__(cast(Any, one), protocol, cast(Any, one.host))
@@ -575,11 +575,11 @@ class MemoryTCP(Connection):
         self.logstr = f"{type(protocol).__name__},{self.sessionno},{self._peer[0]}"
 
     def getHost(self) -> IPv4Address:
-        """Our address."""
+        """The address of our end of the connection."""
         return IPv4Address("TCP", *self._own)
 
     def getPeer(self) -> IPv4Address:
-        """The peer's."""
+        """The address of the peer's end of the connection."""
         return IPv4Address("TCP", *self._peer)
 
     def begin(self) -> None:

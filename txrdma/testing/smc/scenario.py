@@ -1,5 +1,5 @@
 """
-What whole connections of SMC-R go through in one simulation, all of it by a seed, and what must hold.
+Simulations of whole SMC-R connections, by a seed, and the promises that must hold in them.
 
 Two hosts, each with a software device and a reactor of its own, on one L{SimulatedNetwork} and one clock. All
 above the sockets is the real thing: CLC over TCP, LLC and CDC over reliable connections, link groups, rings,
@@ -74,7 +74,7 @@ EVENTS: Final = (
     *("partition", "partition", "apart", "gap", "gap"),
     *("killed", "vanished", "stopped", "reset", "frozen", "fatal", "deleted", "cancelled", "busy"),
 )
-"""What may happen besides: to the link, to a process, to a TCP connection."""
+"""Events that may happen besides: to the link, to a process, to a TCP connection."""
 
 HARMLESS: Final = ("gap", "retired")
 """Events that no connection may notice."""
@@ -107,7 +107,7 @@ class Canary:
 @dataclass(slots=True)
 class Pair:
     """
-    One connection.
+    A connection of the scenario: its two talkers, its wire and its sockets.
 
     @ivar hasBegun: the client has its TCP connection.
     @ivar refused: why there was no connection for the client.
@@ -127,7 +127,7 @@ class Pair:
 
     @property
     def isOver(self) -> bool:
-        """Nothing more will happen to it."""
+        """Whether the connection has ended at both ends, as far as they live."""
         if self.client.isMade:
             if self.client.lostAt is None and not self.client.host.isDead:
                 return False
@@ -142,7 +142,7 @@ class Pair:
 @dataclass(frozen=True)
 class Outcome:
     """
-    What happened in a simulation.
+    The outcome of one simulation: counts, kinds of events, and a digest to compare runs by.
 
     @ivar heard: bytes that arrived, in all.
     @ivar kinds: what happened: C{"SMC-R"} or C{"TCP"} for each connection, C{"whole"} for those that brought
@@ -160,7 +160,7 @@ class Outcome:
 
 
 class StreamScenario:
-    """One simulation."""
+    """A simulation of SMC-R connections between two hosts, all of it decided by a seed."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -266,7 +266,7 @@ class StreamScenario:
         return self._groups(host).links()
 
     def _connect(self) -> None:
-        """One more connection."""
+        """Begin one more connection between the hosts, unless one of them is dead."""
         self.due -= 1
         random, world = self.random, self.world
         client, server = self.hosts if random.random() < 0.8 else self.hosts[::-1]
@@ -391,7 +391,7 @@ class StreamScenario:
 
     def run(self) -> Outcome:
         """
-        Let it all happen.
+        Run the simulation to its end, and check its promises.
 
         @raise Violation: a promise was broken.
         """
@@ -481,7 +481,7 @@ class StreamScenario:
         check(other.hasQuit and one.written > other.heard, f"ended by {one.reason}: {one!r}, {other!r}")
 
     def _clear(self) -> None:
-        """Nothing is left over."""
+        """Check at the end that nothing is left over: connections, buffers, TCP sockets."""
         world, random = self.world, self.random
         world.network.heal()
         world.network.faults = Faults()

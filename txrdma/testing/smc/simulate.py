@@ -17,7 +17,7 @@ from txrdma.testing.smc.scenario import Outcome, simulate
 
 def run(first: int, count: int, quiet: bool = False) -> int:
     """
-    Play them all.
+    Run simulations of that many seeds, and report on them.
 
     @return: how many failed.
     """

@@ -22,7 +22,7 @@ from txrdma.sim.outcome import Violation
 from txrdma.testing.smc.hosts import Host
 
 MOST: Final = 192 * 1024
-"""What an end says, at most."""
+"""The most bytes that an end writes in all."""
 
 TEXT: Final = Random(0).randbytes(4 * MOST)
 
@@ -36,7 +36,7 @@ _ABORT_TIMEOUT: Final = 120.0
 @dataclass(frozen=True, slots=True)
 class Plan:
     """
-    What one end does.
+    The plan of one end: how much it writes, how, and how it ends.
 
     @ivar total: bytes that it writes.
     @ivar most: bytes of one write.
@@ -61,7 +61,7 @@ class Plan:
 
 
 def makePlan(random: Random, longest: int) -> Plan:
-    """By a seed."""
+    """Choose a plan for one end of a connection, by a seed."""
     total = random.choice((0, random.randrange(1, 100), random.randrange(longest), random.randrange(longest)))
     return Plan(
         total=total,
@@ -122,7 +122,7 @@ class Talker(Protocol):
             raise violation
 
     def note(self, what: str) -> None:
-        """For the digest of the run."""
+        """Add an event to the digest of the run."""
         self.host.world.network.note(f"{self.name} {what}")
 
     def later(self, delay: float, call: Callable[[], None]) -> None:
@@ -137,7 +137,7 @@ class Talker(Protocol):
     # IProtocol
 
     def connectionMade(self) -> None:
-        """Begin to talk."""
+        """Begin to talk, by the end's plan."""
         self.claim(not self.isMade, "connected twice")
         self.isMade = True
         self.mode = self.transport.smc.mode
@@ -188,12 +188,12 @@ class Talker(Protocol):
             self._close()
 
     def writeConnectionLost(self) -> None:
-        """All is sent."""
+        """Check that the end of writing comes only after a half-close, and before the end."""
         self.claim(self.hasHalfClosed, "no half-close was asked for")
         self.claim(self.lostAt is None, "the end of writing behind the end")
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        """It is over."""
+        """Check the end of the connection, and its reason."""
         self.claim(self.isMade, "lost what was never made")
         self.claim(self.lostAt is None, "lost twice")
         self.lostAt = self.host.seconds()
@@ -208,12 +208,12 @@ class Talker(Protocol):
 
     @property
     def sawEnd(self) -> bool:
-        """It heard that the peer writes no more."""
+        """Whether the talker heard that its peer writes no more."""
         return self.sawEndAt is not None
 
     @property
     def isDone(self) -> bool:
-        """It ended well."""
+        """Whether the connection ended well, with L{ConnectionDone}."""
         return self.reason is ConnectionDone
 
     def _end(self) -> None:
@@ -274,7 +274,7 @@ class Talker(Protocol):
         return self.written < plan.total
 
     def _finish(self) -> None:
-        """All is written."""
+        """End the connection by the plan, because all is written."""
         if self.isFinished:
             return
         self.isFinished = True
@@ -321,19 +321,19 @@ class HalfCloseableTalker(Talker):
 
 
 def makeTalker(host: Host, name: str, random: Random, plan: Plan) -> Talker:
-    """Of the kind that the plan says."""
+    """Make a talker of the kind that the plan asks for."""
     return (HalfCloseableTalker if plan.isHalfCloseable else Talker)(host, name, random, plan)
 
 
 class _Producer:
-    """What both kinds have in common."""
+    """The common part of push and pull producers."""
 
     def __init__(self, talker: Talker) -> None:
         self.talker = talker
         self.isPaused = self.isOver = False
 
     def stopProducing(self) -> None:
-        """It is over."""
+        """Note that the transport wants nothing more, and check that it says so once."""
         self.talker.claim(not self.isOver, "stopped twice")
         self.isOver = self.talker.wasStopped = True
 
@@ -352,7 +352,7 @@ class _Pulled(_Producer):
     """Writes when it is asked."""
 
     def resumeProducing(self) -> None:
-        """Write once."""
+        """Write one piece, as L{IPullProducer} asks."""
         self.talker.claim(not self.isOver, "asked for more behind the end")
         self._produce()
 
@@ -364,11 +364,11 @@ class _Pushing(_Producer):
     _isWaiting = False
 
     def pauseProducing(self) -> None:
-        """Write nothing for now."""
+        """Pause writing, as L{IPushProducer} asks."""
         self.isPaused = True
 
     def resumeProducing(self) -> None:
-        """Write again."""
+        """Resume writing, as L{IPushProducer} asks."""
         self.isPaused = False
         self._goOn()
 

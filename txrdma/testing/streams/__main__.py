@@ -58,7 +58,7 @@ class _Progress:
         self.done = self.failed = 0
 
     def verdict(self, verdict: Verdict) -> None:
-        """One more."""
+        """Count one more verdict, and print it if it failed or if the run is short."""
         self.done += 1
         where = f"{verdict.conversation.name} ({verdict.provider.name}, {verdict.reactor})"
         if not verdict.passed:

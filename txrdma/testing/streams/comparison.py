@@ -54,7 +54,7 @@ def complaintsAboutTCP(tcp: Sequence[Performance]) -> list[Complaint]:
 
 def complaints(tcp: Sequence[Performance], ours: Performance) -> list[Complaint]:
     """
-    What is not as over TCP.
+    The complaints about a performance: all in which it differs from those over TCP.
 
     @param tcp: at least one performance of the same conversation.
     """
@@ -81,7 +81,7 @@ def complaints(tcp: Sequence[Performance], ours: Performance) -> list[Complaint]
 @dataclass(frozen=True, slots=True)
 class _Allowed:
     """
-    What the conversation allows an end beyond what TCP did.
+    The differences from TCP that the conversation allows an end.
 
     @ivar also: what TCP may bring about, too.
     @ivar unlike: what the route cannot keep.

@@ -66,7 +66,7 @@ class Outcome:
 @dataclass(frozen=True, slots=True)
 class Conversation:
     """
-    What two ends say to each other.
+    A conversation between two ends, each of them with its script.
 
     @ivar name: words joined by hyphens.
     @ivar about: what happens, in a sentence.

@@ -73,12 +73,12 @@ class Cues:
         return deferred
 
     def fileno(self) -> int:
-        """The stage's socket."""
+        """The descriptor of the socket to the stage, as L{IReadDescriptor} asks."""
         assert self._connection is not None, "only the cues of the process come by a socket"
         return self._connection.fileno()
 
     def logPrefix(self) -> str:
-        """For the log."""
+        """The prefix of the cues' lines in the log."""
         return "cues"
 
     def doRead(self) -> None:

@@ -30,7 +30,7 @@ _LONG_AT_ONCE: Final = 60
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """
-    What became of a conversation over one route on one reactor.
+    The verdict about a conversation over one route on one reactor.
 
     @ivar complaints: what is not as over TCP; none when all is well.
     @ivar tcp: how TCP did it; C{ours}: how the route did.
@@ -61,7 +61,7 @@ def judged(stage: Stage, tcp: Sequence[Performance], ours: Performance) -> Verdi
 
 
 def playTCP(stage: Stage, conversation: Conversation, reactor: str) -> list[Performance]:
-    """As often as it takes to know how TCP ends the conversation."""
+    """Play a conversation over TCP, as often as it takes to know how TCP ends it."""
     return [stage.play(conversation, TCP, reactor) for _ in range(RACES if conversation.races else 1)]
 
 
@@ -107,7 +107,7 @@ class Matrix:
 
     def play(self, stage: Stage, tell: Callable[[Verdict], None], jobs: int | None = None) -> None:
         """
-        Play everything.
+        Play all conversations of the matrix.
 
         @param tell: called with each verdict as soon as it is there, from one thread at a time.
         @param jobs: short conversations to be played at the same time.

@@ -13,7 +13,7 @@ CLIENT, SERVER, PROXY = "client", "server", "proxy"
 @dataclass(frozen=True, slots=True)
 class Order:
     """
-    One process.
+    An order to the nursery to fork a process, with all that the process is to do.
 
     @ivar who: L{CLIENT}, L{SERVER} or L{PROXY}.
     @ivar stage: path of the UNIX socket to which everything is reported.

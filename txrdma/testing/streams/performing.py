@@ -36,7 +36,7 @@ class Mistake(Exception):
 
 class Playing(Shape):
     """
-    What performers ask of the player whose connections they are.
+    The player, as the performers of its connections see it.
 
     @ivar begun: connections that a client has begun.
     @ivar lost: connections that have been lost.
@@ -51,13 +51,13 @@ class Playing(Shape):
     lost: int
 
     def connect(self) -> None:
-        """Begin one more connection."""
+        """Begin one more connection to the other end."""
 
     def closePort(self) -> None:
-        """Accept no more connections."""
+        """Close the listening port: accept no more connections."""
 
     def stop(self) -> None:
-        """Leave the reactor."""
+        """Stop the player's reactor, unless it is stopping already."""
 
 
 class Performer(Protocol):
@@ -90,7 +90,7 @@ class Performer(Protocol):
     # IProtocol, IHalfCloseableProtocol
 
     def connectionMade(self) -> None:
-        """There is a connection."""
+        """Report that the connection is made, and take the steps for it."""
         self.say(transcript.MADE, servedBy(self.transport))
         self._on("made")
 
@@ -114,7 +114,7 @@ class Performer(Protocol):
         self._on("read-lost")
 
     def writeConnectionLost(self) -> None:
-        """All is written that was before the half-close."""
+        """Report that our half of the connection is closed, and take the steps for it."""
         self.say(transcript.WRITE_LOST)
         self._on("write-lost")
 
@@ -153,7 +153,7 @@ class Performer(Protocol):
         return [self.take(min(most, length - begin)) for begin in range(0, length, most)]
 
     def write(self, length: int) -> None:
-        """Write the next bytes."""
+        """Write the next bytes of the end's text."""
         self.transport.write(self.take(length))
 
     def _writeBy(self, length: int, most: int) -> None:

@@ -90,7 +90,7 @@ class Player:
         return performerOf(self, self._connections - 1)
 
     def begin(self) -> None:
-        """Listen, or connect."""
+        """Begin to listen as a server, or to connect as a client."""
         self.reporter.say(PROCESS, transcript.RUNS, type(self.reactor).__name__)
         self.reactor.addReader(self.cues)
         if self.order.who == SERVER:
@@ -102,7 +102,7 @@ class Player:
             self.connect()
 
     def connect(self) -> None:
-        """One more connection."""
+        """Begin one more connection to the server."""
         self.begun += 1
         text = self.order.connect
         if self.order.tls:
@@ -120,7 +120,7 @@ class Player:
         Performer(self, PROCESS).perform(self.script.on("failed"))
 
     def closePort(self) -> None:
-        """Accept no more."""
+        """Close the listening port, and report when that is done."""
         self._port.stopListening().addCallback(lambda _: self.reporter.say(PROCESS, transcript.CUE, "closed"))
 
     def stop(self) -> None:

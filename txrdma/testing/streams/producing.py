@@ -18,7 +18,7 @@ CHUNK: Final = 65_536
 
 
 class Producing(Protocol):
-    """What producers ask of the protocol that they write for."""
+    """The protocol, as its producers see it."""
 
     transport: Any
 
@@ -31,7 +31,7 @@ class Producing(Protocol):
     def take(self, length: int) -> bytes: ...
 
     def sent(self) -> None:
-        """All is written."""
+        """Hear that the producer has written all that it was to write."""
 
 
 class _Producing:
@@ -54,7 +54,7 @@ class _Producing:
             performer.sent()
 
     def stopProducing(self) -> None:
-        """The consumer has gone."""
+        """Report that the consumer has gone, and write no more."""
         self._isOver = True
         self._performer.say(transcript.PRODUCER_STOPPED)
 
@@ -75,7 +75,7 @@ class Pushing(_Producing):
         self._isPaused = self._isWaiting = False
 
     def begin(self) -> None:
-        """Register, and write."""
+        """Register with the transport, and begin to write."""
         self._performer.transport.registerProducer(self, True)
         self._turn()
 
@@ -91,11 +91,11 @@ class Pushing(_Producing):
             self._reactor.callLater(0, self._turn)
 
     def pauseProducing(self) -> None:
-        """Write nothing for now."""
+        """Pause writing, as L{IPushProducer} asks."""
         self._isPaused = True
 
     def resumeProducing(self) -> None:
-        """Write again."""
+        """Resume writing, as L{IPushProducer} asks."""
         self._isPaused = False
         if self._asked():
             self._soon()
@@ -110,7 +110,7 @@ class Pulling(_Producing):
         self._performer.transport.registerProducer(self, False)
 
     def resumeProducing(self) -> None:
-        """Write a piece."""
+        """Write one piece, as L{IPullProducer} asks."""
         if self._asked():
             self._produce()
 
@@ -123,15 +123,15 @@ class Holding:
         self._performer = performer
 
     def pauseProducing(self) -> None:
-        """Report it."""
+        """Report that the transport asks for a pause."""
         self._performer.say(transcript.PRODUCER_PAUSED)
 
     def resumeProducing(self) -> None:
-        """Report it."""
+        """Report that the transport asks for more."""
         self._performer.say(transcript.PRODUCER_RESUMED)
 
     def stopProducing(self) -> None:
-        """Report it."""
+        """Report that the consumer has gone."""
         self._performer.say(transcript.PRODUCER_STOPPED)
 
 

@@ -1,5 +1,5 @@
 """
-What a run of the matrix says: transcripts beside each other, results as JSON, tables for people.
+Reports of a run of the matrix: transcripts beside each other, results as JSON, tables for people.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _told(entries: Sequence[Entry]) -> Iterator[str]:
 
 
 def results(verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """A run, for programs."""
+    """The results of a run, in a form for programs (JSON)."""
     return {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "python": ".".join(map(str, sys.version_info[:3])),

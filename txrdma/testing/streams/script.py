@@ -125,7 +125,7 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Rule:
     """
-    What an end does on one occasion.
+    The steps of an end on one occasion.
 
     @ivar occasion: one of L{OCCASIONS}, without its size.
     @ivar size: bytes that must have come, for C{heard}.
@@ -171,7 +171,7 @@ class Script:
 
 def parse(text: str) -> Script:
     """
-    Read a script.
+    Parse the text of a script.
 
     @raise ScriptError: it cannot be played; the message has the line.
     """

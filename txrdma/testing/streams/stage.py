@@ -46,7 +46,7 @@ _STEP: Final = 0.1
 @dataclass(frozen=True, slots=True)
 class Performance:
     """
-    How a conversation went.
+    The performance of one conversation: how it went, over which route, on which reactor.
 
     @ivar entries: what each end saw and did, by C{"client"}, C{"server"} and C{"proxy"}.
     @ivar logs: what each process wrote on its standard output and error.
@@ -110,7 +110,7 @@ class Stage:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def order(self, order: Order) -> None:
-        """Have a process forked."""
+        """Send an order to the nursery, which forks a process for it; start the nursery if need be."""
         with self._lock:
             if self.isClosed:
                 raise Closed
@@ -199,7 +199,7 @@ class _Play:
         self._isEnding = False
 
     def run(self) -> Performance:
-        """Play it."""
+        """Play the conversation, and return the performance: transcripts, logs and how long it took."""
         begun = time.monotonic()
         patience = self._provider.patience
         with ExitStack() as stack:
@@ -402,7 +402,7 @@ class _Turn:
 
 class _Lines:
     """
-    What one process sends, by lines.
+    The lines that one process sends to the stage.
 
     @ivar process: who it is, as soon as it has said so.
     @ivar isOver: there is no more.
@@ -426,7 +426,7 @@ class _Lines:
 
 
 def _inOrder(entries: list[Entry]) -> list[Entry]:
-    """As it happened: how a process ended may be known before all that it said has been read."""
+    """Entries in the order of their times: a process's end may be known before all its lines are read."""
     return list(joined(sorted(entries, key=lambda entry: entry.at)))
 
 

@@ -27,12 +27,12 @@ class Text:
         self._period = Random(name).randbytes(_PERIOD)
 
     def take(self, start: int, length: int) -> bytes:
-        """Some bytes of it."""
+        """The bytes of the text from C{start} on, C{length} of them."""
         offset = start % _PERIOD
         return (self._period * ((offset + length) // _PERIOD + 1))[offset : offset + length]
 
     def pieces(self, start: int, length: int) -> Iterator[bytes]:
-        """The same in pieces, for lengths that nobody wants in memory."""
+        """The bytes of the text from C{start} on in pieces, for lengths that nobody wants in memory."""
         end = start + length
         while start < end:
             yield self.take(start, min(_PIECE, end - start))

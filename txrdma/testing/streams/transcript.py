@@ -1,5 +1,5 @@
 """
-What an end of a conversation saw and did, in order: lines that a player writes, and entries that are judged.
+Transcripts: lines that a player writes about all it saw and did, and entries that are judged.
 
 A line is written with one system call, so that it is there however the player ends::
 
@@ -47,7 +47,7 @@ OUT_OF_TIME = "out of time"
 @dataclass(frozen=True, slots=True)
 class Entry:
     """
-    One thing that happened.
+    An entry of a transcript: one thing that happened.
 
     @ivar at: seconds of the monotonic clock.
     @ivar connection: which one of the process, from 0; or L{PROCESS}.
@@ -75,12 +75,12 @@ class Entry:
 
     @property
     def bytes(self) -> int:
-        """Of C{data} and C{wrote}: how many there were in all."""
+        """The number of bytes in all that a C{data} or C{wrote} entry names."""
         return int(self.about.split()[0])
 
 
 def joined(entries: Iterable[Entry]) -> Iterator[Entry]:
-    """The same, with data that came in several calls, and writes in a row, as one entry each."""
+    """The entries, with data that came in several calls, and writes in a row, as one entry each."""
     before: Entry | None = None
     for entry in entries:
         if before is not None:
@@ -100,7 +100,7 @@ def _place(entry: Entry) -> tuple[int, str]:
 @dataclass(frozen=True, slots=True)
 class Seen:
     """
-    What the protocol of one connection saw, without what depends on chance.
+    The calls that the protocol of one connection saw, without what depends on chance.
 
     @ivar calls: the calls other than C{dataReceived}, such as C{"lost ConnectionDone"}.
     @ivar heard: bytes that came.
@@ -118,7 +118,7 @@ class Seen:
 @dataclass(frozen=True, slots=True)
 class View:
     """
-    What one process saw.
+    The view of one process: its connections, its errors and its end.
 
     @ivar connections: in the order in which they began.
     @ivar failures: classes of errors with which connecting has failed.

@@ -1,5 +1,5 @@
 """
-What every device promises about atomic operations, and about several reads and atomics at once.
+Promises of every device about atomic operations, and about several reads and atomics at once.
 
 Follows InfiniBand Architecture vol. 1, 9.4.5 (atomic operations) and 10.8.3 (work requests). Nothing of it
 runs on a device that has no atomics (L{AtomicCapability.NONE}).
@@ -37,12 +37,12 @@ def wordAt(region: IMemoryRegion, offset: int = 0) -> int:
 
 
 def putWord(region: IMemoryRegion, value: int, offset: int = 0) -> None:
-    """Write one there."""
+    """Write an integer of 8 bytes into a memory region, in this host's byte order."""
     region.view[offset : offset + 8] = value.to_bytes(8, sys.byteorder)
 
 
 class AtomicEnds(TwoEnds):
-    """Ends that do atomics."""
+    """The base of suites whose ends do atomic operations; skipped on devices without them."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -56,7 +56,7 @@ class AtomicEnds(TwoEnds):
         return alice, bob, self.words(bob)
 
     def words(self, end: End, length: int = 4096, access: Access = WITH_ATOMICS) -> IMemoryRegion:
-        """Memory for atomics."""
+        """Allocate memory for atomic operations in the end's protection domain."""
         region = end.domain.allocateMemory(length, access)
         self.addCleanup(region.close)
         return region
@@ -105,7 +105,7 @@ class AtomicContract(AtomicEnds):
         self.assertEqual(wordAt(alice.memory), 0xFFFF_FFFF_FFFF_FFFE)
 
     def test_compareAndSwap(self) -> None:
-        """What is as expected is replaced; we get what was there before."""
+        """A compare and swap that finds the expected value replaces it, and returns the value from before."""
         alice, bob, region = self.atomicPair()
         putWord(region, 0x1122_3344_5566_7788, region.length - 8)
         alice.queuePair.postSend(
@@ -120,7 +120,7 @@ class AtomicContract(AtomicEnds):
         self.quiet(bob)
 
     def test_compareWithoutSwap(self) -> None:
-        """What is not as expected stays; we get what is there."""
+        """A compare and swap that finds another value leaves it there, and returns it."""
         alice, _bob, region = self.atomicPair()
         putWord(region, 7)
         alice.queuePair.postSend([self.atomic(_SWAP, alice, region, 9, compare=7 | 1 << 63)])
@@ -268,7 +268,7 @@ class AtomicRefusalContract(AtomicEnds):
     def refusedAtomic(
         self, alice: End, bob: End, region: IMemoryRegion, request: SendRequest, *statuses: Status
     ) -> None:
-        """For the responder's reasons; on both sides the connection is over, and nothing has changed."""
+        """Assert that the responder refuses an atomic, which ends the connection and changes nothing."""
         before = bytes(region.view)
         alice.queuePair.postSend([request])
         alice.send(inline=[b"behind"], identifier=2)

@@ -1,5 +1,5 @@
 """
-What every device tells of itself and its ports.
+Promises of every device about the attributes of itself and its ports.
 
 Follows InfiniBand Architecture vol. 1, 11.2.1.2 (query HCA) and 14.2.5.6 (port attributes).
 """

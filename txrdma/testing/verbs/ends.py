@@ -1,5 +1,5 @@
 """
-What tests of verbs need: a queue pair with all that belongs to it, and two of them connected.
+Ends for tests of verbs: a queue pair with all that belongs to it, and two of them connected.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PATIENT = QPAttributes(
 
 
 USUAL = Capacity(maxInline=256)
-"""What queue pairs of tests hold, unless they say more."""
+"""The capacity of queue pairs in tests that ask for nothing else."""
 
 
 class End:
@@ -100,7 +100,7 @@ class End:
         self.unsubscribe = device.subscribe(self.events.append)
 
     def look(self) -> None:
-        """Take what completed."""
+        """Take the completions that are in the end's queues."""
         self.sent += self.sends.poll(64)
         self.received += self.receives.poll(64)
 
@@ -110,18 +110,18 @@ class End:
         return Segment(region.address + offset, length, region.lkey)
 
     def fill(self, data: bytes, offset: int = 0) -> Segment:
-        """Put data into C{memory}."""
+        """Put data into the end's memory, and return the segment that it fills."""
         self.memory.view[offset : offset + len(data)] = data
         return self.segment(offset, len(data))
 
     def receive(self, *segments: Segment, identifier: int = 100) -> None:
-        """Post one receive."""
+        """Post one receive request with these segments."""
         self.queuePair.postReceive([ReceiveRequest(identifier, segments)])
 
     def send(
         self, *segments: Segment, identifier: int = 1, inline: Sequence[Buffer] = (), signaled: bool = True
     ) -> None:
-        """Post one send."""
+        """Post one SEND request with these segments or inline data."""
         self.queuePair.postSend(
             [SendRequest(identifier, Operation.SEND, segments, inline=inline, signaled=signaled)]
         )
@@ -142,11 +142,11 @@ class End:
         self.queuePair.postSend([request])
 
     def statuses(self) -> tuple[list[Status], list[Status]]:
-        """How what was seen ended: sends, then receives."""
+        """The statuses of all completions that were seen: of sends, then of receives."""
         return [c.status for c in self.sent], [c.status for c in self.received]
 
     def toInit(self) -> None:
-        """From RESET to INIT."""
+        """Bring the queue pair from RESET to INIT."""
         attributes = QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1)
         if self.queuePair.kind is QPKind.UD:
             self.queuePair.modify(replace(attributes, qkey=QKEY))
@@ -154,7 +154,7 @@ class End:
             self.queuePair.modify(replace(attributes, access=self.access))
 
     def toRTR(self, peer: End, say: QPAttributes = PATIENT) -> None:
-        """From INIT to RTR, towards C{peer}."""
+        """Bring the queue pair from INIT to RTR, connected to C{peer}."""
         if self.queuePair.kind is QPKind.UD:
             self.queuePair.modify(QPAttributes(state=QPState.RTR))
             return
@@ -172,7 +172,7 @@ class End:
         )
 
     def toRTS(self, say: QPAttributes = PATIENT) -> None:
-        """From RTR to RTS."""
+        """Bring the queue pair from RTR to RTS."""
         attributes = QPAttributes(state=QPState.RTS, sqPSN=say.sqPSN)
         if self.queuePair.kind is not QPKind.UD:
             attributes = replace(
@@ -185,12 +185,12 @@ class End:
         self.queuePair.modify(attributes)
 
     def wayTo(self, peer: End) -> AddressVector:
-        """From this end's port to another's."""
+        """The address vector from this end's port to another end's."""
         port = peer.device.portAttributes(1)
         return AddressVector(peer.device.gids(1)[peer.gidIndex], sgidIndex=self.gidIndex, dmac=port.mac)
 
     def close(self) -> None:
-        """All of it, but not the device."""
+        """Close all that the end has made on its device, but not the device."""
         self.unsubscribe()
         self.queuePair.close()
         self.memory.close()
@@ -251,7 +251,7 @@ class TwoEnds(Base):
         self._ends.remove(end)
 
     def connect(self, one: End, other: End, say: QPAttributes = PATIENT) -> None:
-        """Bring both to RTS."""
+        """Connect two ends: bring the queue pairs of both to RTS."""
         for end in (one, other):
             end.toInit()
         one.toRTR(other, say)
@@ -286,7 +286,7 @@ class TwoEnds(Base):
         self.runUntil(looked)
 
     def quiet(self, *ends: End) -> None:
-        """Nothing more completes."""
+        """Assert that nothing more completes at these ends."""
         before = [(list(end.sent), list(end.received)) for end in ends]
         self.runFor(0.05)
         for end in ends:

@@ -1,5 +1,5 @@
 """
-What every device tells without being asked, and what becomes of its ports.
+Promises of every device about asynchronous events, and about ports that go down and come up.
 
 Follows InfiniBand Architecture vol. 1, 11.6.3 (asynchronous events).
 """
@@ -31,7 +31,7 @@ HASTY = replace(PATIENT, timeout=8, retryCount=1)
 
 
 def eventsOf(end: End, *kinds: AsyncEventKind) -> list[AsyncEvent]:
-    """What it has heard of these kinds."""
+    """The asynchronous events of these kinds that an end has heard."""
     return [event for event in end.events if event.kind in kinds]
 
 
@@ -153,7 +153,7 @@ class PortContract(TwoEnds):
         return up
 
     def test_portEvents(self) -> None:
-        """That a port goes down is told, and that it is up again; at each moment it says what it is."""
+        """A port that goes down, or up again, raises an event, and its attributes agree with that."""
         end = self.end(0)
         up = self.down(0)
         self.runUntil(lambda: bool(eventsOf(end, AsyncEventKind.PORT_ERROR)))
@@ -165,7 +165,7 @@ class PortContract(TwoEnds):
         self.assertEqual(end.device.portAttributes(1).state, PortState.ACTIVE)
 
     def test_backInTime(self) -> None:
-        """What is posted while a port is down, on either side, arrives when it is up again, once."""
+        """Requests posted while a port is down, on either side, are carried out once when it is up again."""
         for which in (0, 1):
             alice, bob = self.pair(say=STEADY)
             for _ in range(3):

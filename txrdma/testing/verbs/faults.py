@@ -1,5 +1,5 @@
 """
-What every device promises about requests that must not succeed.
+Promises of every device about requests that must not succeed.
 
 Follows InfiniBand Architecture vol. 1, 9.9 (error handling) and 10.10.3 (completion statuses).
 """
@@ -34,7 +34,7 @@ class ProtectionContract(TwoEnds):
 
     def refused(self, alice: End, bob: End, post: Callable[[], None], *statuses: Status) -> None:
         """
-        What C{post} posts on Alice's side fails for Bob's reasons, and ends the connection on both sides.
+        Assert that Alice's posted request fails for Bob's reasons, and ends the connection on both sides.
 
         What was posted behind it, and Bob's receives, are flushed.
         """
@@ -56,7 +56,7 @@ class ProtectionContract(TwoEnds):
     def write(
         self, alice: End, region: IMemoryRegion, offset: int = 0, length: int = 64
     ) -> Callable[[], None]:
-        """Something that posts a write of ones."""
+        """A function that posts a write of ones."""
         piece = alice.fill(b"1" * length)
         return lambda: alice.rdma(Operation.RDMA_WRITE, region, piece, offset=offset)
 
@@ -175,7 +175,7 @@ class ProtectionContract(TwoEnds):
         )
 
     def failsAtHome(self, alice: End, bob: End, post: Callable[[], None]) -> None:
-        """What C{post} posts ends Alice's queue pair, before Bob has heard anything."""
+        """Assert that Alice's posted request ends her queue pair, before Bob has heard anything."""
         bob.receive(bob.segment())
         post()
         alice.send(inline=[b"behind"], identifier=2)
@@ -231,7 +231,7 @@ class ProtectionContract(TwoEnds):
 
 
 class ReceiverContract(TwoEnds):
-    """What becomes of messages whose receiver is not ready, not able, or gone."""
+    """Promises about messages whose receiver is not ready, not able, or gone."""
 
     def test_receiveTooShort(self) -> None:
         """A message longer than its receive fails on both sides; nothing behind the receive is touched."""

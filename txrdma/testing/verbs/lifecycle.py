@@ -1,5 +1,5 @@
 """
-What every device promises about states, queues, events, and the end.
+Promises of every device about states, queues, events, and the end.
 
 Follows InfiniBand Architecture vol. 1, 10.3.1 (states), 10.2.5 (completion queues) and 11.4.2 (notification).
 """
@@ -227,7 +227,7 @@ class QueueContract(TwoEnds):
             self.assertGreaterEqual(getattr(got, name), getattr(wanted, name))
 
     def test_sendQueueFull(self) -> None:
-        """What does not fit into the send queue is refused as a whole; later there is room again."""
+        """Requests that do not fit into the send queue are refused as a whole; later there is room again."""
         alice, bob = self.pair()
         most = alice.queuePair.capacity.maxSend
         waiting = [SendRequest(index, Operation.SEND, inline=[b"."]) for index in range(most - 1)]
@@ -245,7 +245,7 @@ class QueueContract(TwoEnds):
         self.assertEqual([c.identifier for c in alice.sent], [*range(most - 1), 1000, 1000])
 
     def test_receiveQueueFull(self) -> None:
-        """What does not fit into the receive queue is refused as a whole."""
+        """Receives that do not fit into the receive queue are refused as a whole."""
         bob = self.end(1, capacity=Capacity(maxReceive=4))
         bob.toInit()
         most = bob.queuePair.capacity.maxReceive
@@ -299,7 +299,7 @@ class QueueContract(TwoEnds):
         self.assertEqual(list(alice.sends.poll(10)), [])
 
     def test_badMemory(self) -> None:
-        """What can't be registered is refused."""
+        """Memory that can't be registered is refused."""
         domain = self.end(0).domain
         self.assertRaises(InvalidRequest, domain.allocateMemory, 0, EVERYTHING)
         self.assertRaises(InvalidRequest, domain.allocateMemory, 10, Access.REMOTE_WRITE)
@@ -308,7 +308,7 @@ class QueueContract(TwoEnds):
 
 
 class EventContract(TwoEnds):
-    """Who sleeps is woken."""
+    """Promises about completion events: whoever sleeps on a channel is woken."""
 
     def rung(self, end: End) -> bool:
         """Is the channel's descriptor readable?"""
@@ -364,7 +364,7 @@ class EventContract(TwoEnds):
         self.runUntilCompleted(alice, sends=1)
 
     def test_lateSendEvent(self) -> None:
-        """So does one that had to wait for its receiver."""
+        """A send that had to wait for its receiver raises an event when it completes, too."""
         alice, bob = self.pair()
         alice.sends.arm()
         alice.send(inline=[b"done?"])
@@ -426,7 +426,7 @@ class EventContract(TwoEnds):
         self.assertEqual(alice.queuePair.state, QPState.ERR)
 
     def test_unsubscribed(self) -> None:
-        """Who does not listen any more hears nothing."""
+        """A listener that has unsubscribed hears no more events."""
         alice, _bob = self.pair()
         other = self.end(0)
         alice.unsubscribe()

@@ -1,5 +1,5 @@
 """
-What devices with several ports promise about alternate paths.
+Promises of devices with several ports about alternate paths.
 
 Follows InfiniBand Architecture vol. 1, 17.2.8 (automatic path migration).
 """
@@ -43,7 +43,7 @@ class MigrationContract(TwoEnds):
         raise NotImplementedError
 
     def mendPath(self, number: int) -> None:
-        """It does again."""
+        """Make the path with that number carry packets again."""
         raise NotImplementedError
 
     def path(self, end: End, peer: End, number: int) -> AddressVector:
@@ -86,11 +86,11 @@ class MigrationContract(TwoEnds):
         self.runLooking(lambda: self.states(alice, bob) == [_ARMED, _ARMED], alice, bob)
 
     def states(self, *ends: End) -> list[MigrationState | None]:
-        """Where they are with their alternate path."""
+        """The migration states of the ends' queue pairs."""
         return [end.queuePair.query().migrationState for end in ends]
 
     def exchange(self, alice: End, bob: End, data: bytes = b"hello") -> None:
-        """One message arrives."""
+        """Send one message, and assert that it arrives."""
         before = len(alice.sent), len(bob.received)
         bob.receive(bob.segment(60_000, 64))
         alice.send(inline=[data])
@@ -140,7 +140,7 @@ class MigrationContract(TwoEnds):
         self.assertEqual(alice.queuePair.query().address, self.path(alice, bob, 1))
 
     def test_armedOnTheWayToRTS(self) -> None:
-        """It can be armed with the transition to RTS, too."""
+        """An alternate path can be armed with the transition to RTS, too."""
         alice, bob = self.end(0), self.end(1)
         for end in (alice, bob):
             end.toInit()
@@ -175,7 +175,7 @@ class MigrationContract(TwoEnds):
         self.exchange(alice, bob, b"the first is not needed")
 
     def test_byCommandOfTheOther(self) -> None:
-        """The same from the other end, whose peer has something to send meanwhile."""
+        """The end that has nothing to send can take the alternate path by command while its peer sends."""
         alice, bob = self.migrating()
         for index in range(4):
             bob.receive(bob.segment(index * 10_000, 10_000), identifier=index)
@@ -283,7 +283,7 @@ class MigrationContract(TwoEnds):
         self.runUntilCompleted(bob, receives=1)
 
     def test_noSuchAlternate(self) -> None:
-        """Its port, GID and P_Key have to be there."""
+        """An alternate path is refused unless the device has its port, GID and P_Key."""
         alice, bob = self.end(0), self.end(1)
         for end in (alice, bob):
             end.toInit()

@@ -16,7 +16,7 @@ from txrdma.iba.verbs import Status
 @dataclass(frozen=True, slots=True)
 class Quirks:
     """
-    What a provider does where it has, or takes itself, the choice.
+    The ways of one provider of verbs where it has, or takes itself, the choice.
 
     @ivar establishes: the first message of a queue pair in RTR raises C{COMMUNICATION_ESTABLISHED}, as IBA
         11.6.3.1 has it.
@@ -63,7 +63,7 @@ class Quirks:
 
 
 OURS: Final = Quirks()
-"""Our software device."""
+"""The quirks of our software device: the defaults."""
 
 RXE: Final = Quirks(
     establishes=False,

@@ -1,5 +1,5 @@
 """
-What every device refuses, at once and with nothing changed: what the Linux kernel refuses is the measure.
+Refusals of every device, at once and with nothing changed: what the Linux kernel refuses is the measure.
 
 Follows InfiniBand Architecture vol. 1, 10.3.1 and 11.2.4.2 (states and their attributes), 11.4.1 (posting)
 and 11.2.1.2 (limits of a device).
@@ -31,7 +31,7 @@ class TransitionContract(TwoEnds):
     """Each transition with all that it needs, and with nothing that it does not take."""
 
     def initially(self, end: End) -> QPAttributes:
-        """What takes it from RESET to INIT."""
+        """The attributes that take the end's queue pair from RESET to INIT."""
         initial = QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1)
         return (
             replace(initial, qkey=QKEY)
@@ -40,7 +40,7 @@ class TransitionContract(TwoEnds):
         )
 
     def towards(self, end: End, peer: End) -> QPAttributes:
-        """What takes a connection from INIT to RTR."""
+        """The attributes that take a connection's queue pair from INIT to RTR."""
         mtu = min(d.portAttributes(1).activeMTU for d in self.devices)
         return QPAttributes(
             state=QPState.RTR,
@@ -53,16 +53,16 @@ class TransitionContract(TwoEnds):
         )
 
     SENDING = QPAttributes(state=QPState.RTS, sqPSN=1, timeout=14, retryCount=7, rnrRetry=7, maxRDAtomic=1)
-    """What takes a connection from RTR to RTS."""
+    """The attributes that take a connection from RTR to RTS."""
 
     def refuses(self, end: End, attributes: QPAttributes) -> None:
-        """And nothing has changed."""
+        """Assert that the queue pair refuses these attributes, and that nothing has changed."""
         before = end.queuePair.query()
         self.assertRaises(InvalidRequest, end.queuePair.modify, attributes)
         self.assertEqual(end.queuePair.query(), before)
 
     def refusesWithout(self, end: End, attributes: QPAttributes) -> None:
-        """Each of the attributes is needed, but the state."""
+        """Assert that each of the attributes is needed, but the state."""
         for name in sorted(attributes.given() - {"state"}):
             self.refuses(end, replace(attributes, **{name: None}))
 
@@ -134,7 +134,7 @@ class TransitionContract(TwoEnds):
         alice.queuePair.modify(self.initially(alice))
 
     def test_wrongCurrentState(self) -> None:
-        """Who is wrong about the present state changes nothing."""
+        """A transition that names a wrong current state is refused, and changes nothing."""
         alice, bob = self.end(0), self.end(1)
         alice.queuePair.modify(self.initially(alice))
         alice.queuePair.modify(self.towards(alice, bob))
@@ -199,10 +199,10 @@ class TransitionContract(TwoEnds):
 
 
 class PostingContract(TwoEnds):
-    """What can't be posted is refused where it is posted, and nothing else of that call is."""
+    """A call that posts a request of a wrong form, or in a wrong state, is refused: it posts nothing."""
 
     def refusesToSend(self, end: End, *requests: SendRequest) -> None:
-        """Each of them, with a good one before it."""
+        """Assert that each of these requests is refused, although a good one stands before it."""
         good = SendRequest(77, Operation.SEND, inline=[b"good"])
         for request in requests:
             self.assertRaises(InvalidRequest, end.queuePair.postSend, [good, request])
@@ -370,7 +370,7 @@ class LimitContract(TwoEnds):
             self.assertRaises(InvalidRequest, domain.registerMemory, view, EVERYTHING)
 
     def test_foreigners(self) -> None:
-        """What belongs to another device can't be used with this one."""
+        """Queues and channels of another device can't be used with this one."""
         if self.devices[0] is self.devices[1]:
             return
         alice, bob = self.end(0), self.end(1)

@@ -1,5 +1,5 @@
 """
-What every device promises about shared receive queues.
+Promises of every device about shared receive queues.
 
 Follows InfiniBand Architecture vol. 1, 10.2.9 (shared receive queues) and 11.6.3 (their events).
 """
@@ -163,10 +163,10 @@ class SharedReceiveContract(SharedEnds):
 
 
 class SharedRefusalContract(SharedEnds):
-    """What shared receive queues do not take, and what they tell."""
+    """Promises about requests that shared receive queues refuse, and about the events that they raise."""
 
     def test_noReceivesOfItsOwn(self) -> None:
-        """Who takes from a shared queue has no receives of its own, in no state."""
+        """A queue pair that takes from a shared queue refuses receives of its own, in every state."""
         hub, shared = self.hub()
         alice = self.end(0)
         bob = self.end(1, shared=shared, beside=hub)
@@ -188,7 +188,7 @@ class SharedRefusalContract(SharedEnds):
         self.assertEqual(bob.received[0].identifier, 3)
 
     def test_sharedFull(self) -> None:
-        """What does not fit is refused as a whole; what is taken makes room again."""
+        """Receives that do not fit into a shared queue are refused as a whole; taken ones make room."""
         hub, shared = self.hub(maxReceive=4)
         alice, bob = self.taker(hub, shared)
         most = shared.maxReceive
@@ -233,7 +233,7 @@ class SharedRefusalContract(SharedEnds):
         self.runUntilCompleted(alice, sends=5)
 
     def test_limitTooHigh(self) -> None:
-        """There can't always be fewer than the limit."""
+        """A limit greater than the queue's capacity is refused."""
         _hub, shared = self.hub()
         self.assertRaises(InvalidRequest, shared.arm, shared.maxReceive + 1)
         self.assertEqual(shared.limit(), 0)
@@ -259,7 +259,7 @@ class SharedRefusalContract(SharedEnds):
         self.assertEqual(alice.sent, [])
 
     def test_closedLeavesTheRest(self) -> None:
-        """So does one that is closed, or reset."""
+        """A queue pair that is closed or reset leaves the receives of its shared queue to the others."""
         hub, shared = self.hub()
         pairs = [self.taker(hub, shared) for _ in range(3)]
         self.offer(hub, shared, 1)

@@ -1,5 +1,5 @@
 """
-What every device promises about moving bytes.
+Promises of every device about moving bytes.
 
 Follows InfiniBand Architecture vol. 1, 9.4 (transport functions) and 10.8 (work requests).
 """
@@ -30,7 +30,7 @@ LONG = 40_001
 
 
 def noise(length: int, seed: int = 1) -> bytes:
-    """Bytes that repeat nowhere."""
+    """Pseudorandom bytes that repeat nowhere, the same ones for the same seed."""
     return Random(seed).randbytes(length)
 
 
@@ -351,7 +351,7 @@ class RDMAContract(TwoEnds):
 
 
 class DatagramContract(TwoEnds):
-    """Messages without a connection."""
+    """Promises about datagrams, which need no connection."""
 
     def datagrams(self) -> tuple[End, End]:
         """Two ends for datagrams, in RTS."""
@@ -362,7 +362,7 @@ class DatagramContract(TwoEnds):
     def datagram(
         self, sender: End, receiver: End, data: bytes, qkey: int = QKEY, immediate: int | None = None
     ) -> None:
-        """Post one."""
+        """Post one datagram from the sender to the receiver."""
         handle = sender.domain.createAddressHandle(sender.wayTo(receiver))
         self.addCleanup(handle.close)
         operation = Operation.SEND if immediate is None else Operation.SEND_WITH_IMMEDIATE
@@ -426,7 +426,7 @@ class DatagramContract(TwoEnds):
         self.assertEqual(bytes(alice.memory.view[1040:1046]), b"answer")
 
     def test_datagramTooLong(self) -> None:
-        """What does not fit into one packet is not sent: it fails, and ends sending, but not receiving."""
+        """A datagram that does not fit into one packet fails, and ends sending, but not receiving."""
         alice, bob = self.datagrams()
         bob.receive(bob.segment(0, 8000))
         alice.receive(alice.segment(50_000, 200))

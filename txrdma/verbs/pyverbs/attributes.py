@@ -1,5 +1,5 @@
 """
-What is said of queue pairs and paths, in the words of libibverbs and back.
+Attributes of queue pairs and paths, translated to the words of libibverbs and back.
 
 Follows InfiniBand Architecture vol. 1, 11.2.4.2; the bits are those of C{ibv_qp_attr_mask(3)}.
 """
@@ -148,7 +148,7 @@ def addressFromPyverbs(said: Any, port: int | None = None) -> AddressVector:
 
 
 def gidText(gid: GID) -> str:
-    """As pyverbs reads it: eight groups of four digits."""
+    """A GID as text for pyverbs: eight groups of four digits."""
     digits = gid.toBytes().hex()
     return ":".join(digits[i : i + 4] for i in range(0, 32, 4))
 

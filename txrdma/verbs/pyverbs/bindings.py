@@ -138,7 +138,7 @@ def _loggingUntouched() -> Iterator[None]:
 
 
 def translated(error: Exception, what: str) -> RDMAError:
-    """What an exception of pyverbs means for our callers; C{what} could not be done."""
+    """The L{RDMAError} that an exception of pyverbs means for our callers; C{what} could not be done."""
     code = abs(getattr(error, "error_code", 0) or 0)
     text = f"{what}: {error}"
     if code in _GONE:

@@ -116,7 +116,7 @@ class PyverbsDevice:
         return self._ask(port, pkeyTable)
 
     def portAttributes(self, port: int) -> PortAttributes:
-        """What the port is at present."""
+        """The port's present attributes, as the kernel reports them."""
         return self._ask(port, lambda context, port: portAttributes(self.name, context, port))
 
     def _ask(self, port: int, ask: Callable[[Any, int], _Fact]) -> _Fact:
@@ -185,7 +185,7 @@ class PyverbsDevice:
     # For what was made from it.
 
     def ownQueue(self, queue: ICompletionQueue) -> PyverbsCompletionQueue:
-        """The same, if it is ours: the kernel would take its number for that of another one."""
+        """The completion queue as our class, if it is the device's: the kernel would confuse the numbers."""
         if not isinstance(queue, PyverbsCompletionQueue) or queue not in self._completionQueues:
             raise InvalidRequest(f"{queue!r} is no completion queue of this device, or closed")
         return queue
@@ -207,12 +207,12 @@ class PyverbsDevice:
         self._queuePairs[queuePair.number] = queuePair
 
     def forget(self, queuePair: PyverbsQueuePair) -> None:
-        """It is closed."""
+        """Forget a queue pair that has been closed."""
         if self._queuePairs.get(queuePair.number) is queuePair:
             del self._queuePairs[queuePair.number]
 
     def domainClosed(self, domain: PyverbsProtectionDomain) -> None:
-        """So is a domain."""
+        """Forget a protection domain that has been closed."""
         self._domains.pop(domain, None)
 
     # Events.
@@ -231,13 +231,13 @@ class PyverbsDevice:
             self._readers.append(EventReader(reactor, self._removals.fileno(), self.readRemovals))
 
     def readEvents(self) -> None:
-        """There are asynchronous events."""
+        """Take the asynchronous events of the device, and act on each of them."""
         if self._wrong is None:
             for told in takeEvents(self.verbs, self._context):
                 self._heard(told)
 
     def readRemovals(self) -> None:
-        """Something was unplugged."""
+        """Act on the removal of the device, if that is what the kernel reports."""
         if self._wrong is None and self._removals is not None and self._removals.isRemoved():
             self._heard(Told(AsyncEventKind.DEVICE_FATAL, None))
 

@@ -36,14 +36,14 @@ _CLOSED: Final = InvalidRequest("the protection domain is closed")
 
 
 class Device(Protocol):
-    """What a domain knows of its device."""
+    """The device, as its protection domains see it."""
 
     verbs: Pyverbs
     ledger: Ledger
 
     def ownQueue(self, queue: ICompletionQueue) -> PyverbsCompletionQueue:
         """
-        The same.
+        The completion queue as our class, if it is the device's.
 
         @raise InvalidRequest: it is another device's, or closed.
         """
@@ -56,13 +56,13 @@ class Device(Protocol):
         """
 
     def keep(self, queuePair: PyverbsQueuePair) -> None:
-        """It is there from now on."""
+        """Note a queue pair of the device that has been created."""
 
     def forget(self, queuePair: PyverbsQueuePair) -> None:
-        """It is closed."""
+        """Forget a queue pair that has been closed."""
 
     def domainClosed(self, domain: PyverbsProtectionDomain) -> None:
-        """So is the domain."""
+        """Forget a protection domain that has been closed."""
 
 
 @implementer(IMemoryRegion)
@@ -98,7 +98,7 @@ class PyverbsMemoryRegion:
 
     def close(self) -> None:
         """
-        Deregister.
+        Deregister the memory region: its keys are of no use any more.
 
         Memory of ours goes back to the system now, or when the last slice of C{view} is gone.
         """
@@ -127,7 +127,7 @@ class PyverbsMemoryRegion:
 
 
 def _nobody(region: PyverbsMemoryRegion) -> None:
-    """It is known already that it is closed."""
+    """Do nothing: the region is closed already, and its domain knows that."""
 
 
 @implementer(IAddressHandle)
@@ -147,7 +147,7 @@ class PyverbsAddressHandle:
         self._tellClosed = closed
 
     def close(self) -> None:
-        """Let go of it."""
+        """Destroy the address handle, and tell its domain."""
         raw, self.raw = self.raw, None
         if raw is not None:
             self._ledger.close(raw)
@@ -295,11 +295,11 @@ class PyverbsProtectionDomain:
         self._own.admit(attributes)
 
     def sharedReceiveQueues(self) -> tuple[PyverbsSharedReceiveQueue, ...]:
-        """Those of the domain."""
+        """The shared receive queues of the domain."""
         return tuple(self._shared)
 
     def forget(self, queuePair: PyverbsQueuePair) -> None:
-        """It is closed."""
+        """Forget a queue pair of the domain that has been closed."""
         self._queuePairs.pop(queuePair, None)
         self._own.forget(queuePair)
 

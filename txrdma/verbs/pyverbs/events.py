@@ -1,5 +1,5 @@
 """
-What a device of libibverbs tells without being asked, heard on the reactor.
+Asynchronous events of a device of libibverbs, heard on the reactor.
 
 Follows InfiniBand Architecture vol. 1, 11.6.3. pyverbs would block for an event, and hold the interpreter
 meanwhile; with a descriptor that does not block, it fails instead when there is none.
@@ -57,7 +57,7 @@ _QUEUE_PAIRS: Final = frozenset({1, 2, 3, 4, 5, 6, 7, 16})
 
 class Told(NamedTuple):
     """
-    An event.
+    An asynchronous event of libibverbs: its kind and its subject.
 
     @ivar number: of the port or of the queue pair, or what a completion queue was given as its context.
     """
@@ -67,7 +67,7 @@ class Told(NamedTuple):
 
 
 class _AsyncEvent(ctypes.Structure):
-    """C{struct ibv_async_event} of libibverbs."""
+    """The C structure C{struct ibv_async_event} of libibverbs."""
 
     _fields_ = (("element", ctypes.c_void_p), ("type", ctypes.c_int))
 
@@ -86,7 +86,7 @@ class _CompletionQueue(ctypes.Structure):
 
 def read(event: Any) -> Told | None:
     """
-    What an event of pyverbs says; None when we have no word for it.
+    The kind and the subject of an event of pyverbs; None when we have no word for the kind.
 
     pyverbs tells the kind only. What it is about stands in the C structure at the end of its object, which
     must tell the same kind.
@@ -127,15 +127,15 @@ class EventReader:
         reactor.addReader(self)
 
     def fileno(self) -> int:
-        """Of the events."""
+        """The descriptor that becomes readable with an event."""
         return self._descriptor
 
     def logPrefix(self) -> str:
-        """As Twisted's log shows it."""
+        """The prefix of the reader's lines in the log."""
         return "txrdma.verbs.pyverbs"
 
     def doRead(self) -> None:
-        """There is something."""
+        """Have the device read the event; stop when there is no device any more."""
         device = self._device()
         if device is None:
             self.stop()
@@ -209,5 +209,5 @@ class Removals:
                 found = True
 
     def close(self) -> None:
-        """Listen no more."""
+        """Close the socket: removals are not heard any more."""
         self._socket.close()

@@ -1,5 +1,5 @@
 """
-What pyverbs tells of devices and ports, in our words.
+Attributes and limits of devices and ports, translated from the words of libibverbs.
 
 Follows InfiniBand Architecture vol. 1, 11.2.1.2 and 14.2.5.6.
 """
@@ -49,7 +49,7 @@ _INLINE_SIZES: Final = (4096, 2048, 1024, 512, 256, 128, 64)
 
 
 def deviceAttributes(name: str, known: Any) -> DeviceAttributes:
-    """What a device is; C{known} is from C{query_device}."""
+    """The attributes of a device; C{known} is from C{query_device}."""
     return DeviceAttributes(
         nodeType=_nodeType(name),
         nodeGUID=_guid(known.node_guid),
@@ -63,7 +63,7 @@ def deviceAttributes(name: str, known: Any) -> DeviceAttributes:
 
 
 def deviceLimits(verbs: Pyverbs, context: Any, known: Any) -> DeviceLimits:
-    """The most it takes."""
+    """The limits of a device; C{known} is from C{query_device}."""
     return DeviceLimits(
         maxQueuePairs=known.max_qp,
         maxQueuePairRequests=known.max_qp_wr,
@@ -130,7 +130,7 @@ def pkeyTable(context: Any, port: int) -> tuple[PKey, ...]:
 
 
 def portAttributes(name: str, context: Any, port: int) -> PortAttributes:
-    """What a port is at present."""
+    """The present attributes of a port, as the kernel reports them."""
     known = context.query_port(port)
     netdev = next((entry.netdev for entry in gidTable(context, port) if entry.netdev), "")
     width = _WIDTHS.get(known.active_width, 0)

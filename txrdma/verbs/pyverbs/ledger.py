@@ -28,7 +28,7 @@ _opening = Lock()
 
 class Ledger:
     """
-    What of one device could not be closed.
+    The objects of one device that could not be closed.
 
     @ivar stuck: something; so what it belongs to can't be closed, either.
     """

@@ -1,5 +1,5 @@
 """
-Queue pairs of libibverbs.
+Queue pairs of libibverbs, as L{IQueuePair} has them.
 
 Follows InfiniBand Architecture vol. 1, 10.2.4 and 10.3. What was posted is remembered: so a queue that is
 full is known before anything is posted, and what the device forgets (it was unplugged) ends, too.
@@ -64,7 +64,7 @@ class _Posted(NamedTuple):
 
 
 class Domain(Protocol):
-    """What a queue pair asks of its protection domain."""
+    """The protection domain, as its queue pairs see it."""
 
     def handleOf(self, address: Addressed) -> Any:
         """The address handle of pyverbs."""
@@ -77,7 +77,7 @@ class Domain(Protocol):
         """
 
     def forget(self, queuePair: PyverbsQueuePair) -> None:
-        """It is closed."""
+        """Forget a queue pair that has been closed."""
 
 
 @implementer(IQueuePair)
@@ -127,7 +127,7 @@ class PyverbsQueuePair:
 
     @property
     def state(self) -> QPState:
-        """Its state; the device is asked where an error may have changed it."""
+        """The queue pair's state; the device is asked where an error may have changed it."""
         if self._raw is not None and self._state in _FAILING:
             try:
                 state = QPState(self._raw.query(STATE)[0].qp_state)
@@ -138,7 +138,7 @@ class PyverbsQueuePair:
         return self._state
 
     def modify(self, attributes: QPAttributes) -> None:
-        """Change state or attributes."""
+        """Change the state or other attributes of the queue pair (IBA 11.2.4.2)."""
         raw = self._checkRaw()
         said, mask = toPyverbs(self._verbs, attributes)
         self._domain.admit(attributes)
@@ -264,7 +264,7 @@ class PyverbsQueuePair:
         return (posted.identifier, posted.opcode) if status or posted.wanted else None
 
     def queueClosed(self) -> None:
-        """What it completes into, or receives from, is closed: it goes to ERR, and the device forgets it."""
+        """Go to ERR, because a queue of the queue pair is closed; the device forgets the queue pair."""
         self.lost(InvalidRequest("a queue of the queue pair is closed"))
 
     def drainReceives(self) -> None:

@@ -36,7 +36,7 @@ _OPCODES: Final = {opcode.value: opcode for opcode in CompletionOpcode}
 
 
 class Member(Protocol):
-    """What a completion queue knows of the queue pairs that complete into it."""
+    """A queue pair, as the completion queues see it that it completes into."""
 
     kind: QPKind
     number: QPN
@@ -52,7 +52,7 @@ class Member(Protocol):
         """The completion queue is going: so is the queue pair."""
 
     def overrun(self) -> None:
-        """Completions are lost."""
+        """Hear that completions are lost, because the completion queue overran."""
 
 
 @implementer(ICompletionChannel)
@@ -109,7 +109,7 @@ class PyverbsCompletionChannel:
         self._queues[descriptor] = queue
 
     def leave(self, queue: PyverbsCompletionQueue, descriptor: int) -> None:
-        """Do so no more; the descriptor is still open."""
+        """Stop waking for a queue; its descriptor is still open."""
         if self._queues.pop(descriptor, None) is not None and self._epoll is not None:
             self._epoll.unregister(descriptor)
         if queue.closed:
@@ -125,7 +125,7 @@ class PyverbsCompletionChannel:
 @implementer(ICompletionQueue)
 class PyverbsCompletionQueue:
     """
-    Where finished work requests are found.
+    A completion queue of libibverbs, which holds finished work requests until they are polled.
 
     Besides what the device puts there, it has completions of our own making: of queue pairs that the device
     has forgotten, or that take no more.
@@ -179,7 +179,7 @@ class PyverbsCompletionQueue:
             raise translated(error, "the completion queue can't be armed") from error
 
     def takeEvent(self) -> bool:
-        """There should be one; False when nobody waits for it."""
+        """Take the queue's completion event; return whether there was one."""
         try:
             self._bell.get_cq_event(self.raw)
         except self._verbs.Error:
@@ -217,7 +217,7 @@ class PyverbsCompletionQueue:
         self._members[member.number] = member
 
     def leave(self, member: Member) -> None:
-        """It does so no more: what it has still here is nobody's."""
+        """Forget a queue pair that completes here no more, with its completions that are still here."""
         if self._members.pop(member.number, None) is not None:
             self._made = deque(c for c in self._made if c.qpn != member.number)
 
@@ -234,7 +234,7 @@ class PyverbsCompletionQueue:
         self._made = made
 
     def forget(self, member: Member) -> None:
-        """What it has completed so far is of no interest any more."""
+        """Drop the completions of a queue pair that are here so far."""
         self.drain()
         self._made = deque(c for c in self._made if c.qpn != member.number)
 
@@ -266,7 +266,7 @@ class PyverbsCompletionQueue:
         self._ledger.close(self._bell)
 
     def _take(self, limit: int) -> list[Completion]:
-        """From the device."""
+        """Take up to so many completions from the device."""
         if self.raw is None:
             return []
         taken: list[Completion] = []

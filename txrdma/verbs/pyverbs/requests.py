@@ -130,7 +130,7 @@ class Poster:
 
     def post(self, post: Callable[[Any, Any], None]) -> int | None:
         """
-        Post the list.
+        Post the list of work requests.
 
         @param post: pyverbs' C{post_send} or C{post_recv}.
         @return: None when all were posted; else the token of the first that was not.
@@ -149,7 +149,7 @@ class Poster:
         return None
 
     def close(self) -> None:
-        """Free what was made."""
+        """Free the work requests of libibverbs that were made."""
         for thing in self._made:
             thing.close()
         self._made.clear()

@@ -30,10 +30,10 @@ class Taker(Protocol):
     """A queue pair that takes its receives from here."""
 
     def queueClosed(self) -> None:
-        """The queue is going."""
+        """Hear that the shared receive queue is being closed."""
 
     def drainReceives(self) -> None:
-        """Take what has completed."""
+        """Take completions of receives from the device, which makes room in the shared receive queue."""
 
 
 @implementer(ISharedReceiveQueue)
@@ -106,7 +106,7 @@ class PyverbsSharedReceiveQueue:
         self._armed = limit > 0
 
     def limit(self) -> int:
-        """What it is armed for; 0 when it is not."""
+        """The limit that the queue is armed for, asked of the device; 0 when it is not armed."""
         self._checkOpen()
         try:
             return int(self.raw.query().srq_limit)
@@ -128,7 +128,7 @@ class PyverbsSharedReceiveQueue:
         self._takers[taker] = None
 
     def leave(self, taker: Taker) -> None:
-        """It does so no more."""
+        """Forget a queue pair that takes receives from here no more."""
         self._takers.pop(taker, None)
 
     def ended(self, token: int) -> int | None:

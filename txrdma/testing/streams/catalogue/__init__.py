@@ -41,8 +41,7 @@ def everyConversation() -> Iterator[Conversation]:
 
 def chosen(patterns: Sequence[str]) -> list[Conversation]:
     """
-    Those whose name or chapter matches one of the patterns, in the form of file names; all of them without
-    any.
+    The conversations whose name or chapter matches a pattern as of file names; without any, all of them.
 
     @raise ValueError: a pattern matches nothing.
     """

@@ -1,5 +1,5 @@
 """
-What programs do: requests and answers, greetings, files, many small writes, clients that connect again.
+Conversations as programs have them: requests, greetings, files, many small writes, new connections.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """
-Who writes how much: one end or both, from nothing to much more than any buffer holds.
+Conversations by their length: one end or both write, from nothing to much more than any buffer holds.
 """
 
 from __future__ import annotations
