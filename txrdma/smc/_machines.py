@@ -32,6 +32,6 @@ class _Indexed(Automaton[Any, Any, Any]):
 
 
 def build(builder: TypeMachineBuilder[_Inputs, _Core]) -> Callable[[_Core], _Inputs]:
-    """What makes machines of a builder that is complete."""
+    """Build the function that makes machines, from a builder that is complete."""
     machine: Any = builder.build()
     return type(machine)(machine.__automat_type__, _Indexed(machine.__automat_automaton__))  # type: ignore[no-any-return]

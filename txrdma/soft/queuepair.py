@@ -358,7 +358,7 @@ class SoftQueuePair:
     # What the route tells: see txrdma.soft._route.Owner.
 
     def retired(self, count: int) -> None:
-        """That many requests, the oldest, left the send queue."""
+        """Free the places of so many requests, the oldest of the send queue."""
         self.free += count
         if self.state is not _RTS:
             self.free = min(self.free, self.capacity.maxSend)  # a flush has emptied it already

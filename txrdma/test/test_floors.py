@@ -102,7 +102,7 @@ STRANGERS = {
 UPWARDS = {("interfaces", "mad")}
 """Rooms that may name the types of a higher one: a handler of MADs is asked by a value of C{mad}."""
 
-CIRCLES = {"fabric", "sim", "smc"}
+CIRCLES = {"fabric", "sim"}
 """Rooms in which modules still name each other."""
 
 CORE_ROOMS = {"soft", "mad", "cm", "smc", "btl"}

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 MOST_SECONDS: Final = 400e-6
-"""What takes longer to come is not looked for."""
+"""Seconds of looking at most: completions that take longer to come are waited for asleep."""
 
 _LEARNT_SECONDS: Final = 550e-6
 """The longest wait that counts as short after a sleep, with what waking both ends has taken of it."""
@@ -24,13 +24,13 @@ _FORGETTING: Final = 1 / 8
 _PATIENCE: Final = 2
 
 FREE_SECONDS: Final = 50e-6
-"""What a sleep would cost of the processor anyway: looking that long is not charged."""
+"""Seconds of looking that are not charged: a sleep would cost as much of the processor."""
 
 _SHARE: Final = 0.7
 _MOST_CREDIT: Final = 0.02
 
 CROWDED_SECONDS: Final = 20e-6
-"""Who has let others run for so long had others to let run."""
+"""Seconds: a yield of the processor that took so long shows that others want it."""
 
 _LEAST_PAUSE: Final = 2e-3
 _MOST_PAUSE: Final = 0.5
@@ -38,7 +38,7 @@ _MOST_PAUSE: Final = 0.5
 
 class Allowance:
     """
-    What a process may spend of its processor on looking: a share of it, and nothing while others want it.
+    The time that a process may spend on looking: a share of its processor, and nothing while others want it.
 
     @ivar lookers: how many look at this time.
     """
@@ -106,7 +106,7 @@ class Lookout:
         return self._until
 
     def came(self, now: float) -> None:
-        """Something has come."""
+        """Note that a completion has come, and how long it took."""
         if not self._isWaiting:
             return
         self._isWaiting = False

@@ -76,7 +76,7 @@ class Announcement:
             self.since = self._channel.begin()
 
     def expected(self, user: int) -> None:
-        """The listener knows now."""
+        """Note that the listener expects the connection."""
         self.user = user
         self._tell()
 
@@ -97,7 +97,7 @@ class Announcement:
             self._tell()
 
     def forget(self) -> None:
-        """Close, and call nobody."""
+        """Close the announcement without calling whoever waits for the listener."""
         self._call = None
         self.close()
 
@@ -149,7 +149,7 @@ class Channel:
 
     def add(self, announcement: Announcement) -> int:
         """
-        Announce one more.
+        Announce one more connection to the listener.
 
         @return: its number.
         """
@@ -159,7 +159,7 @@ class Channel:
 
     def remove(self, number: int, isPlain: bool) -> None:
         """
-        An announcement is over.
+        Forget an announcement that is over.
 
         @param isPlain: its connection goes on without SMC.
         """
@@ -172,7 +172,7 @@ class Channel:
                 self._lines.close()
 
     def say(self, line: bytes) -> None:
-        """Tell the listener."""
+        """Write a line to the listener's UNIX socket."""
         self._lines.say(line)
 
     def _heard(self, lines: list[bytes]) -> None:
@@ -211,7 +211,7 @@ class Channel:
 
     def begin(self) -> float:
         """
-        Somebody begins to wait.
+        Begin the time in which the listener has to say something.
 
         @return: the time.
         """

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
-from typing import Any, cast, Final, TYPE_CHECKING
+from typing import Any, cast, Final
 
 from twisted.internet.defer import Deferred, TimeoutError
 from twisted.internet.interfaces import IDelayedCall
@@ -39,16 +39,13 @@ from txrdma.smc.group._linkgroup import (
 )
 from txrdma.smc.group.attachment import Attachment
 from txrdma.smc.group.buffers import BufferPool, Element, MAX_BUFFERS
+from txrdma.smc.group.parties import Member, Membership
 from txrdma.smc.group.turn import said, Turn
 from txrdma.smc.insight.status import describe
 from txrdma.smc.stream._closing import LINGER_TIMEOUT
 from txrdma.smc.stream._flow import Flow
 from txrdma.smc.wire.cdc import CDC_LENGTH, CDC_TYPE, packInto, unpackFrom
 from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis, sizeCode
-
-if TYPE_CHECKING:
-    from txrdma.smc.group.groups import LinkGroups
-    from txrdma.smc.stream.stream import Stream
 
 _log = Logger()
 _seldom = Seldom(_log)
@@ -60,7 +57,7 @@ _LOOKS: Final = 64
 """Batches of completions that are taken in at once, where what has arrived must be known."""
 
 HOLD_SECONDS: Final = 20e-6
-"""What is written goes out after so long, though more completions are to be taken: a flush costs less."""
+"""Seconds after which writes are flushed, though more completions wait to be taken: a flush costs less."""
 
 PREPARING_SECONDS: Final = 2.0
 """Seconds to find out how a peer's buffer is reached; after that the first write waits for it."""
@@ -78,7 +75,7 @@ class Link:
     @ivar contexts: the stack of logging contexts of the reactor's thread.
     """
 
-    def __init__(self, groups: LinkGroups, key: GroupKey) -> None:
+    def __init__(self, groups: Membership, key: GroupKey) -> None:
         device = groups.device
         self.groups = groups
         self.device = device.name
@@ -90,7 +87,7 @@ class Link:
         self.clock: Callable[[], float] = groups.reactor.seconds
         self._flows: dict[int, Flow] = {}
         self._waiting: list[Deferred[None]] = []
-        self._lingering: dict[Stream, float] = {}
+        self._lingering: dict[Member, float] = {}
         self._timer: IDelayedCall | None = None
         self._peerQPN = QPN(0)
         self.route = ""
@@ -237,7 +234,7 @@ class Link:
 
     # Connections
 
-    def add(self, stream: Stream, flow: Flow) -> int:
+    def add(self, stream: Member, flow: Flow) -> int:
         """
         Add a connection to the link.
 
@@ -252,13 +249,13 @@ class Link:
         """The link is gone; connections that still have something to read stay."""
         return self._poster.isOver
 
-    def linger(self, stream: Stream) -> None:
+    def linger(self, stream: Member) -> None:
         """The application is gone, the peer has some time for its part."""
         if not self.isOver:
             self._lingering[stream] = self._reactor.seconds() + LINGER_TIMEOUT
             self._reschedule()
 
-    def forget(self, stream: Stream, element: Element, quiet: bool) -> None:
+    def forget(self, stream: Member, element: Element, quiet: bool) -> None:
         """Let go of a connection that is over; if C{quiet}, the peer can't write to its element any more."""
         self._lingering.pop(stream, None)
         self._flows.pop(stream.token, None)
@@ -273,7 +270,7 @@ class Link:
             self.core.deleteRKeys(self._pool.trim(), self._reactor.seconds())
             self._turnCore()
 
-    def hasten(self, stream: Stream) -> None:
+    def hasten(self, stream: Member) -> None:
         """Find out soon whether the peer has all that was sent on a connection, as the process ends."""
         self.turn.hasten()
         if not self.turn.hasArrived(stream.lastMessage):
@@ -510,9 +507,9 @@ class Link:
 
     # The end
 
-    def streams(self) -> list[Stream]:
+    def streams(self) -> list[Member]:
         """The connections on this link, those included that have ended for the application only."""
-        return [cast("Stream", stream) for stream in self.core.connections.values()]
+        return [cast("Member", stream) for stream in self.core.connections.values()]
 
     def discard(self) -> None:
         """The handshake that it was made for has failed."""
@@ -566,7 +563,7 @@ class Link:
                 self.key.witness,
                 "{count} SMC-R connections with {peer} by {device} end: {reason}",
                 count=alive,
-                peer=describe(cast(Any, streams[0]).getPeer()),
+                peer=describe(streams[0].getPeer()),
                 device=self.device,
                 reason=text,
             )

@@ -61,7 +61,7 @@ class Hearing(Protocol):
 
 class Poster:
     """
-    What the connections of one link have to post, and the requests for it.
+    The queue of all that the connections of one link have to post, and the requests for it.
 
     @ivar dirty: flows with something to post.
     @ivar flushed: flows whose keepers want to know when it is posted.

@@ -90,7 +90,7 @@ class Turn:
 
     @property
     def isBusy(self) -> bool:
-        """A turn goes on."""
+        """Whether a turn of the link is going on."""
         return self.poster.isBusy
 
     # When
@@ -119,7 +119,7 @@ class Turn:
         self.finish()
 
     def finish(self) -> None:
-        """Have a turn now."""
+        """Run a turn at once, and hand an exception of it to the owner."""
         poster = self.poster
         wasBusy, poster.isBusy = poster.isBusy, True
         try:
@@ -209,7 +209,7 @@ class Turn:
     # What is posted
 
     def _flush(self) -> None:
-        """Post what connections have."""
+        """Post the requests of the connections that are dirty, as far as the window of messages allows."""
         poster = self.poster
         dirty = poster.dirty
         isOver = poster.isOver

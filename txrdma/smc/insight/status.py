@@ -9,18 +9,17 @@ import struct
 import weakref
 from collections import Counter
 from enum import Enum
-from typing import cast, TYPE_CHECKING
+from typing import cast, Protocol, TYPE_CHECKING
 
 from zope.interface import alsoProvides, implementer
 
 from twisted.internet.interfaces import IAddress, ITransport
 
 from txrdma.interfaces import ISMCStatus, ISMCTransport
+from txrdma.smc.stream._flow import Flow
 
 if TYPE_CHECKING:
     from twisted.internet.tcp import Connection
-
-    from txrdma.smc.stream.transport import SMCTransport
 
 _ATTRIBUTES = (
     "mode",
@@ -42,6 +41,28 @@ _live: weakref.WeakSet[ITransport] = weakref.WeakSet()
 
 fallbacks: Counter[str] = Counter()
 """How often connections of this process fell back to TCP, by the name of the reason."""
+
+
+class _Link(Protocol):
+    @property
+    def device(self) -> str: ...
+    @property
+    def route(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+
+
+class _Stream(Protocol):
+    """A transport over SMC-R, as far as its status is concerned."""
+
+    @property
+    def link(self) -> _Link: ...
+    @property
+    def flow(self) -> Flow: ...
+    @property
+    def role(self) -> Enum: ...
+    @property
+    def state(self) -> str: ...
 
 
 def register(transport: ITransport) -> None:
@@ -169,7 +190,7 @@ class SMCStatus:
     fallbackReason: Enum | None = None
     peerDiagnosis: Enum | int | None = None
 
-    def __init__(self, transport: SMCTransport) -> None:
+    def __init__(self, transport: _Stream) -> None:
         self._transport = transport
 
     @property
@@ -204,23 +225,23 @@ class SMCStatus:
 
     @property
     def writes(self) -> int:
-        """RDMA writes posted."""
+        """The number of RDMA writes posted for the connection."""
         return self._transport.flow.writes
 
     @property
     def messagesSent(self) -> int:
-        """CDC messages sent."""
+        """The number of CDC messages sent on the connection."""
         return self._transport.flow.messagesSent
 
     @property
     def messagesReceived(self) -> int:
-        """CDC messages received."""
+        """The number of CDC messages received on the connection."""
         return self._transport.flow.messagesReceived
 
     def toDict(self) -> dict[str, object]:
         """The status as a dictionary that JSON can carry, as L{ISMCStatus} asks."""
         transport = self._transport
-        answer = {"role": transport.role.value, **toDict(self, transport)}
+        answer = {"role": transport.role.value, **toDict(self, cast(ITransport, transport))}
         answer["backlog"] = transport.flow.backlog
         ring = transport.flow.ring
         answer["bufferSize"] = ring.size

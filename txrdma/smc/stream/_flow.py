@@ -37,7 +37,7 @@ class Receiver(Protocol):
     """The protocol of an application, as far as bytes are concerned."""
 
     def dataReceived(self, data: bytes) -> None:
-        """Bytes have arrived."""
+        """Hand over bytes that have arrived."""
 
 
 class Keeper(Hearing, Protocol):
@@ -50,7 +50,7 @@ class Keeper(Hearing, Protocol):
         """The peer does what it must not."""
 
     def blame(self, where: str) -> None:
-        """The application has raised."""
+        """Log an exception of the application, and end the connection."""
 
     def drained(self) -> None:
         """Bytes that had to wait for the application were delivered."""
@@ -248,7 +248,7 @@ class Flow:
         return backlog
 
     def writeSequence(self, chunks: Sequence[bytes]) -> None:
-        """Write all of these."""
+        """Write all of these chunks, some time soon and in order."""
         self.pending += chunks
         self.backlog += sum(map(len, chunks))
         if not self.isDirty:

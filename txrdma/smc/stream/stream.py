@@ -95,6 +95,10 @@ class Stream:
     def __repr__(self) -> str:
         return f"<SMCTransport {self.role.value} {self._closing.state.name} to {status.describe(self._peer)}>"
 
+    def getPeer(self) -> Address:
+        """The peer's address of the TCP connection."""
+        return self._peer
+
     # Making it
 
     def attach(self, answer: Accept | Confirm) -> None:
@@ -147,7 +151,7 @@ class Stream:
         self._conclude()
 
     def drained(self) -> None:
-        """What waited was delivered: perhaps the end was behind it."""
+        """Conclude the connection if its end was behind the bytes that were just delivered."""
         if self._closing.readEnding:
             self._conclude()
 
@@ -211,6 +215,16 @@ class Stream:
     def lastMessage(self) -> int:
         """The number of the last message that was posted; 0 before the first."""
         return self.flow.last
+
+    @property
+    def isCut(self) -> bool:
+        """The link is gone, and nothing can be sent any more."""
+        return self.link.isOver
+
+    @property
+    def written(self) -> int:
+        """Bytes that the application has written so far."""
+        return self.flow.ring.produced + self.flow.backlog
 
     def askForUpdate(self) -> None:
         """Send a message, even if there is nothing to tell: its completion says how far the peer is."""

@@ -114,10 +114,6 @@ class SMCTransport(Stream):
         """Our address of the TCP connection."""
         return self._host
 
-    def getPeer(self) -> Address:
-        """The peer's address of the TCP connection."""
-        return self._peer
-
     # IConsumer
 
     def registerProducer(  # type: ignore[override]  # there are no other producers
@@ -159,11 +155,11 @@ class SMCTransport(Stream):
     # IPushProducer
 
     def pauseProducing(self) -> None:
-        """Deliver nothing for now."""
+        """Pause C{dataReceived}, as L{IPushProducer} asks."""
         self.flow.isPaused = True
 
     def resumeProducing(self) -> None:
-        """Deliver again."""
+        """Resume C{dataReceived}, in the link's next turn."""
         if self.connected and not self.disconnecting and self.flow.isPaused:
             self.flow.isPaused = False
             self._turn.soon(self.resumed)

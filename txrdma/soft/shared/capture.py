@@ -294,7 +294,7 @@ class RecordedLane(Lane):
 
     @property
     def direct(self) -> None:
-        """What is recorded goes by requests and receives, one by one."""
+        """None: recorded messages go by requests and receives, one by one."""
         return None
 
     @property
