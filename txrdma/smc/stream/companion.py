@@ -90,8 +90,8 @@ class Companion(Protocol):
         """Bytes where none may be: the peer has lost its way, or fell back and must hear of the end."""
         stream = self._stream
         if stream is not None:
+            self.cut()  # first: a peer that fell back to TCP would take a FIN for an end in order
             stream.violated("bytes on the TCP connection")
-            self.tcp.abortConnection()
 
     def readConnectionLost(self) -> None:
         """A FIN: the peer's process is gone, or (Linux) it has closed its writing half here, too."""

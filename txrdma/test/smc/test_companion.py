@@ -142,3 +142,9 @@ class CompanionTests(SynchronousTestCase):
         """Bytes on a TCP connection beside SMC-R break the rules."""
         self.companion.dataReceived(b"?")
         self.assertEqual((self.stream.told, self.tcp.ended), (["violated"], ["reset"]))
+
+    def test_fellBack(self) -> None:
+        """A peer that fell back to TCP hears a reset, not the FIN by which a stream closes that has ended."""
+        self.stream.violated = lambda what: self.companion.finish(inOrder=True)  # type: ignore[method-assign]
+        self.companion.dataReceived(b"declined")
+        self.assertEqual(self.tcp.ended[0], "reset")
