@@ -43,7 +43,7 @@ from txrdma.smc.cdc import CDC_LENGTH, CDC_TYPE, unpackFrom
 from txrdma.smc.clc import Accept, Confirm, Diagnosis, sizeCode
 from txrdma.smc.memory import BufferPool, Element, MAX_BUFFERS
 from txrdma.smc.status import describe
-from txrdma.smc.turn import said, Turn
+from txrdma.smc.turn import HOLD_SECONDS, said, Turn
 
 if TYPE_CHECKING:
     from txrdma.smc.groups import LinkGroups
@@ -57,9 +57,6 @@ _REPOST: Final = 16
 
 _LOOKS: Final = 64
 """Batches of completions that are taken in at once, where what has arrived must be known."""
-
-HOLD_SECONDS: Final = 20e-6
-"""What is written goes out after so long, though more completions are to be taken: a flush costs less."""
 
 PREPARING_SECONDS: Final = 2.0
 """Seconds to find out how a peer's buffer is reached; after that the first write waits for it."""
@@ -76,7 +73,6 @@ class Link:
     @ivar route: how bytes go, or went, as the queue pair names it; C{''} before the first contact.
     @ivar isActive: connections may use the link.
     @ivar isOver: the link is gone; connections that still have something to read stay.
-    @ivar clock: tells how long handing on takes.
     @ivar contexts: the stack of logging contexts of the reactor's thread.
     """
 
@@ -90,7 +86,6 @@ class Link:
         self.mtu = groups.mtu
         self.psn = secrets.randbits(24)
         self._reactor = groups.reactor
-        self.clock: Callable[[], float] = groups.reactor.seconds
         self._handlers: dict[int, _Handler] = {}
         self._waiting: list[Deferred[None]] = []
         self._lingering: dict[Stream, float] = {}
@@ -317,7 +312,7 @@ class Link:
         we are ready, and then we have not until it is.
         """
         turn = self.turn
-        clock = self.clock
+        clock = turn.clock
         handlers = self._handlers
         receives = self._receives
         used = self._used

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 from twisted.internet.interfaces import IDelayedCall
@@ -23,6 +24,9 @@ from txrdma.smc.attachment import Attachment, WINDOW
 from txrdma.smc.posting import Poster
 
 _log = Logger()
+
+HOLD_SECONDS: Final = 20e-6
+"""What is written goes out after so long, though there is more to do: a flush costs less."""
 
 _ROUNDS: Final = 8
 """How often producers may write before the others on the reactor get their turn."""
@@ -40,6 +44,10 @@ _MEANINGS: Final = {
 def said(status: Status) -> str:
     """A failed completion in the words of who reads the log."""
     return f"{_MEANINGS.get(status, 'the device reports an error')} ({status.name})"
+
+
+def _refused(error: RDMAError) -> str:
+    return f"the device refused what was to be sent: {error}"
 
 
 class Flushable(Protocol):
@@ -95,6 +103,7 @@ class Turn:
     @ivar dirty: connections with something to post.
     @ivar flushed: connections that want to know when it is posted.
     @ivar isHasty: the process ends: whether messages have arrived is asked of each.
+    @ivar clock: tells how long what was written waits.
     """
 
     def __init__(self, reactor: Any, attachment: Attachment, owner: Owner) -> None:
@@ -104,6 +113,8 @@ class Turn:
         self.flushed: list[Flushable] = []
         self.poster = Poster(attachment.domain, attachment.queuePair.capacity)
         self.placing: IPlacing | None = None
+        self.clock: Callable[[], float] = reactor.seconds
+        self._due = 0.0
         self._reactor = reactor
         self._owner = owner
         self._queuePair = attachment.queuePair
@@ -131,11 +142,20 @@ class Turn:
             self.schedule()
 
     def schedule(self) -> None:
-        """Have a turn when what is being done is done; if the link rests, it wakes for that."""
+        """
+        Have a turn when what is being done is done; if the link rests, it wakes for that.
+
+        When something takes long, and connections write one after the other, those before the last need not
+        wait for its end.
+        """
         if self._isResting:
             self._owner.rouse()
         elif self._call is None:
             self._call = self._reactor.callLater(0, self._called)
+            self._due = self.clock() + HOLD_SECONDS
+        elif len(self.dirty) > 1 and not self.isBusy and self.clock() >= self._due:
+            self._postEarly()
+            self._due = self.clock() + HOLD_SECONDS
 
     def _called(self) -> None:
         self._call = None
@@ -191,8 +211,12 @@ class Turn:
         """Call what waits; when one raises, the others still wait."""
         soon, self._soon = self._soon, []
         count = 0
+        due = self.clock() + HOLD_SECONDS
         try:
             for call in soon:
+                if count and self.dirty and self.clock() >= due:
+                    self._flush()
+                    due = self.clock() + HOLD_SECONDS
                 count += 1
                 call()
         except BaseException:
@@ -250,21 +274,10 @@ class Turn:
                 if room <= 0:
                     return
             self.dirty = dirty[room:]
-            dirty = dirty[:room]
-            count = 0
-            try:
-                for stream in dirty:
-                    count += 1
-                    stream.isDirty = False
-                    stream.fill(requests)
-            except BaseException:
-                self.dirty[:0] = dirty[count:]  # nobody is forgotten
-                raise
+            self._fill(dirty[:room], requests)
             if requests:
                 self._post(requests)
-            for stream in dirty:
-                if not stream.backlog:
-                    stream.pending.clear()
+            self._posted(dirty[:room])
         if self.poster.isUsed:
             self.poster.clear()
         if self.flushed:
@@ -272,12 +285,55 @@ class Turn:
             for stream in flushed:
                 stream.wasFlushed()
 
+    def _fill(self, streams: list[Flushable], requests: list[SendRequest]) -> None:
+        count = 0
+        try:
+            for stream in streams:
+                count += 1
+                stream.isDirty = False
+                stream.fill(requests)
+        except BaseException:
+            self.dirty[:0] = streams[count:]  # nobody is forgotten
+            raise
+
+    def _posted(self, streams: list[Flushable]) -> None:
+        for stream in streams:
+            if not stream.backlog:
+                stream.pending.clear()
+
+    def _postEarly(self) -> None:
+        """
+        Post what all connections have but the last that has written, from within an application's call.
+
+        No application is called, and nothing ends, before the turn that is due.
+        """
+        owner = self._owner
+        room = WINDOW - self.poster.sent + self._acknowledged
+        if not owner.isActive or owner.isOver or len(self.dirty) > room:
+            return
+        streams, self.dirty = self.dirty[:-1], self.dirty[-1:]
+        requests: list[SendRequest] = []
+        self.isBusy = True
+        try:
+            self._fill(streams, requests)
+            if requests:
+                self._queuePair.postSend(requests)
+            self._posted(streams)
+            if self.poster.isUsed:
+                self.poster.clear()
+        except RDMAError as error:
+            self._soon.append(partial(owner.broken, _refused(error)))
+        except Exception:
+            self._soon.append(partial(self._failed, Failure()))
+        finally:
+            self.isBusy = False
+
     def _post(self, requests: list[SendRequest]) -> None:
         if not self._owner.isOver:
             try:
                 self._queuePair.postSend(requests)
             except RDMAError as error:
-                self._owner.broken(f"the device refused what was to be sent: {error}")
+                self._owner.broken(_refused(error))
 
     def _makeRoom(self, room: int) -> int:
         """See which messages have arrived; if these are too few, be told of the next."""
