@@ -9,7 +9,7 @@ completions, or once for a turn of the reactor.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from typing import Any, cast, Final
@@ -40,7 +40,7 @@ from txrdma.smc.group._linkgroup import (
 from txrdma.smc.group.attachment import Attachment
 from txrdma.smc.group.buffers import BufferPool, Element, MAX_BUFFERS
 from txrdma.smc.group.parties import Member, Membership
-from txrdma.smc.group.turn import said, Turn
+from txrdma.smc.group.turn import HOLD_SECONDS, said, Turn
 from txrdma.smc.insight.status import describe
 from txrdma.smc.stream._closing import LINGER_TIMEOUT
 from txrdma.smc.stream._flow import Flow
@@ -56,9 +56,6 @@ _REPOST: Final = 16
 _LOOKS: Final = 64
 """Batches of completions that are taken in at once, where what has arrived must be known."""
 
-HOLD_SECONDS: Final = 20e-6
-"""Seconds after which writes are flushed, though more completions wait to be taken: a flush costs less."""
-
 PREPARING_SECONDS: Final = 2.0
 """Seconds to find out how a peer's buffer is reached; after that the first write waits for it."""
 
@@ -71,7 +68,6 @@ class Link:
     @ivar turn: what connections have to post, and when.
     @ivar route: how bytes go, or went, as the queue pair names it; C{''} before the first contact.
     @ivar isActive: connections may use the link.
-    @ivar clock: tells how long handing on takes.
     @ivar contexts: the stack of logging contexts of the reactor's thread.
     """
 
@@ -84,7 +80,6 @@ class Link:
         self.mtu = groups.mtu
         self.psn = secrets.randbits(24)
         self._reactor = groups.reactor
-        self.clock: Callable[[], float] = groups.reactor.seconds
         self._flows: dict[int, Flow] = {}
         self._waiting: list[Deferred[None]] = []
         self._lingering: dict[Member, float] = {}
@@ -310,7 +305,7 @@ class Link:
     def _taken(self, messages: Sequence[tuple[int, ...]]) -> None:
         """Take the CDC messages that a direct lane brings."""
         poster = self._poster
-        clock = self.clock
+        clock = self.turn.clock
         flows = self._flows
         wasBusy, poster.isBusy = poster.isBusy, True
         due = clock() + HOLD_SECONDS if len(messages) > 1 else inf
@@ -345,7 +340,7 @@ class Link:
         we are ready, and then we have not until it is.
         """
         poster = self._poster
-        clock = self.clock
+        clock = self.turn.clock
         flows = self._flows
         receives = self._receives
         used = self._used

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, Protocol
 
 from twisted.internet.interfaces import IDelayedCall
@@ -20,9 +21,12 @@ from txrdma.error import RDMAError
 from txrdma.iba.verbs import Completion, SendRequest, Status
 from txrdma.interfaces import IPlacing
 from txrdma.smc.group.attachment import Attachment, WINDOW
-from txrdma.smc.group.posting import Hearing, Poster
+from txrdma.smc.group.posting import Flushable, Hearing, Poster
 
 _log = Logger()
+
+HOLD_SECONDS: Final = 20e-6
+"""What is written goes out after so long, though there is more to do: a flush costs less."""
 
 _ROUNDS: Final = 8
 """How often producers may write before the others on the reactor get their turn."""
@@ -40,6 +44,10 @@ _MEANINGS: Final = {
 def said(status: Status) -> str:
     """A failed completion in the words of who reads the log."""
     return f"{_MEANINGS.get(status, 'the device reports an error')} ({status.name})"
+
+
+def _refused(error: RDMAError) -> str:
+    return f"the device refused what was to be sent: {error}"
 
 
 class Owner(Protocol):
@@ -70,12 +78,15 @@ class Turn:
 
     @ivar poster: what connections have to post.
     @ivar isHasty: the process ends: whether messages have arrived is asked of each.
+    @ivar clock: tells how long what was written waits.
     """
 
     def __init__(self, reactor: Any, attachment: Attachment, owner: Owner) -> None:
         self.isHasty = False
         self.poster = Poster(attachment.domain, attachment.queuePair.capacity, self.schedule)
         self.placing: IPlacing | None = None
+        self.clock: Callable[[], float] = reactor.seconds
+        self._due = 0.0
         self._reactor = reactor
         self._owner = owner
         self._queuePair = attachment.queuePair
@@ -108,11 +119,20 @@ class Turn:
             self.schedule()
 
     def schedule(self) -> None:
-        """Have a turn when what is being done is done; if the link rests, it wakes for that."""
+        """
+        Have a turn when what is being done is done; if the link rests, it wakes for that.
+
+        When something takes long, and connections write one after the other, those before the last need not
+        wait for its end.
+        """
         if self._isResting:
             self._owner.rouse()
         elif self._call is None:
             self._call = self._reactor.callLater(0, self._called)
+            self._due = self.clock() + HOLD_SECONDS
+        elif len(self.poster.dirty) > 1 and not self.isBusy and self.clock() >= self._due:
+            self._postEarly()
+            self._due = self.clock() + HOLD_SECONDS
 
     def _called(self) -> None:
         self._call = None
@@ -171,8 +191,12 @@ class Turn:
         """Call what waits; when one raises, the others still wait."""
         soon, self._soon = self._soon, []
         count = 0
+        due = self.clock() + HOLD_SECONDS
         try:
             for call in soon:
+                if count and self.poster.dirty and self.clock() >= due:
+                    self._flush()
+                    due = self.clock() + HOLD_SECONDS
                 count += 1
                 call()
         except BaseException:
@@ -231,21 +255,10 @@ class Turn:
                 if room <= 0:
                     return
             poster.dirty = dirty[room:]
-            dirty = dirty[:room]
-            count = 0
-            try:
-                for flow in dirty:
-                    count += 1
-                    flow.isDirty = False
-                    flow.fill(requests)
-            except BaseException:
-                poster.dirty[:0] = dirty[count:]  # nobody is forgotten
-                raise
+            self._fill(dirty[:room], requests)
             if requests:
                 self._post(requests)
-                for flow in dirty:
-                    if not flow.backlog:
-                        flow.pending.clear()
+                self._posted(dirty[:room])
         if poster.isUsed:
             poster.clear()
         if poster.isShort:
@@ -256,12 +269,55 @@ class Turn:
             for flow in flushed:
                 flow.keeper.wasFlushed()
 
+    def _fill(self, flows: list[Flushable], requests: list[SendRequest]) -> None:
+        count = 0
+        try:
+            for flow in flows:
+                count += 1
+                flow.isDirty = False
+                flow.fill(requests)
+        except BaseException:
+            self.poster.dirty[:0] = flows[count:]  # nobody is forgotten
+            raise
+
+    def _posted(self, flows: list[Flushable]) -> None:
+        for flow in flows:
+            if not flow.backlog:
+                flow.pending.clear()
+
+    def _postEarly(self) -> None:
+        """
+        Post what all connections have but the last that has written, from within an application's call.
+
+        No application is called, and nothing ends, before the turn that is due.
+        """
+        owner, poster = self._owner, self.poster
+        room = WINDOW - poster.sent + self._acknowledged
+        if not owner.isActive or poster.isOver or len(poster.dirty) > room:
+            return
+        flows, poster.dirty = poster.dirty[:-1], poster.dirty[-1:]
+        requests: list[SendRequest] = []
+        poster.isBusy = True
+        try:
+            self._fill(flows, requests)
+            if requests:
+                self._queuePair.postSend(requests)
+                self._posted(flows)
+            if poster.isUsed:
+                poster.clear()
+        except RDMAError as error:
+            self._soon.append(partial(owner.broken, _refused(error)))
+        except Exception:
+            self._soon.append(partial(self._failed, Failure()))
+        finally:
+            poster.isBusy = False
+
     def _post(self, requests: list[SendRequest]) -> None:
         if not self.poster.isOver:
             try:
                 self._queuePair.postSend(requests)
             except RDMAError as error:
-                self._owner.broken(f"the device refused what was to be sent: {error}")
+                self._owner.broken(_refused(error))
 
     def _makeRoom(self, room: int) -> int:
         """See which messages have arrived; if these are too few, be told of the next."""
