@@ -331,7 +331,7 @@ def comingAndGoing(quick: bool) -> list[Case]:
             "KiB",
             ours=SMC,
             theirs=TCP,
-            orders={"connections": 400, "tls": True},
+            orders={"connections": 400, "tls": True, "stays": True},
             atMost=1.5,
             needs="OpenSSL",
         ),
@@ -342,7 +342,7 @@ def comingAndGoing(quick: bool) -> list[Case]:
             "KiB",
             ours=SMC,
             theirs=TCP,
-            orders={"connections": opened},
+            orders={"connections": opened, "stays": True},
         ),
         Case(
             "beside-connects",

@@ -61,6 +61,7 @@ def tell(message: dict[str, object]) -> None:
 def main(role: str, orders: Orders) -> None:
     """Run one end."""
     prepare(orders)
+    from twisted.internet.defer import Deferred
     from twisted.internet.endpoints import clientFromString, serverFromString
     from twisted.internet.stdio import StandardIO
     from twisted.internet.task import react
@@ -71,8 +72,6 @@ def main(role: str, orders: Orders) -> None:
     clients = {**scenarios.clients, **programs.clients, **connecting.clients}
 
     async def server(reactor: Any) -> None:
-        from twisted.internet.defer import Deferred
-
         factory = servers[orders["scenario"]](orders)
         port = await serverFromString(reactor, orders["listen"]).listen(factory)
         told: Deferred[None] = Deferred()
@@ -84,6 +83,8 @@ def main(role: str, orders: Orders) -> None:
     async def client(reactor: Any) -> None:
         endpoint = clientFromString(reactor, orders["connect"])
         tell(await clients[orders["scenario"]](reactor, endpoint, orders))
+        if orders.get("stays"):  # what is shared with a process that is gone would be the other's alone
+            await Deferred()
 
     react(server if role == "server" else client)
 

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol, Union
 
-from automat import TypeMachineBuilder
-
 from txrdma.iba.types import GID, MACAddress, QPN, RKey
-from txrdma.smc._machines import build
+from txrdma.smc._machines import machineBuilder
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
 from txrdma.smc.wire.llc import (
     AddLink,
@@ -239,7 +237,7 @@ class Core:
 
 
 def _machine() -> Callable[[Core], Inputs]:
-    builder = TypeMachineBuilder(Inputs, Core)
+    builder = machineBuilder(Inputs, Core)
     names = ("fresh", "confirming", "active", "ending", "ended")
     fresh, confirming, active, ending, ended = (builder.state(name) for name in names)
 
@@ -344,7 +342,7 @@ def _machine() -> Callable[[Core], Inputs]:
     for state, inputs in ignored.items():
         for each in inputs:
             state.upon(each).loop().returns(None)
-    return build(builder)
+    return builder.build()
 
 
 def _reason(request: LLC) -> DeleteReason:

@@ -26,7 +26,7 @@ from txrdma.smc.group.posting import Flushable, Hearing, Poster
 _log = Logger()
 
 HOLD_SECONDS: Final = 20e-6
-"""What is written goes out after so long, though there is more to do: a flush costs less."""
+"""Seconds after which writes are flushed, though there is more to do: a flush costs less."""
 
 _ROUNDS: Final = 8
 """How often producers may write before the others on the reactor get their turn."""

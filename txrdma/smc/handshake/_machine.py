@@ -19,10 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, Union
 
-from automat import TypeMachineBuilder
-
 from txrdma.error import RDMAError, WireError
-from txrdma.smc._machines import build
+from txrdma.smc._machines import machineBuilder
 from txrdma.smc.handshake._terms import objectionTo, Subnets
 from txrdma.smc.wire.clc import (
     Accept,
@@ -227,7 +225,7 @@ def _machine(server: bool) -> _Machine:
     Server: sniffing, deciding, waiting (for Confirm), linking. Client: waiting (for Accept), deciding,
     linking.
     """
-    builder = TypeMachineBuilder(_Inputs, _Core)
+    builder = machineBuilder(_Inputs, _Core)
     first, second = ("sniffing", "waiting") if server else ("waiting", "sniffing")
     states = {
         name: builder.state(name) for name in (first, second, "deciding", "linking", "crossing", "over")
@@ -354,7 +352,7 @@ def _machine(server: bool) -> _Machine:
         state.upon(_Inputs.answer).loop().returns(None)
         state.upon(_Inputs.decline).loop().returns(None)
         state.upon(_Inputs.established).loop().returns(None)
-    return build(builder)
+    return builder.build()
 
 
 _server = _machine(server=True)

@@ -21,9 +21,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Protocol, Union
 
-from automat import TypeMachineBuilder
-
-from txrdma.smc._machines import build
+from txrdma.smc._machines import machineBuilder
 from txrdma.smc.wire.cdc import StateFlags
 
 LINGER_TIMEOUT = 60.0
@@ -318,7 +316,7 @@ def _outputs(there: str, actions: tuple[_Action, ...]) -> Callable[[Inputs, _Cor
 
 
 def _machine() -> Callable[[_Core], Inputs]:
-    builder = TypeMachineBuilder(Inputs, _Core)
+    builder = machineBuilder(Inputs, _Core)
     states = {place: builder.state(place) for place in _PLACES}
     said = set(_OURS)
     for here, what, there, actions in _ROWS:
@@ -329,7 +327,7 @@ def _machine() -> Callable[[_Core], Inputs]:
         for what in every:
             if (place, what.__name__) not in said:
                 state.upon(what).loop().returns(None)  # late, double, or of no interest here
-    return build(builder)
+    return builder.build()
 
 
 _make = _machine()
