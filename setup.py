@@ -11,6 +11,7 @@ import os
 from setuptools import setup
 
 COMPILED = [
+    "txrdma/smc/_flow.py",
     "txrdma/smc/_ring.py",
     "txrdma/smc/link.py",
     "txrdma/smc/posting.py",

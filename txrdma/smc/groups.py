@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final, TYPE_CHECKING
+from typing import Any, Final
 from weakref import WeakSet
 
 from twisted.internet.defer import Deferred
@@ -29,12 +29,10 @@ from txrdma.iba.verbs import AsyncEvent, AsyncEventKind, usualGID
 from txrdma.interfaces import IRestingDevice, IVerbsDevice
 from txrdma.smc._linkgroup import GroupKey, Timing
 from txrdma.smc.clc import Accept, Diagnosis, Proposal
+from txrdma.smc.connection import Connection
 from txrdma.smc.link import Link
 from txrdma.smc.presence import presenceOn
 from txrdma.verbs.devices import sharedDevice
-
-if TYPE_CHECKING:
-    from txrdma.smc.stream import Stream
 
 _log = Logger()
 
@@ -131,10 +129,10 @@ class LinkGroups:
         self.isStopping = False
         self._key = (reactor, description)
         self._links: dict[GroupKey, list[Link]] = {}
-        self._orphans: WeakSet[Stream] = WeakSet()  # without a link; they wait for TCP's word
+        self._orphans: WeakSet[Connection] = WeakSet()  # without a link; they wait for TCP's word
         self._endings = 0
         self._stopped: Deferred[None] | None = None
-        self._targets: dict[Stream, int] = {}
+        self._targets: dict[Connection, int] = {}
         if device is None:
             device = sharedDevice(reactor, description)
         self.device = device
@@ -228,7 +226,7 @@ class LinkGroups:
         finally:
             self._endings -= 1
 
-    def orphaned(self, stream: Stream) -> None:
+    def orphaned(self, stream: Connection) -> None:
         """A connection lives on without its link."""
         self._orphans.add(stream)
 
@@ -288,7 +286,7 @@ class LinkGroups:
             link.turn.finish()
             for stream in link.streams():
                 if stream.connected and not stream.hasHeardEnd:
-                    self._targets[stream] = stream.flow.ring.produced + stream.flow.backlog
+                    self._targets[stream] = stream.total
                     link.hasten(stream)
             link.turn.finish()
         self._forgetStopped()
@@ -311,7 +309,7 @@ class LinkGroups:
     def _forgetStopped(self) -> None:
         """Peers that have all do not matter any more."""
         for stream, target in list(self._targets.items()):
-            if stream.hasHeardEnd or stream.link.isOver or stream.hasDelivered(target):
+            if stream.hasHeardEnd or stream.hasDelivered(target):
                 self._targets.pop(stream, None)
 
     def _stoppingTooLong(self) -> None:

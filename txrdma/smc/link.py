@@ -41,13 +41,13 @@ from txrdma.smc._linkgroup import (
 from txrdma.smc.attachment import Attachment
 from txrdma.smc.cdc import CDC_LENGTH, CDC_TYPE, packInto, unpackFrom
 from txrdma.smc.clc import Accept, Confirm, Diagnosis, sizeCode
+from txrdma.smc.connection import Connection
 from txrdma.smc.memory import BufferPool, Element, MAX_BUFFERS
 from txrdma.smc.status import describe
 from txrdma.smc.turn import said, Turn
 
 if TYPE_CHECKING:
     from txrdma.smc.groups import LinkGroups
-    from txrdma.smc.stream import Stream
 
 _log = Logger()
 _seldom = Seldom(_log)
@@ -84,7 +84,7 @@ class Link:
         self._reactor = groups.reactor
         self._flows: dict[int, Flow] = {}
         self._waiting: list[Deferred[None]] = []
-        self._lingering: dict[Stream, float] = {}
+        self._lingering: dict[Connection, float] = {}
         self._timer: IDelayedCall | None = None
         self._peerQPN = QPN(0)
         self.route = ""
@@ -226,7 +226,7 @@ class Link:
 
     # Connections
 
-    def add(self, stream: Stream, flow: Flow) -> int:
+    def add(self, stream: Connection, flow: Flow) -> int:
         """
         A connection comes.
 
@@ -241,13 +241,13 @@ class Link:
         """The link is gone; connections that still have something to read stay."""
         return self._poster.isOver
 
-    def linger(self, stream: Stream) -> None:
+    def linger(self, stream: Connection) -> None:
         """The application is gone, the peer has some time for its part."""
         if not self.isOver:
             self._lingering[stream] = self._reactor.seconds() + LINGER_TIMEOUT
             self._reschedule()
 
-    def forget(self, stream: Stream, element: Element, quiet: bool) -> None:
+    def forget(self, stream: Connection, element: Element, quiet: bool) -> None:
         """A connection is over."""
         self._lingering.pop(stream, None)
         self._flows.pop(stream.token, None)
@@ -262,7 +262,7 @@ class Link:
             self.core.deleteRKeys(self._pool.trim(), self._reactor.seconds())
             self._turnCore()
 
-    def hasten(self, stream: Stream) -> None:
+    def hasten(self, stream: Connection) -> None:
         """Find out soon whether the peer has all that was sent on a connection, as the process ends."""
         self.turn.hasten()
         if not self.turn.hasArrived(stream.lastMessage):
@@ -478,9 +478,9 @@ class Link:
 
     # The end
 
-    def streams(self) -> list[Stream]:
+    def streams(self) -> list[Connection]:
         """The connections on this link, those included that have ended for the application only."""
-        return [cast("Stream", stream) for stream in self.core.connections.values()]
+        return [cast("Connection", stream) for stream in self.core.connections.values()]
 
     def discard(self) -> None:
         """The handshake that it was made for has failed."""
@@ -534,7 +534,7 @@ class Link:
                 self.key.witness,
                 "{count} SMC-R connections with {peer} by {device} end: {reason}",
                 count=alive,
-                peer=describe(cast(Any, streams[0]).getPeer()),
+                peer=describe(streams[0].getPeer()),
                 device=self.device,
                 reason=text,
             )

@@ -20,8 +20,6 @@ from txrdma.interfaces import ISMCStatus, ISMCTransport
 if TYPE_CHECKING:
     from twisted.internet.tcp import Connection
 
-    from txrdma.smc.transport import SMCTransport
-
 _ATTRIBUTES = (
     "mode",
     "device",
@@ -156,82 +154,6 @@ class TCPStatus:
         answer: dict[str, object] = {"role": self.role}
         if transport is not None:
             answer.update(toDict(self, transport))
-        return answer
-
-
-@implementer(ISMCStatus)
-class SMCStatus:
-    """A connection that runs SMC-R."""
-
-    __slots__ = ("_transport",)
-
-    mode = "SMC-R"
-    fallbackReason: Enum | None = None
-    peerDiagnosis: Enum | int | None = None
-
-    def __init__(self, transport: SMCTransport) -> None:
-        self._transport = transport
-
-    @property
-    def device(self) -> str:
-        """The RDMA device's name."""
-        return self._transport.link.device
-
-    @property
-    def route(self) -> str:
-        """'shared-memory', 'rocev2' or 'verbs'."""
-        return self._transport.link.route
-
-    @property
-    def linkGroup(self) -> str:
-        """The link group's name."""
-        return self._transport.link.name
-
-    @property
-    def state(self) -> str:
-        """The close state machine's."""
-        return self._transport.state
-
-    @property
-    def bytesSent(self) -> int:
-        """Bytes that are in the peer's ring, or were."""
-        return self._transport.flow.ring.produced
-
-    @property
-    def bytesReceived(self) -> int:
-        """Bytes handed to the application."""
-        return self._transport.flow.ring.consumed
-
-    @property
-    def writes(self) -> int:
-        """RDMA writes posted."""
-        return self._transport.flow.writes
-
-    @property
-    def messagesSent(self) -> int:
-        """CDC messages sent."""
-        return self._transport.flow.messagesSent
-
-    @property
-    def messagesReceived(self) -> int:
-        """CDC messages received."""
-        return self._transport.flow.messagesReceived
-
-    def toDict(self) -> dict[str, object]:
-        """See L{ISMCStatus.toDict}."""
-        transport = self._transport
-        answer = {"role": transport.role.value, **toDict(self, transport)}
-        answer["backlog"] = transport.flow.backlog
-        ring = transport.flow.ring
-        answer["bufferSize"] = ring.size
-        answer["peerBufferSize"] = ring.peerSize
-        answer["cursors"] = {
-            "produced": ring.produced,
-            "peerConsumed": ring.peerConsumed,
-            "arrived": ring.arrived,
-            "consumed": ring.consumed,
-            "reported": ring.reported,
-        }
         return answer
 
 

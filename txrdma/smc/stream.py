@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, cast, Final, TYPE_CHECKING
+from typing import Any, cast, Final
 
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.error import ConnectionLost
@@ -29,17 +29,14 @@ from txrdma.smc._closing import Closing, Ended, Ending, ReadEnded, Released, Sen
 from txrdma.smc._flow import ENDS, Flow
 from txrdma.smc._linkgroup import Role
 from txrdma.smc.cdc import StateFlags
-from txrdma.smc.clc import Diagnosis
+from txrdma.smc.clc import Accept, Confirm, Diagnosis
 from txrdma.smc.companion import Companion
+from txrdma.smc.link import Link
 from txrdma.smc.memory import Element
 from txrdma.smc.plaintcp import prefixFor
 from txrdma.smc.presence import Use
 
-if TYPE_CHECKING:
-    from txrdma.smc.clc import Accept, Confirm
-    from txrdma.smc.link import Link
-
-    Address = IPv4Address | IPv6Address
+Address = IPv4Address | IPv6Address
 
 _log = Logger()
 _seldom = Seldom(_log)
@@ -212,12 +209,23 @@ class Stream:
         """The number of the last message that was posted; 0 before the first."""
         return self.flow.last
 
+    @property
+    def total(self) -> int:
+        """Bytes that the application has written, all told."""
+        return self.flow.ring.produced + self.flow.backlog
+
     def askForUpdate(self) -> None:
         """Send a message, even if there is nothing to tell: its completion says how far the peer is."""
         self.flow.update()
 
     def hasDelivered(self, total: int) -> bool:
-        """Whether the peer has so many bytes, and what the application wants it to know of the end."""
+        """
+        Whether the peer has so many bytes, and what the application wants it to know of the end.
+
+        Without a link nothing more is delivered, and nobody needs to wait.
+        """
+        if self.link.isOver:
+            return True
         if self.flow.ring.produced < total or self.flow.isEnding:
             return False
         return self._turn.hasArrived(self.lastMessage)
@@ -396,7 +404,15 @@ class Stream:
             self.disconnecting = 1
             self._turn.soon(end)
 
-    # Kept where the bytes are
+    # Kept where the bytes are, and beside them
+
+    def getHost(self) -> Address:
+        """Our address of the TCP connection."""
+        return self._host
+
+    def getPeer(self) -> Address:
+        """The peer's address of the TCP connection."""
+        return self._peer
 
     @property
     def protocol(self) -> IProtocol | None:

@@ -5,6 +5,7 @@ The transport of a stream over SMC-R: for protocols it is as Twisted's TCP trans
 from __future__ import annotations
 
 from collections.abc import Iterable
+from enum import Enum
 from typing import Any, cast, Final, TYPE_CHECKING
 
 from zope.interface import implementer
@@ -23,7 +24,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.log import ILogContext
 
-from txrdma.interfaces import ISMCTransport
+from txrdma.interfaces import ISMCStatus, ISMCTransport
 from txrdma.smc import status
 from txrdma.smc._closing import Ending
 from txrdma.smc._flow import ENDS
@@ -109,14 +110,6 @@ class SMCTransport(Stream):
         """Close at once, and forget what is not posted."""
         if not self.disconnected and not self._isAborting:
             self._abort()
-
-    def getHost(self) -> Address:
-        """Our address of the TCP connection."""
-        return self._host
-
-    def getPeer(self) -> Address:
-        """The peer's address of the TCP connection."""
-        return self._peer
 
     # IConsumer
 
@@ -344,9 +337,9 @@ class SMCTransport(Stream):
         return str(context.get("system", "-"))
 
     @property
-    def smc(self) -> status.SMCStatus:
+    def smc(self) -> SMCStatus:
         """What there is to know of this connection."""
-        return status.SMCStatus(self)
+        return SMCStatus(self)
 
 
 _REASONS: Final = {
@@ -356,3 +349,79 @@ _REASONS: Final = {
     Ending.BROKEN: ConnectionLost,
     Ending.LOST: ConnectionLost,
 }
+
+
+@implementer(ISMCStatus)
+class SMCStatus:
+    """A connection that runs SMC-R."""
+
+    __slots__ = ("_transport",)
+
+    mode = "SMC-R"
+    fallbackReason: Enum | None = None
+    peerDiagnosis: Enum | int | None = None
+
+    def __init__(self, transport: SMCTransport) -> None:
+        self._transport = transport
+
+    @property
+    def device(self) -> str:
+        """The RDMA device's name."""
+        return self._transport.link.device
+
+    @property
+    def route(self) -> str:
+        """'shared-memory', 'rocev2' or 'verbs'."""
+        return self._transport.link.route
+
+    @property
+    def linkGroup(self) -> str:
+        """The link group's name."""
+        return self._transport.link.name
+
+    @property
+    def state(self) -> str:
+        """The close state machine's."""
+        return self._transport.state
+
+    @property
+    def bytesSent(self) -> int:
+        """Bytes that are in the peer's ring, or were."""
+        return self._transport.flow.ring.produced
+
+    @property
+    def bytesReceived(self) -> int:
+        """Bytes handed to the application."""
+        return self._transport.flow.ring.consumed
+
+    @property
+    def writes(self) -> int:
+        """RDMA writes posted."""
+        return self._transport.flow.writes
+
+    @property
+    def messagesSent(self) -> int:
+        """CDC messages sent."""
+        return self._transport.flow.messagesSent
+
+    @property
+    def messagesReceived(self) -> int:
+        """CDC messages received."""
+        return self._transport.flow.messagesReceived
+
+    def toDict(self) -> dict[str, object]:
+        """See L{ISMCStatus.toDict}."""
+        transport = self._transport
+        answer = {"role": transport.role.value, **status.toDict(self, transport)}
+        answer["backlog"] = transport.flow.backlog
+        ring = transport.flow.ring
+        answer["bufferSize"] = ring.size
+        answer["peerBufferSize"] = ring.peerSize
+        answer["cursors"] = {
+            "produced": ring.produced,
+            "peerConsumed": ring.peerConsumed,
+            "arrived": ring.arrived,
+            "consumed": ring.consumed,
+            "reported": ring.reported,
+        }
+        return answer

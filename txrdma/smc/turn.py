@@ -19,6 +19,7 @@ from twisted.python.failure import Failure
 from txrdma.error import RDMAError
 from txrdma.iba.verbs import Completion, SendRequest, Status
 from txrdma.interfaces import IPlacing
+from txrdma.smc._flow import Flow
 from txrdma.smc.attachment import Attachment, WINDOW
 from txrdma.smc.posting import Hearing, Poster
 
@@ -215,6 +216,7 @@ class Turn:
         isOver = poster.isOver
         room = WINDOW - poster.sent + self._acknowledged
         requests: list[SendRequest] = []
+        flow: Flow
         if len(dirty) == 1 and (room > 0 or isOver):  # as mostly, which is worth some lines
             flow = dirty.pop()
             flow.isDirty = False
