@@ -11,6 +11,7 @@ import os
 from setuptools import setup
 
 COMPILED = [
+    "txrdma/smc/stream/_flow.py",
     "txrdma/smc/stream/_ring.py",
     "txrdma/smc/group/link.py",
     "txrdma/smc/group/posting.py",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TYPE_CHECKING
+from typing import Any, Final, Protocol, TYPE_CHECKING
 
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Access, Buffer, Capacity, Operation, Segment, SendRequest
@@ -27,26 +27,6 @@ STAGE: Final = 1 << 20
 _UNLIMITED: Final = 1 << 30
 
 _Message = tuple[SendRequest, bytearray]
-
-
-class Flushable(Protocol):
-    """
-    The data flow of a connection, as its link sees it.
-
-    @ivar isDirty: the flow is in L{Poster.dirty}.
-    @ivar pending: what was written and is not posted; C{backlog} is its length.
-    @ivar keeper: hears what becomes of it.
-    """
-
-    isDirty: bool
-    backlog: int
-    pending: list[bytes | memoryview]
-
-    @property
-    def keeper(self) -> Hearing: ...
-
-    def fill(self, requests: list[SendRequest]) -> None:
-        """Append what has to be posted now."""
 
 
 class Hearing(Protocol):
@@ -77,8 +57,8 @@ class Poster:
     """
 
     def __init__(self, domain: IProtectionDomain, capacity: Capacity, schedule: Callable[[], None]) -> None:
-        self.dirty: list[Flushable] = []
-        self.flushed: list[Flushable] = []
+        self.dirty: list[Any] = []  # Flow, which stands above
+        self.flushed: list[Any] = []
         self.schedule = schedule
         self.isBusy = self.isOver = self.isShort = False
         self.lane: IDirectLane | None = None

@@ -21,7 +21,8 @@ from txrdma.error import RDMAError
 from txrdma.iba.verbs import Completion, SendRequest, Status
 from txrdma.interfaces import IPlacing
 from txrdma.smc.group.attachment import Attachment, WINDOW
-from txrdma.smc.group.posting import Flushable, Hearing, Poster
+from txrdma.smc.group.posting import Hearing, Poster
+from txrdma.smc.stream._flow import Flow
 
 _log = Logger()
 
@@ -239,6 +240,7 @@ class Turn:
         isOver = poster.isOver
         room = WINDOW - poster.sent + self._acknowledged
         requests: list[SendRequest] = []
+        flow: Flow
         if len(dirty) == 1 and (room > 0 or isOver):  # as mostly, which is worth some lines
             flow = dirty.pop()
             flow.isDirty = False
@@ -269,7 +271,7 @@ class Turn:
             for flow in flushed:
                 flow.keeper.wasFlushed()
 
-    def _fill(self, flows: list[Flushable], requests: list[SendRequest]) -> None:
+    def _fill(self, flows: list[Flow], requests: list[SendRequest]) -> None:
         count = 0
         try:
             for flow in flows:
@@ -280,7 +282,7 @@ class Turn:
             self.poster.dirty[:0] = flows[count:]  # nobody is forgotten
             raise
 
-    def _posted(self, flows: list[Flushable]) -> None:
+    def _posted(self, flows: list[Flow]) -> None:
         for flow in flows:
             if not flow.backlog:
                 flow.pending.clear()

@@ -174,7 +174,8 @@ class Flow:
                 self.deliver()
             else:
                 data = bytes(self._view[offset : offset + length])
-                if ring.consume(length):
+                ring.consumed = consumed = consumed + length
+                if consumed > ring.dueAbove and ring.updateDue:
                     self.update()
                 contexts = self._contexts
                 contexts.append(self.context)
@@ -243,8 +244,12 @@ class Flow:
         """
         self.pending.append(data)
         self.backlog = backlog = self.backlog + len(data)
-        if not self.isDirty:
-            self.touch()
+        if not self.isDirty:  # as in C{touch}
+            self.isDirty = True
+            poster = self.poster
+            poster.dirty.append(self)
+            if not poster.isBusy:
+                poster.schedule()
         return backlog
 
     def writeSequence(self, chunks: Sequence[bytes]) -> None:

@@ -55,6 +55,7 @@ class Ring:
     @ivar arrived: bytes that the peer wrote into ours, all told.
     @ivar consumed: of these, what has been read.
     @ivar reported: of these, what the peer has been told.
+    @ivar dueAbove: no update is due before more than this is consumed.
     @ivar peerFlags: producer flags of the last message.
     @ivar urgentAt: the total just behind the last urgent byte that has not been read and reported, else None.
     """
@@ -64,7 +65,6 @@ class Ring:
         "_ackWrap",
         "_at",
         "_base",
-        "_dueAbove",
         "_hurry",
         "_limit",
         "_mask",
@@ -77,6 +77,7 @@ class Ring:
         "arrived",
         "blocked",
         "consumed",
+        "dueAbove",
         "heard",
         "peerConsumed",
         "peerFlags",
@@ -110,7 +111,7 @@ class Ring:
         self._base = self._wrap = 0  # the peer's producer cursor
         self._ackBase = self._ackWrap = 0  # the peer's consumer cursor
         self._limit = max(size // 10, _SMALLEST_LIMIT)
-        self._dueAbove = self._limit  # no update is due before more than this is consumed
+        self.dueAbove = self._limit
         self._hurry = False  # the peer waits for an update, whatever its size
         self._moved = False  # the peer went to another link, and begins again further back
 
@@ -157,7 +158,7 @@ class Ring:
         """
         self.sequence = sequence = (self.sequence + 1) & 0xFFFF
         self.reported = consumed = self.consumed
-        self._dueAbove = consumed + self._limit
+        self.dueAbove = consumed + self._limit
         if self._hurry:
             self._answered()
         return (
@@ -213,7 +214,7 @@ class Ring:
             result |= DATA
         if flags or self.peerFlags:
             self._flagged(flags)
-        if self.consumed > self._dueAbove and self.updateDue:
+        if self.consumed > self.dueAbove and self.updateDue:
             result |= UPDATE
         return result
 
@@ -224,7 +225,7 @@ class Ring:
         @return: tell the peer now, even without data to send.
         """
         self.consumed = consumed = self.consumed + length
-        return consumed > self._dueAbove and self.updateDue
+        return consumed > self.dueAbove and self.updateDue
 
     @property
     def updateDue(self) -> bool:
@@ -247,7 +248,7 @@ class Ring:
             self.urgentAt = self.arrived  # the byte before the producer cursor is the urgent one
         if flags & (_PRESENT | _REQUESTED):
             self._hurry = True
-            self._dueAbove = -1
+            self.dueAbove = -1
 
     def _answered(self) -> None:
         if self.urgentAt is not None and self.consumed >= self.urgentAt:
@@ -255,7 +256,7 @@ class Ring:
         self.peerFlags &= ~_REQUESTED
         self._hurry = self.urgentAt is not None
         if self._hurry:
-            self._dueAbove = -1
+            self.dueAbove = -1
 
     def _unusual(self, sequence: int, flags: int) -> int:
         """An old message; or the peer moved to another link: have we all that it thinks (RFC 7609, 4.6)?"""

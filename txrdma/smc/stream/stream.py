@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, cast, Final, TYPE_CHECKING
+from typing import Any, cast, Final
 
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.error import ConnectionLost
@@ -26,6 +26,7 @@ from txrdma.iba.types import RKey
 from txrdma.logs import Seldom
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.buffers import Element
+from txrdma.smc.group.link import Link
 from txrdma.smc.handshake.plaintcp import prefixFor
 from txrdma.smc.insight import status
 from txrdma.smc.presence import Use
@@ -33,13 +34,9 @@ from txrdma.smc.stream._closing import Closing, Ended, Ending, ReadEnded, Releas
 from txrdma.smc.stream._flow import ENDS, Flow
 from txrdma.smc.stream.companion import Companion
 from txrdma.smc.wire.cdc import StateFlags
-from txrdma.smc.wire.clc import Diagnosis
+from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
 
-if TYPE_CHECKING:
-    from txrdma.smc.group.link import Link
-    from txrdma.smc.wire.clc import Accept, Confirm
-
-    Address = IPv4Address | IPv6Address
+Address = IPv4Address | IPv6Address
 
 _log = Logger()
 _seldom = Seldom(_log)
@@ -94,10 +91,6 @@ class Stream:
 
     def __repr__(self) -> str:
         return f"<SMCTransport {self.role.value} {self._closing.state.name} to {status.describe(self._peer)}>"
-
-    def getPeer(self) -> Address:
-        """The peer's address of the TCP connection."""
-        return self._peer
 
     # Making it
 
@@ -231,7 +224,13 @@ class Stream:
         self.flow.update()
 
     def hasDelivered(self, total: int) -> bool:
-        """Whether the peer has so many bytes, and what the application wants it to know of the end."""
+        """
+        Whether the peer has so many bytes, and what the application wants it to know of the end.
+
+        Without a link nothing more is delivered, and nobody needs to wait.
+        """
+        if self.link.isOver:
+            return True
         if self.flow.ring.produced < total or self.flow.isEnding:
             return False
         return self._turn.hasArrived(self.lastMessage)
@@ -410,7 +409,15 @@ class Stream:
             self.disconnecting = 1
             self._turn.soon(end)
 
-    # Kept where the bytes are
+    # Kept where the bytes are, and beside them
+
+    def getHost(self) -> Address:
+        """Our address of the TCP connection."""
+        return self._host
+
+    def getPeer(self) -> Address:
+        """The peer's address of the TCP connection."""
+        return self._peer
 
     @property
     def protocol(self) -> IProtocol | None:

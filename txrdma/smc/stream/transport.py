@@ -110,10 +110,6 @@ class SMCTransport(Stream):
         if not self.disconnected and not self._isAborting:
             self._abort()
 
-    def getHost(self) -> Address:
-        """Our address of the TCP connection."""
-        return self._host
-
     # IConsumer
 
     def registerProducer(  # type: ignore[override]  # there are no other producers

@@ -42,7 +42,7 @@ from txrdma.soft.shared._layout import (
     WAKE,
     Wake,
 )
-from txrdma.soft.shared._receiving import IDLE, PATIENCE, Receiving
+from txrdma.soft.shared._receiving import IDLE, PATIENCE, Receiving, WAKES_SENDER
 from txrdma.soft.shared._sending import FOR_EVER
 
 _RECEIVE: Final = CompletionOpcode.RECEIVE
@@ -66,6 +66,7 @@ class Lane(Receiving):
     __slots__ = (
         "__weakref__",
         "_canPut",
+        "_expected",
         "_first",
         "_messageHeader",
         "_pack",
@@ -88,7 +89,8 @@ class Lane(Receiving):
         self._parked: tuple[memoryview, int] | None = None  # where we read, while our port is down
         # Messages that need no work requests: see txrdma.interfaces.IDirectLane.
         self._canPut = False
-        self._messageHeader = -1
+        self._messageHeader = 0
+        self._expected = -1  # no header is like that: C{takeMessages} takes nothing yet
         self._first = 0
         self._size = LINE  # of a record with such a message
         self._unread: Sized = ()
@@ -127,6 +129,11 @@ class Lane(Receiving):
         """Timers, counters or the state are others now."""
         super().attributesChanged()
         self._canPut = self._messageHeader > 0 and self._owner.attributes.state is QPState.RTS
+
+    def _establish(self) -> None:
+        super()._establish()
+        if self._messageHeader:
+            self._expected = self._messageHeader
 
     def _go(self) -> None:
         """Read where the peer writes, and carry out what waits."""
@@ -268,7 +275,7 @@ class Lane(Receiving):
         self._pack = pack
         self._unpack = unpack
         self._unread = self._owner.laneOpened()
-        self._canPut = self._owner.attributes.state is QPState.RTS
+        self.attributesChanged()
 
     def targetOf(self, rkey: RKey, address: int, length: int) -> tuple[memoryview, memoryview] | None:
         """The peer's memory itself, and the word that is 1 as long as it may be written to."""
@@ -304,7 +311,8 @@ class Lane(Receiving):
         self._outstanding.append((produced, identifier, _SEND, signaled, _SUCCESS))
         acquire()
         release()
-        if self._inWords[WAKE] or self._attentive:
+        wake = self._inWords[WAKE]
+        if self._attentive or (wake and (wake != self._rungReceives or wake & Wake.DOWN)):
             self._announce(True)
         return True
 
@@ -317,7 +325,8 @@ class Lane(Receiving):
         words = self._inWords
         at = self._at
         header = words[at]
-        if header != self._messageHeader or self._unread or not self._established:
+        expected = self._expected
+        if header != expected or self._unread:
             if header and not self._unread:
                 self.poll()
             else:
@@ -325,29 +334,33 @@ class Lane(Receiving):
                 if self._idle > IDLE or self._armed or self._held:
                     self._lookBack()
             return ()
-        data, end, step, first, unpack = self._inRaw, self._inEnd, self._size >> 3, self._first, self._unpack
+        data, end, size, first = self._inRaw, self._inEnd, self._size, self._first
         found: list[tuple[int, ...]] = []
-        while header == self._messageHeader and len(found) < limit:
+        consumed = self._consumed
+        while True:
             if not ORDERED:
                 barrier()
             start = (at << 3) + 8
-            after = at + step
+            after = at + (size >> 3)
             if data[start] != first or after > end or self._targets is not None:
                 break
-            found.append(unpack(data, start))
+            found.append(self._unpack(data, start))
+            consumed += size
             at = after if after != end else FIRST
-            header = words[at]
+            if words[at] != expected or len(found) == limit:
+                break
         if not found:
             self.poll()
             return ()
         self._at = at
-        self._consumed = consumed = self._consumed + len(found) * self._size
+        self._consumed = consumed
         if not ORDERED:
             barrier()
         self._outWords[CONSUMED] = consumed
-        self._unsaid = True
+        self._unsaid = True  # until there is time, unless somebody waits for it
         self._idle = 0
-        if words[WAKE]:
+        wake = words[WAKE]
+        if wake and wake != self._rungSends and wake & WAKES_SENDER:
             self._sayConsumed()
         if len(self._outstanding) >= PATIENCE:
             self._lookBack()

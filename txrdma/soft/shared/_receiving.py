@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 _SUCCESS: Final = Status.SUCCESS
 _RECEIVE: Final = CompletionOpcode.RECEIVE
 _LOCAL_WRITE: Final = 1
-_WAKES_SENDER: Final = Wake.SENDS | Wake.ROOM
+WAKES_SENDER: Final = Wake.SENDS | Wake.ROOM
 _LONGEST: Final = 1 << 31
 PATIENCE: Final = 16
 IDLE: Final = 8
@@ -243,7 +243,7 @@ class Receiving(Sending):
         self._unsaid = False
         barrier()
         wake = self._inWords[WAKE]
-        if wake & _WAKES_SENDER and wake != self._rungSends:
+        if wake & WAKES_SENDER and wake != self._rungSends:
             self._rungSends = wake
             if wake & Wake.SENDS:
                 self._surroundings.ringSends()
