@@ -14,7 +14,6 @@ from typing import Protocol as Shape
 from zope.interface import implementer
 
 from twisted.internet.interfaces import IDelayedCall, IHalfCloseableProtocol, IReactorTime
-from twisted.internet.main import CONNECTION_DONE
 from twisted.internet.protocol import connectionDone, Protocol
 from twisted.internet.tcp import Connection
 from twisted.python.failure import Failure
@@ -197,10 +196,7 @@ class Companion(Protocol):
         if not inOrder:
             tcp.abortConnection()
         elif tcp.connected:
-            if tcp.dataBuffer or tcp._tempDataLen:
-                tcp.loseConnection()
-                why = tcp.doWrite()
-            else:  # as always, but when the handshake's last words did not fit
-                why = CONNECTION_DONE
+            tcp.loseConnection()
+            why = tcp.doWrite()
             if why is not None:
                 tcp.connectionLost(Failure(why))
