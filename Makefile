@@ -35,7 +35,8 @@ KERNEL_TESTS = $(if $(filter file,$(origin TESTS)),txrdma.test.kernel,$(TESTS))
 VENV := .venv
 COMPILED := .venv-compiled
 COMPILED_TESTS ?= txrdma.test.smc txrdma.test.verbs.test_contract \
-	txrdma.test.soft.test_lane txrdma.test.soft.test_lane_atomics txrdma.test.soft.test_lane_ports \
+	txrdma.test.soft.test_lane txrdma.test.soft.test_lane_messages txrdma.test.soft.test_lane_atomics \
+	txrdma.test.soft.test_lane_ports \
 	txrdma.test.soft.test_sharedmemory txrdma.test.soft.test_sharedports txrdma.test.soft.test_capture
 BIN := $(VENV)/bin
 PIP = -m pip --disable-pip-version-check install
