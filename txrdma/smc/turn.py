@@ -183,6 +183,11 @@ class Turn:
         )
         self._owner.failed(failure)
 
+    def _failedEarly(self, failure: Failure) -> None:
+        """Tell of an error of C{_postEarly}, unless another one has ended the link before."""
+        if not self._owner.isOver:
+            self._failed(failure)
+
     def settle(self) -> None:
         """Flush what there is, inside a turn."""
         if self.dirty and not self._soon:
@@ -324,7 +329,7 @@ class Turn:
         except RDMAError as error:
             self._soon.append(partial(owner.broken, _refused(error)))
         except Exception:
-            self._soon.append(partial(self._failed, Failure()))
+            self._soon.append(partial(self._failedEarly, Failure()))
         finally:
             self.isBusy = False
 
