@@ -48,8 +48,13 @@ from txrdma.smc.handshake._silence import silentPeers
 _PORTS_DRAWN: Final = 64
 """Ports to try before the kernel is asked for one, and said to be rather full."""
 
-_ATTEMPTS: Final = 3
-"""Connections to announce before one is made that is not: another one had the port that was drawn."""
+_ATTEMPTS: Final = 16
+"""
+Connections to announce before one is made that is not: another one had the port that was drawn.
+
+With a thousand connections to one listener that is one draw in thirty: three attempts were too few for one
+connection in some ten thousand.
+"""
 
 _TAKEN: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
 
