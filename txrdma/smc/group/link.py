@@ -3,7 +3,7 @@ A link: its queue pair, its buffers, the connections on it.
 
 Follows RFC 7609, 3.2 and 4.5, with the queue pair attributes that Linux uses. L{txrdma.smc.group._linkgroup}
 decides what LLC says; here it is put into practice. Connections are flushed once for each batch of
-completions, or once for a turn of the reactor.
+completions, or once for a turn of the reactor, and in between when that takes long.
 """
 
 from __future__ import annotations
