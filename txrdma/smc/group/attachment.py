@@ -26,6 +26,7 @@ from txrdma.iba.verbs import (
     Segment,
 )
 from txrdma.interfaces import IVerbsDevice
+from txrdma.smc.handshake._offer import Candidate
 from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
 from txrdma.verbs.completions import CompletionReader
 
@@ -33,6 +34,9 @@ _log = Logger()
 
 WINDOW: Final = 40
 """Messages that the peer may not have received yet: it has 48 receives."""
+
+_ROUTED_HOPS: Final = 64
+"""The hop limit where routers are between the two ends (Linux)."""
 
 _RECEIVES: Final = 64
 _RECEIVE_SIZE: Final = 48
@@ -65,17 +69,20 @@ class Attachment:
         self,
         reactor: Any,
         device: IVerbsDevice,
+        candidate: Candidate,
         maxInline: int,
         received: _Handler,
         sent: _Handler,
         failed: Callable[[Failure], None],
     ) -> None:
         """
+        @param candidate: our end: a port of the device, and its GID.
         @param maxInline: the most bytes of a request that need no registered memory.
         @param received: takes completions of receives.
         @param sent: takes completions of sends.
         @param failed: hears that completions can be taken no more.
         """
+        self._candidate = candidate
         byProgram = device.attributes.acknowledgesByProgram
         self._timeout = _PATIENT_TIMEOUT if byProgram else _TIMEOUT
         self.domain = device.createProtectionDomain()
@@ -90,7 +97,9 @@ class Attachment:
         self.sendReader = CompletionReader(reactor, self._sendChannel, [self.sendQueue], sent, failed=failed)
         self.queuePair = self.domain.createQueuePair(QPKind.RC, self.sendQueue, self._queue, capacity)
         rights = Access.LOCAL_WRITE | Access.REMOTE_WRITE
-        self.queuePair.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1, access=rights))
+        self.queuePair.modify(
+            QPAttributes(state=QPState.INIT, pkeyIndex=0, port=candidate.port, access=rights)
+        )
         self.receives = memoryview(bytearray(_RECEIVES * _RECEIVE_SIZE))
         region = self.domain.registerMemory(self.receives, Access.LOCAL_WRITE)
         self.requests = [
@@ -98,23 +107,28 @@ class Attachment:
             for at in range(0, _RECEIVES * _RECEIVE_SIZE, _RECEIVE_SIZE)
         ]
 
-    def connect(self, answer: Accept | Confirm, mtu: MTU, psn: int, gidIndex: int) -> None:
+    def connect(self, answer: Accept | Confirm, psn: int, isDirect: bool) -> None:
         """
         Make the queue pair ready to send to the peer's.
 
         @param psn: the first packet sequence number that we send.
-        @param gidIndex: of our GID, in the port's table.
+        @param isDirect: no router is between the two ends.
         @raise Refused: the device can't do it.
         """
-        queuePair = self.queuePair
+        queuePair, candidate = self.queuePair, self._candidate
         queuePair.postReceive(self.requests)
         self.reader.start()
         try:
             queuePair.modify(
                 QPAttributes(
                     state=QPState.RTR,
-                    address=AddressVector(answer.gid, gidIndex, hopLimit=1, dmac=answer.mac),
-                    pathMTU=MTU(min(answer.mtu, mtu)),
+                    address=AddressVector(
+                        answer.gid,
+                        candidate.gidIndex,
+                        hopLimit=1 if isDirect else _ROUTED_HOPS,
+                        dmac=answer.mac,
+                    ),
+                    pathMTU=MTU(min(answer.mtu, candidate.mtu)),
                     destinationQPN=answer.qpn,
                     rqPSN=answer.psn,
                     maxDestRDAtomic=1,

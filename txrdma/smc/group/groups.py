@@ -30,6 +30,7 @@ from txrdma.interfaces import AsyncEvent, IRestingDevice, IVerbsDevice
 from txrdma.smc.group._linkgroup import GroupKey, Timing
 from txrdma.smc.group.link import Link
 from txrdma.smc.group.parties import Member
+from txrdma.smc.handshake._offer import Agreement, Candidate, Choice, VERSIONS
 from txrdma.smc.presence import presenceOn
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
 from txrdma.verbs.devices import sharedDevice
@@ -119,7 +120,11 @@ def closeLinkGroups(reactor: object) -> None:
 
 
 class LinkGroups:
-    """All link groups over one device."""
+    """
+    All link groups over one device.
+
+    @ivar candidates: the device's ports, by the GID of each that most peers can reach.
+    """
 
     def __init__(self, reactor: Any, description: str, device: IVerbsDevice | None = None) -> None:
         """
@@ -138,18 +143,12 @@ class LinkGroups:
             device = sharedDevice(reactor, description)
         self.device = device
         self.timing = timingOn(device.attributes.acknowledgesByProgram)
-        port = device.portAttributes(1)
-        if port.mac is None:
+        self._resting = IRestingDevice(device, None)
+        self.candidates = tuple(self._findCandidates())
+        if not self.candidates:
             device.close()
             raise Refused(f"{description} has no MAC address", Diagnosis.NOSMCRDEV)
-        table = device.gidTable(1)
-        self.gidIndex = usualGID(table)
-        self.gid = table[self.gidIndex].gid
-        self.mac = port.mac
-        self.mtu = MTU(port.activeMTU)
         self.maxInline = device.limits.maxInline
-        self.peerID = peerID(self.mac)
-        self._resting = IRestingDevice(device, None)
         self._unsubscribe = device.subscribe(self._told)
         self._triggers = [
             reactor.addSystemEventTrigger("before", "shutdown", self._reactorStops),
@@ -165,19 +164,34 @@ class LinkGroups:
         """When SMC is not in use links rest; where they can't they are closed."""
         return self._resting is not None
 
+    def _findCandidates(self) -> Iterator[Candidate]:
+        """The ports of the device; those over shared memory have no use for version 2."""
+        device = self.device
+        versions = VERSIONS if self._resting is None else frozenset((1,))
+        for number in range(1, device.portCount + 1):
+            port = device.portAttributes(number)
+            if port.mac is None:
+                continue
+            table = device.gidTable(number)
+            index = usualGID(table)
+            entry, mtu = table[index], MTU(port.activeMTU)
+            owner = peerID(port.mac)
+            yield Candidate(owner, entry.gid, entry.type, port.mac, mtu, device.name, number, index, versions)
+
     def links(self) -> list[Link]:
         """All links of all groups over this device."""
         return [link for links in self._links.values() for link in links]
 
-    async def forProposal(self, proposal: Proposal, witness: Hashable) -> tuple[Link, bool]:
+    async def forProposal(self, proposal: Proposal, choice: Choice, witness: Hashable) -> tuple[Link, bool]:
         """
         The server's link for a client: one that there is, or a new one.
 
         While one is being made for the same client, the others wait for it.
 
+        @param choice: what we have chosen of the Proposal.
         @param witness: who the client is, by something better than its word.
         """
-        key = GroupKey.ofProposal(proposal, witness)
+        key = GroupKey.ofProposal(proposal, choice, witness)
         while True:
             making = None
             for link in self._links.get(key, ()):
@@ -186,22 +200,26 @@ class LinkGroups:
                 if link.isNew:
                     making = link
             if making is None:
-                return self._make(key), True
+                return self._make(key, choice.candidate, choice.agreement), True
             try:
                 await making.confirmed()
             except Refused:
                 pass  # then there will be another one
 
-    def forAccept(self, accept: Accept, witness: Hashable) -> Link:
+    def forAccept(
+        self, accept: Accept, candidate: Candidate, agreement: Agreement, witness: Hashable
+    ) -> Link:
         """
         The client's link that the server means.
 
+        @param candidate: our end, as we have proposed it.
+        @param agreement: what the Accept comes to.
         @param witness: who the server is, by something better than its word.
         @raise Refused: we don't have it.
         """
-        key = GroupKey.ofAccept(accept, witness)
+        key = GroupKey.ofAccept(accept, candidate.gid, witness)
         if accept.firstContact:
-            return self._make(key)
+            return self._make(key, candidate, agreement)
         for link in self._links.get(key, ()):
             if link.core.usable:
                 return link
@@ -212,8 +230,8 @@ class LinkGroups:
         count = sum(len(link.core.connections) for link in self.links())
         return next((size for most, size in RINGS if count < most), SMALL_RING)
 
-    def _make(self, key: GroupKey) -> Link:
-        link = Link(self, key)
+    def _make(self, key: GroupKey, candidate: Candidate, agreement: Agreement) -> Link:
+        link = Link(self, key, candidate, agreement)
         self._links.setdefault(key, []).append(link)
         return link
 

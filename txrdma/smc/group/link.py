@@ -41,6 +41,7 @@ from txrdma.smc.group.attachment import Attachment
 from txrdma.smc.group.buffers import BufferPool, Element, MAX_BUFFERS
 from txrdma.smc.group.parties import Member, Membership
 from txrdma.smc.group.turn import HOLD_SECONDS, said, Turn
+from txrdma.smc.handshake._offer import Agreement, Candidate
 from txrdma.smc.insight.status import describe
 from txrdma.smc.stream._closing import LINGER_TIMEOUT
 from txrdma.smc.stream._flow import Flow
@@ -64,6 +65,8 @@ class Link:
     """
     One link, which is a group of its own: its queue pair, buffers and connections.
 
+    @ivar candidate: our end.
+    @ivar agreement: what the two ends have agreed on, by the first contact.
     @ivar isNew: it was made for the connection that is being made: the first contact.
     @ivar turn: what connections have to post, and when.
     @ivar route: how bytes go, or went, as the queue pair names it; C{''} before the first contact.
@@ -71,13 +74,15 @@ class Link:
     @ivar contexts: the stack of logging contexts of the reactor's thread.
     """
 
-    def __init__(self, groups: Membership, key: GroupKey) -> None:
+    def __init__(self, groups: Membership, key: GroupKey, candidate: Candidate, agreement: Agreement) -> None:
         device = groups.device
         self.groups = groups
         self.device = device.name
         self.isNew = True
         self.contexts: list[Any] = theContextTracker.currentContext().contexts
-        self.mtu = groups.mtu
+        self.candidate = candidate
+        self.agreement = agreement
+        self.mtu = candidate.mtu
         self.psn = secrets.randbits(24)
         self._reactor = groups.reactor
         self._flows: dict[int, Flow] = {}
@@ -92,7 +97,7 @@ class Link:
         self._presence = groups.presence
 
         self._attachment = attachment = Attachment(
-            groups.reactor, device, groups.maxInline, self._completed, self._sent, self.failed
+            groups.reactor, device, candidate, groups.maxInline, self._completed, self._sent, self.failed
         )
         self.turn = Turn(groups.reactor, attachment, self)
         self._poster = self.turn.poster
@@ -102,9 +107,12 @@ class Link:
         self._receives = attachment.receives
         self._byOffset = {request.identifier: request for request in attachment.requests}
         self._used: list[ReceiveRequest] = []
-        end = LinkEnd(groups.mac, groups.gid, self._queuePair.number)
+        end = LinkEnd(candidate.mac, candidate.gid, self._queuePair.number)
         self.key = key
-        self.core = LinkGroup(key.role, end, timing=groups.timing)
+        most = agreement.maxConnections
+        self.core = LinkGroup(
+            key.role, end, timing=groups.timing, version=agreement.version, maxConnections=most
+        )
         self.name = f"{key.role.value} {self._queuePair.number:06x}"
 
     def __repr__(self) -> str:
@@ -114,11 +122,11 @@ class Link:
 
     def terms(self, element: Element) -> dict[str, Any]:
         """The fields of Accept and Confirm that describe our end of a connection (RFC 7609, A.2.2)."""
-        buffer = element.buffer
+        buffer, candidate = element.buffer, self.candidate
         return {
-            "peerID": self.groups.peerID,
-            "gid": self.groups.gid,
-            "mac": self.groups.mac,
+            "peerID": candidate.peerID,
+            "gid": candidate.gid,
+            "mac": candidate.mac,
             "qpn": self._queuePair.number,
             "rkey": buffer.rkey,
             "index": element.index,
@@ -131,7 +139,7 @@ class Link:
         """First contact: the peer's end is known; L{confirmed} tells when the link is up."""
         self._peerQPN = answer.qpn
         self.core.learn(answer.rkey, answer.address)
-        self._attachment.connect(answer, self.mtu, self.psn, self.groups.gidIndex)
+        self._attachment.connect(answer, self.psn, self.agreement.isDirect)
         self.route = self._queuePair.route
         self.turn.placing = placing = IPlacing(self._queuePair, None)
         self.core.isWatched = placing is not None

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from twisted.internet.interfaces import IAddress
 
-from txrdma.iba.types import GID, MACAddress, MTU, RKey
+from txrdma.iba.types import RKey
 from txrdma.interfaces import IVerbsDevice
 from txrdma.smc.group._linkgroup import Timing
 from txrdma.smc.presence import Presence
@@ -67,11 +67,6 @@ class Membership(Protocol):
     device: IVerbsDevice
     presence: Presence
     timing: Timing
-    peerID: bytes
-    gid: GID
-    gidIndex: int
-    mac: MACAddress
-    mtu: MTU
     maxInline: int
     isStopping: bool
 

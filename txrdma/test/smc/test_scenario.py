@@ -349,7 +349,7 @@ class RaceTests(RaceTestCase):
         first, _, _ = self.connect()
         self.until(lambda: first.mode)
         (theirs,) = linkGroups(self.server, DEVICE).links()
-        told = linkGroups(self.client, DEVICE)
+        (told,) = linkGroups(self.client, DEVICE).candidates
         impostor = Host(self.world, "198.51.100.3", lambda: None)
         sockets = connectedSockets(self.world, Random(1), impostor, self.server, 50_000, 1e-3)
         MemoryTCP(sockets[1], self.accepting(Options(device=DEVICE, agreed=True), Listener())).begin()
