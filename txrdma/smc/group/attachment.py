@@ -7,13 +7,14 @@ The attributes of the queue pair are those that Linux uses for SMC-R.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError, Refused
-from txrdma.iba.types import MTU
+from txrdma.iba.types import GID, MACAddress, MTU, QPN
 from txrdma.iba.verbs import (
     Access,
     AddressVector,
@@ -24,9 +25,10 @@ from txrdma.iba.verbs import (
     QPState,
     ReceiveRequest,
     Segment,
+    usualGID,
 )
-from txrdma.interfaces import IVerbsDevice
-from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
+from txrdma.interfaces import IProtectionDomain, IVerbsDevice
+from txrdma.smc.wire.clc import Diagnosis
 from txrdma.verbs.completions import CompletionReader
 
 _log = Logger()
@@ -51,6 +53,67 @@ tcp_retries2).
 _Handler = Callable[[Sequence[Completion]], None]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Port:
+    """
+    A port of a device, where links begin.
+
+    @ivar number: from 1.
+    @ivar gidIndex: of C{gid}, in the port's table.
+    @ivar mtu: the most that it takes.
+    @ivar maxInline: the most bytes of a request that need no registered memory.
+    """
+
+    device: IVerbsDevice
+    number: int
+    gidIndex: int
+    gid: GID
+    mac: MACAddress
+    mtu: MTU
+    maxInline: int
+
+    @classmethod
+    def of(cls, device: IVerbsDevice, number: int) -> Port:
+        """
+        A port by its number, with the GID that is usual there.
+
+        @raise Refused: it has no MAC address.
+        """
+        attributes = device.portAttributes(number)
+        if attributes.mac is None:
+            raise Refused(f"port {number} of {device.name} has no MAC address", Diagnosis.NOSMCRDEV)
+        table = device.gidTable(number)
+        index = usualGID(table)
+        return cls(
+            device,
+            number,
+            index,
+            table[index].gid,
+            attributes.mac,
+            MTU(attributes.activeMTU),
+            device.limits.maxInline,
+        )
+
+
+class FarEnd(Protocol):
+    """
+    The queue pair at the other end, as Accept, Confirm and ADD LINK name it.
+
+    @ivar psn: the first packet sequence number that it sends.
+    """
+
+    @property
+    def gid(self) -> GID: ...
+    @property
+    def mac(self) -> MACAddress: ...
+    @property
+    def qpn(self) -> QPN: ...
+    @property
+    def mtu(self) -> int: ...
+    @property
+    def psn(self) -> int: ...
+
+
 class Attachment:
     """
     The verbs objects of one link.
@@ -64,23 +127,28 @@ class Attachment:
     def __init__(
         self,
         reactor: Any,
-        device: IVerbsDevice,
-        maxInline: int,
+        port: Port,
+        domain: IProtectionDomain,
         received: _Handler,
         sent: _Handler,
         failed: Callable[[Failure], None],
     ) -> None:
         """
-        @param maxInline: the most bytes of a request that need no registered memory.
+        @param domain: of the port's device; it is not closed with this.
         @param received: takes completions of receives.
         @param sent: takes completions of sends.
         @param failed: hears that completions can be taken no more.
         """
+        device = port.device
         byProgram = device.attributes.acknowledgesByProgram
         self._timeout = _PATIENT_TIMEOUT if byProgram else _TIMEOUT
-        self.domain = device.createProtectionDomain()
+        self._gidIndex = port.gidIndex
+        self.domain = domain
         capacity = Capacity(
-            maxSend=3 * (WINDOW + 8), maxReceive=_RECEIVES, maxSendSegments=2, maxInline=maxInline
+            maxSend=3 * (WINDOW + 8),
+            maxReceive=_RECEIVES,
+            maxSendSegments=2,
+            maxInline=port.maxInline,
         )
         self._channel = device.createChannel()
         self._queue = device.createCompletionQueue(_RECEIVES, self._channel)
@@ -90,7 +158,7 @@ class Attachment:
         self.sendReader = CompletionReader(reactor, self._sendChannel, [self.sendQueue], sent, failed=failed)
         self.queuePair = self.domain.createQueuePair(QPKind.RC, self.sendQueue, self._queue, capacity)
         rights = Access.LOCAL_WRITE | Access.REMOTE_WRITE
-        self.queuePair.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1, access=rights))
+        self.queuePair.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=port.number, access=rights))
         self.receives = memoryview(bytearray(_RECEIVES * _RECEIVE_SIZE))
         region = self.domain.registerMemory(self.receives, Access.LOCAL_WRITE)
         self.requests = [
@@ -98,12 +166,11 @@ class Attachment:
             for at in range(0, _RECEIVES * _RECEIVE_SIZE, _RECEIVE_SIZE)
         ]
 
-    def connect(self, answer: Accept | Confirm, mtu: MTU, psn: int, gidIndex: int) -> None:
+    def connect(self, far: FarEnd, mtu: MTU, psn: int) -> None:
         """
         Make the queue pair ready to send to the peer's.
 
         @param psn: the first packet sequence number that we send.
-        @param gidIndex: of our GID, in the port's table.
         @raise Refused: the device can't do it.
         """
         queuePair = self.queuePair
@@ -113,10 +180,10 @@ class Attachment:
             queuePair.modify(
                 QPAttributes(
                     state=QPState.RTR,
-                    address=AddressVector(answer.gid, gidIndex, hopLimit=1, dmac=answer.mac),
-                    pathMTU=MTU(min(answer.mtu, mtu)),
-                    destinationQPN=answer.qpn,
-                    rqPSN=answer.psn,
+                    address=AddressVector(far.gid, self._gidIndex, hopLimit=1, dmac=far.mac),
+                    pathMTU=MTU(min(far.mtu, mtu)),
+                    destinationQPN=far.qpn,
+                    rqPSN=far.psn,
                     maxDestRDAtomic=1,
                     minRNRTimer=5,
                 )
@@ -135,11 +202,11 @@ class Attachment:
             raise Refused(f"the queue pair did not get ready: {error}", Diagnosis.ERR_RDYLNK) from error
 
     def close(self) -> None:
-        """Destroy all of it, children first; memory of the domain was closed before."""
+        """Destroy all of it, children first."""
         self.reader.stop()
         self.sendReader.stop()
         queues, channels = (self._queue, self.sendQueue), (self._channel, self._sendChannel)
-        for each in (self.queuePair, *queues, *channels, self.domain):
+        for each in (self.queuePair, *queues, *channels):
             try:
                 each.close()
             except Exception:
