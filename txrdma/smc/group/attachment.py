@@ -125,6 +125,7 @@ class Attachment:
                     address=AddressVector(
                         answer.gid,
                         candidate.gidIndex,
+                        candidate.port,
                         hopLimit=1 if isDirect else _ROUTED_HOPS,
                         dmac=answer.mac,
                     ),

@@ -263,9 +263,9 @@ def propose(candidates: tuple[Candidate, ...], abilities: Abilities, address: st
     named = v1 or v2
     if named is None:
         return Diagnosis.NOSMCRDEV if any(map(abilities.speaks, VERSIONS)) else Diagnosis.NOUEID
-    values: dict[str, Any] = {"peerID": named.peerID, "gid": named.gid, "mac": named.mac}
+    values: dict[str, Any] = {"peerID": named.peerID, "gid": GID(bytes(16)), "mac": MACAddress(bytes(6))}
     if v1 is not None:
-        values |= _area(v1, address)
+        values |= {"gid": v1.gid, "mac": v1.mac, **_area(v1, address)}
     if v2 is not None:
         extension = ProposalV2(
             v2.gid,

@@ -115,11 +115,10 @@ class ProposingTests(SynchronousTestCase):
         self.assertEqual((proposal.v2.release, proposal.v2.maxConnections, proposal.v2.maxLinks), (1, 255, 1))
 
     def test_likeTheKernel(self) -> None:
-        """Version 2 alone is proposed as Linux does it, but for the three fields that Linux leaves empty."""
-        abilities = replace(NEW, features=1, maxLinks=2)
-        proposal = replace(
-            offered(abilities).proposal, peerID=bytes(8), gid=GID(bytes(16)), mac=MACAddress(bytes(6))
-        )
+        """Version 2 alone is proposed as Linux does it, but for the peer ID, which Linux leaves empty."""
+        proposal = offered(replace(NEW, features=1, maxLinks=2)).proposal
+        self.assertEqual(proposal.peerID, CLIENT.peerID)
+        proposal = replace(proposal, peerID=bytes(8))
         content = next(content for _, _, content in streams("smc-first"))
         self.assertEqual(proposal.encode(), content[:156])
 

@@ -1,0 +1,97 @@
+"""
+Versions of SMC-R on the real reactor: which one two endpoints speak, and how they tell.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from twisted.internet.error import ConnectionDone
+
+from txrdma.commands.connections import connectionsTable
+from txrdma.smc.group.groups import linkGroups
+from txrdma.smc.wire.clc import Diagnosis
+from txrdma.test.smc.ends import Echo, EndsTestCase, reactor
+
+UDP = r"device=soft\:route\=rocev2"
+
+
+class VersionTests(EndsTestCase):
+    """Every pair of ends speaks the best that both can."""
+
+    async def talk(self, server: str, client: str) -> tuple[Any, Any]:
+        """Connect, and say something both ways; give both ends, the client's first."""
+        factory, port = await self.serve(f"smc:127.0.0.1:0:{server}", Echo)
+        accepted = factory.next()
+        one = await self.connect(f"smc:127.0.0.1:{port}:{client}")
+        one.transport.write(b"over there " * 1000)
+        self.assertEqual(await one.hearing(11000), b"over there " * 1000)
+        return one, await accepted
+
+    async def check(self, server: str, client: str, version: int, eid: str) -> None:
+        """Two connections, the second in the link group of the first; and what both ends tell."""
+        groups = set()
+        for _ in range(2):
+            one, other = await self.talk(server, client)
+            for end in (one, other):
+                told = end.smc.toDict()
+                self.assertEqual((told["mode"], told["version"], told["eid"]), ("SMC-R", version, eid))
+            groups.add(one.smc.linkGroup)
+        self.assertEqual(len(groups), 1)
+        one.transport.loseConnection()
+        for end in (one, other):
+            await end.lost
+            end.reason.trap(ConnectionDone)
+
+    async def test_version2(self) -> None:
+        """Over RoCE v2, with a UEID in common, it is version 2."""
+        await self.check(f"{UDP}:ueid=B,EXAMPLE.COM", f"{UDP}:ueid=EXAMPLE.COM,A", 2, "EXAMPLE.COM")
+        await self.check(f"{UDP}:ueid=A:version=2", f"{UDP}:ueid=A", 2, "A")
+
+    async def test_version1(self) -> None:
+        """Without a UEID in common, or where one end has version 1 only, it is version 1."""
+        for server, client in (("", ":ueid=A"), (":ueid=A", ""), (":ueid=A", ":ueid=B"),
+                               (":version=1", ":ueid=A"), (":ueid=A", ":version=1")):  # fmt: skip
+            await self.check(UDP + server, UDP + client, 1, "")
+
+    async def test_sharedMemory(self) -> None:
+        """Shared memory stays with version 1, whatever else would be possible."""
+        await self.check("ueid=A", "ueid=A", 1, "")
+
+    async def test_neither(self) -> None:
+        """Two ends without a version in common go on by TCP, and know why."""
+        for server, client, reason in (
+            (f"{UDP}:version=1", f"{UDP}:version=2:ueid=A", Diagnosis.VERSMISMAT),
+            (f"{UDP}:version=2:ueid=A", f"{UDP}:version=1", Diagnosis.VERSMISMAT),
+            (f"{UDP}:version=2:ueid=A", f"{UDP}:version=2:ueid=B", Diagnosis.NOUEID),
+        ):
+            one, other = await self.talk(server, client)
+            self.assertEqual((one.smc.mode, one.smc.version, one.smc.eid), ("TCP", 0, ""))
+            self.assertEqual((one.smc.fallbackReason, one.smc.peerDiagnosis), (Diagnosis.PEERDECL, reason))
+            self.assertEqual((other.smc.fallbackReason, other.smc.peerDiagnosis), (reason, None))
+
+    async def test_nothingToPropose(self) -> None:
+        """A client whose device has no version 2 does not propose it, and says so."""
+        one, other = await self.talk("version=2:ueid=A", "version=2:ueid=A")
+        self.assertEqual((one.smc.mode, one.smc.fallbackReason), ("TCP", Diagnosis.NOSMCRDEV))
+        self.assertEqual(other.smc.peerDiagnosis, Diagnosis.NOSMCRDEV)
+
+    async def test_ports(self) -> None:
+        """Of a device's ports the one is used that has the address of the TCP connection."""
+        device = r"device=soft\:127.0.0.3,127.0.0.1\:route\=rocev2"
+        for more, version in ((":ueid=A", 2), ("", 1)):
+            one, other = await self.talk(device + more, UDP + more)
+            self.assertEqual((one.smc.mode, other.smc.version), ("SMC-R", version))
+        links = linkGroups(reactor, "soft:127.0.0.3,127.0.0.1:route=rocev2").links()
+        self.assertEqual({(link.candidate.port, str(link.candidate.gid)) for link in links},
+                         {(2, "::ffff:127.0.0.1")})  # fmt: skip
+        self.assertEqual(len(links), 2)  # one for each version
+
+    async def test_table(self) -> None:
+        """C{txrdma connections} shows a version that is not the usual one, and its enterprise."""
+        for options, isShown in ((f"{UDP}:ueid=EXAMPLE.COM", True), ("version=1", False)):
+            one, _ = await self.talk(options, options)
+            table = connectionsTable([{"pid": 1, "command": ["python", "x"], **one.smc.toDict()}])
+            (mode,) = table.columns[2].cells
+            self.assertEqual("version 2 by EXAMPLE.COM" in str(mode).splitlines(), isShown)
+            self.assertEqual("version" in str(mode), isShown)
