@@ -7,7 +7,7 @@ The attributes of the queue pair are those that Linux uses for SMC-R.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -25,7 +25,7 @@ from txrdma.iba.verbs import (
     ReceiveRequest,
     Segment,
 )
-from txrdma.interfaces import IVerbsDevice
+from txrdma.smc.group.parties import Membership
 from txrdma.smc.handshake._offer import Candidate
 from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
 from txrdma.verbs.completions import CompletionReader
@@ -40,6 +40,8 @@ _ROUTED_HOPS: Final = 64
 
 _RECEIVES: Final = 64
 _RECEIVE_SIZE: Final = 48
+_RECEIVE_SIZE_V2: Final = 8192
+"""Bytes of the longest LLC message of version 2, in which keys of all buffers may stand."""
 
 _TIMEOUT: Final = 15
 """Linux's for SMC-R, 134 ms (4.096 us * 2**15): adapters answer for themselves."""
@@ -67,27 +69,27 @@ class Attachment:
 
     def __init__(
         self,
-        reactor: Any,
-        device: IVerbsDevice,
+        groups: Membership,
         candidate: Candidate,
-        maxInline: int,
+        version: int,
         received: _Handler,
         sent: _Handler,
         failed: Callable[[Failure], None],
     ) -> None:
         """
         @param candidate: our end: a port of the device, and its GID.
-        @param maxInline: the most bytes of a request that need no registered memory.
+        @param version: of SMC-R: messages of version 2 may be long.
         @param received: takes completions of receives.
         @param sent: takes completions of sends.
         @param failed: hears that completions can be taken no more.
         """
+        reactor, device = groups.reactor, groups.device
         self._candidate = candidate
         byProgram = device.attributes.acknowledgesByProgram
         self._timeout = _PATIENT_TIMEOUT if byProgram else _TIMEOUT
         self.domain = device.createProtectionDomain()
         capacity = Capacity(
-            maxSend=3 * (WINDOW + 8), maxReceive=_RECEIVES, maxSendSegments=2, maxInline=maxInline
+            maxSend=3 * (WINDOW + 8), maxReceive=_RECEIVES, maxSendSegments=2, maxInline=groups.maxInline
         )
         self._channel = device.createChannel()
         self._queue = device.createCompletionQueue(_RECEIVES, self._channel)
@@ -100,11 +102,12 @@ class Attachment:
         self.queuePair.modify(
             QPAttributes(state=QPState.INIT, pkeyIndex=0, port=candidate.port, access=rights)
         )
-        self.receives = memoryview(bytearray(_RECEIVES * _RECEIVE_SIZE))
+        size = _RECEIVE_SIZE if version == 1 else _RECEIVE_SIZE_V2
+        self.receives = memoryview(bytearray(_RECEIVES * size))
         region = self.domain.registerMemory(self.receives, Access.LOCAL_WRITE)
         self.requests = [
-            ReceiveRequest(at, (Segment(region.address + at, _RECEIVE_SIZE, region.lkey),))
-            for at in range(0, _RECEIVES * _RECEIVE_SIZE, _RECEIVE_SIZE)
+            ReceiveRequest(at, (Segment(region.address + at, size, region.lkey),))
+            for at in range(0, _RECEIVES * size, size)
         ]
 
     def connect(self, answer: Accept | Confirm, psn: int, isDirect: bool) -> None:

@@ -97,7 +97,7 @@ class Link:
         self._presence = groups.presence
 
         self._attachment = attachment = Attachment(
-            groups.reactor, device, candidate, groups.maxInline, self._completed, self._sent, self.failed
+            groups, candidate, agreement.version, self._completed, self._sent, self.failed
         )
         self.turn = Turn(groups.reactor, attachment, self)
         self._poster = self.turn.poster

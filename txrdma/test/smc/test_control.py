@@ -39,6 +39,8 @@ class ToldStatus:
     mode = "SMC-R"
     fallbackReason = None
     peerDiagnosis = None
+    version = 1
+    eid = ""
     device = "soft"
     route = "shared-memory"
     linkGroup = "0001"

@@ -4,14 +4,24 @@ Versions of SMC-R on the real reactor: which one two endpoints speak, and how th
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 from twisted.internet.error import ConnectionDone
 
 from txrdma.commands.connections import connectionsTable
+from txrdma.iba.verbs import Operation, SendRequest
 from txrdma.smc.group.groups import linkGroups
+from txrdma.smc.handshake.proposing import ClientNegotiation
+from txrdma.smc.insight.outcomes import Outcomes
+from txrdma.smc.options import Options
 from txrdma.smc.wire.clc import Diagnosis
+from txrdma.smc.wire.llc import decode, LLCFlags, LLCType
 from txrdma.test.smc.ends import Echo, EndsTestCase, reactor
+from txrdma.test.smc.races import Listener, RaceTestCase
+from txrdma.testing.captures import messages
+from txrdma.testing.smc.hosts import connectedSockets, MemoryTCP
+from txrdma.testing.smc.scenario import DEVICE
 
 UDP = r"device=soft\:route\=rocev2"
 
@@ -95,3 +105,38 @@ class VersionTests(EndsTestCase):
             (mode,) = table.columns[2].cells
             self.assertEqual("version 2 by EXAMPLE.COM" in str(mode).splitlines(), isShown)
             self.assertEqual("version" in str(mode), isShown)
+
+
+class LinkTests(RaceTestCase):
+    """Links of version 2."""
+
+    def test_longMessage(self) -> None:
+        """An LLC message that is longer than version 1 has any, such as the kernel's ADD LINK, is read."""
+        options = Options(device=DEVICE, agreed=True, ueids=("A",))
+        here, there = Listener(), Listener()
+        sockets = connectedSockets(self.world, Random(1), self.client, self.server, 50_000, 1e-3)
+        asking = ClientNegotiation(self.client, options, Outcomes("client"), lambda: here)
+        MemoryTCP(sockets[1], self.accepting(options, there)).begin()
+        MemoryTCP(sockets[0], asking).begin()
+        self.until(lambda: here.mode and there.mode)
+        self.assertEqual(there.transport.smc.version, 2)
+        (ours,) = linkGroups(self.client, DEVICE).links()
+        (theirs,) = linkGroups(self.server, DEVICE).links()
+        heard: list[bytes] = []
+        received = theirs.core.received
+
+        def hear(raw: bytes, now: float) -> None:
+            heard.append(raw)
+            received(raw, now)
+
+        self.patch(theirs.core, "received", hear)
+        long = next(raw for _, raw in messages("smc-first") if decode(raw).type is LLCType.ADD_LINK)
+        self.assertEqual(len(long), 88)
+        request = SendRequest(-1, Operation.SEND, inline=(long,), signaled=False, solicited=True)
+        theirs._queuePair.postSend([request])
+        self.until(lambda: heard)
+        answer = decode(heard[0])
+        self.assertEqual((answer.type, bool(answer.header.flags & LLCFlags.REJECT)), (LLCType.ADD_LINK, True))
+        here.transport.write(b"hello")
+        self.until(lambda: there.heard == b"hello")
+        self.assertTrue(ours.isActive and theirs.isActive)
