@@ -8,15 +8,17 @@ from random import Random
 from typing import Any
 
 from twisted.internet.error import ConnectionDone
+from twisted.internet.task import deferLater
 
 from txrdma.commands.connections import connectionsTable
 from txrdma.iba.verbs import Operation, SendRequest
-from txrdma.smc.group.groups import linkGroups
+from txrdma.smc.group.groups import linkGroups, useDevice
 from txrdma.smc.handshake.proposing import ClientNegotiation
 from txrdma.smc.insight.outcomes import Outcomes
 from txrdma.smc.options import Options
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.smc.wire.llc import decode, LLCFlags, LLCType
+from txrdma.soft.device import openSoftDevice
 from txrdma.test.smc.ends import Echo, EndsTestCase, reactor
 from txrdma.test.smc.races import Listener, RaceTestCase
 from txrdma.testing.captures import messages
@@ -96,6 +98,16 @@ class VersionTests(EndsTestCase):
         self.assertEqual({(link.candidate.port, str(link.candidate.gid)) for link in links},
                          {(2, "::ffff:127.0.0.1")})  # fmt: skip
         self.assertEqual(len(links), 2)  # one for each version
+
+    async def test_portDown(self) -> None:
+        """Ports that are down come last, as soon as the device tells of that."""
+        device = openSoftDevice(reactor, ("127.0.0.3", "127.0.0.1"), route="rocev2")
+        groups = useDevice(reactor, "two ports", device)
+        self.assertEqual([one.port for one in groups.candidates], [1, 2])
+        for isEnabled, expected in ((False, [2, 1]), (True, [1, 2])):
+            device.setPortEnabled(1, isEnabled)
+            await deferLater(reactor, 0)
+            self.assertEqual([one.port for one in groups.candidates], expected)
 
     async def test_table(self) -> None:
         """C{txrdma connections} shows a version that is not the usual one, and its enterprise."""
