@@ -170,15 +170,19 @@ class LinkGroups:
         """The ports of the device; those over shared memory have no use for version 2."""
         device = self.device
         versions = VERSIONS if self._resting is None else frozenset((1,))
+        owner = b""
         active, others = [], []
         for number in range(1, device.portCount + 1):
             port = device.portAttributes(number)
+            if port.mac is None:
+                continue
+            owner = owner or peerID(port.mac)  # one for all ports: it is one process
             table = device.gidTable(number)
             index = usualGID(table)
-            if port.mac is None or not table or table[index].gid.ip is None:
+            if not table or table[index].gid.ip is None:
                 continue
             (gid, type, _), mtu = table[index], MTU(port.activeMTU)
-            one = Candidate(peerID(port.mac), gid, type, port.mac, mtu, device.name, number, index, versions)
+            one = Candidate(owner, gid, type, port.mac, mtu, device.name, number, index, versions)
             (active if port.state is PortState.ACTIVE else others).append(one)
         return (*active, *others)
 

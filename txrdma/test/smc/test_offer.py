@@ -506,6 +506,7 @@ def candidates(draw: st.DrawFn, client: bool) -> tuple[Candidate, ...]:
         found.append(
             candidate(
                 address,
+                peerID=b"client00" if client else b"server00",
                 type=draw(st.sampled_from((GIDType.ROCE_V2, GIDType.ROCE_V2, GIDType.ROCE_V1))),
                 subnets=subnets,
                 isRouted=draw(st.booleans()),
@@ -559,7 +560,7 @@ class TwoEndsTests(SynchronousTestCase):
         named = offer.candidate(agreement.version)
         assert named is not None
         self.assertEqual(named.gid, choice.gid)
-        confirm = answer(Confirm, replace(named, peerID=proposal.peerID), agreement, first)
+        confirm = answer(Confirm, named, agreement, first)
         self.assertIsNone(checkConfirm(confirm, accept, proposal))
 
     @given(st.binary(max_size=200), st.sampled_from((0x20, 0x22, 0x28, 0x10, 0x2C, 0x23)))

@@ -104,10 +104,13 @@ class VersionTests(EndsTestCase):
         device = openSoftDevice(reactor, ("127.0.0.3", "127.0.0.1"), route="rocev2")
         groups = useDevice(reactor, "two ports", device)
         self.assertEqual([one.port for one in groups.candidates], [1, 2])
+        owners = {one.peerID for one in groups.candidates}
+        self.assertEqual(len(owners), 1)  # it is one process
         for isEnabled, expected in ((False, [2, 1]), (True, [1, 2])):
             device.setPortEnabled(1, isEnabled)
             await deferLater(reactor, 0)
             self.assertEqual([one.port for one in groups.candidates], expected)
+            self.assertEqual({one.peerID for one in groups.candidates}, owners)
 
     async def test_table(self) -> None:
         """C{txrdma connections} shows a version that is not the usual one, and its enterprise."""
