@@ -68,6 +68,7 @@ class GroupKey(NamedTuple):
 
     @ivar witness: what this host's kernel says of the peer: its process, its user, or its TCP address.
     @ivar own: the GID of our end.
+    @ivar eid: the enterprise ID by which a server has let the client in; clients take the server's word.
     @ivar qpn: counts for clients only.
     """
 
@@ -78,19 +79,21 @@ class GroupKey(NamedTuple):
     mac: MACAddress
     own: GID
     version: int
+    eid: bytes = b""
     qpn: QPN | None = None
 
     @classmethod
     def ofProposal(cls, proposal: Proposal, choice: Choice, witness: Hashable) -> GroupKey:
         """The server's key of the group that the client of this Proposal belongs to."""
-        version, own = choice.agreement.version, choice.candidate.gid
-        return cls(Role.SERVER, witness, proposal.peerID, choice.gid, proposal.mac, own, version)
+        agreement, own = choice.agreement, choice.candidate.gid
+        version, eid = agreement.version, agreement.eid
+        return cls(Role.SERVER, witness, proposal.peerID, choice.gid, proposal.mac, own, version, eid)
 
     @classmethod
     def ofAccept(cls, accept: Accept, own: GID, witness: Hashable) -> GroupKey:
         """The client's key of the group that the server of this Accept belongs to."""
         version, qpn = accept.version, accept.qpn
-        return cls(Role.CLIENT, witness, accept.peerID, accept.gid, accept.mac, own, version, qpn)
+        return cls(Role.CLIENT, witness, accept.peerID, accept.gid, accept.mac, own, version, qpn=qpn)
 
 
 class LinkEnd(NamedTuple):

@@ -25,7 +25,7 @@ from twisted.logger import Logger
 
 from txrdma.error import Refused
 from txrdma.iba.types import MACAddress, MTU
-from txrdma.iba.verbs import AsyncEventKind, usualGID
+from txrdma.iba.verbs import AsyncEventKind, PortState, usualGID
 from txrdma.interfaces import AsyncEvent, IRestingDevice, IVerbsDevice
 from txrdma.smc.group._linkgroup import GroupKey, Timing
 from txrdma.smc.group.attachment import Port
@@ -58,6 +58,8 @@ When the reactor stops, so long it may take until peers have what was written be
 
 By shared memory that is at once, unless a peer does not read; by RoCE peers have to acknowledge it.
 """
+
+_PORT_EVENTS: Final = (AsyncEventKind.PORT_ACTIVE, AsyncEventKind.PORT_ERROR, AsyncEventKind.GID_CHANGE)
 
 _KEEPALIVE: Final = Path("/proc/sys/net/ipv4")
 
@@ -125,8 +127,8 @@ class LinkGroups:
     """
     All link groups over one device.
 
-    @ivar candidates: the device's ports, by the GID of each that most peers can reach.
     @ivar maxInline: the most bytes of a request that need no registered memory.
+    @ivar candidates: the device's ports, by the GID of each that most peers can reach; active ports first.
     """
 
     def __init__(self, reactor: Any, description: str, device: IVerbsDevice | None = None) -> None:
@@ -147,10 +149,10 @@ class LinkGroups:
         self.device = device
         self.timing = timingOn(device.attributes.acknowledgesByProgram)
         self._resting = IRestingDevice(device, None)
-        self.candidates = tuple(self._findCandidates())
+        self.candidates = self._findCandidates()
         if not self.candidates:
             device.close()
-            raise Refused(f"{description} has no MAC address", Diagnosis.NOSMCRDEV)
+            raise Refused(f"{description} has no port with MAC address and GID", Diagnosis.NOSMCRDEV)
         self.maxInline = device.limits.maxInline
         self._unsubscribe = device.subscribe(self._told)
         self._triggers = [
@@ -167,19 +169,25 @@ class LinkGroups:
         """When SMC is not in use links rest; where they can't they are closed."""
         return self._resting is not None
 
-    def _findCandidates(self) -> Iterator[Candidate]:
+    def _findCandidates(self) -> tuple[Candidate, ...]:
         """The ports of the device; those over shared memory have no use for version 2."""
         device = self.device
         versions = VERSIONS if self._resting is None else frozenset((1,))
+        owner = b""
+        active, others = [], []
         for number in range(1, device.portCount + 1):
             port = device.portAttributes(number)
             if port.mac is None:
                 continue
+            owner = owner or peerID(port.mac)  # one for all ports: it is one process
             table = device.gidTable(number)
             index = usualGID(table)
-            entry, mtu = table[index], MTU(port.activeMTU)
-            owner = peerID(port.mac)
-            yield Candidate(owner, entry.gid, entry.type, port.mac, mtu, device.name, number, index, versions)
+            if not table or table[index].gid.ip is None:
+                continue
+            (gid, type, _), mtu = table[index], MTU(port.activeMTU)
+            one = Candidate(owner, gid, type, port.mac, mtu, device.name, number, index, versions)
+            (active if port.state is PortState.ACTIVE else others).append(one)
+        return (*active, *others)
 
     def groups(self) -> list[Group]:
         """All link groups over this device."""
@@ -265,9 +273,11 @@ class LinkGroups:
             self._groups.pop(group.key, None)
 
     def _told(self, event: AsyncEvent) -> None:
-        """Act on an asynchronous event: a fatal one of the device, or of one link's queue pair."""
+        """Act on an asynchronous event: a fatal one of device or queue pair, or one of a port."""
         if event.kind is AsyncEventKind.DEVICE_FATAL:
             self.close()
+        elif event.kind in _PORT_EVENTS:
+            self.candidates = self._findCandidates()
         elif event.queuePair is not None and event.kind is AsyncEventKind.QP_FATAL:
             for link in self.links():
                 link.asyncEvent(event.queuePair, event.kind.value)

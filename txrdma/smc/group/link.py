@@ -83,7 +83,7 @@ class Link:
         self.isBreaking = False
 
         self._attachment = attachment = Attachment(
-            groups.reactor, port, domain, self._completed, self._sent, self.failed
+            groups.reactor, port, domain, self.agreement.version, self._completed, self._sent, self.failed
         )
         self.turn = Turn(groups.reactor, attachment, self)
         self._poster = self.turn.poster

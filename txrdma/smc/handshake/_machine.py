@@ -530,7 +530,7 @@ class ClientHandshake(_Handshake):
     def __init__(self, now: float, offer: Offer) -> None:
         super().__init__(_client, True, offer.proposal.peerID, offer.proposal.version)
         self._offer = offer
-        self._core.send(offer.proposal)
+        self._core.output += offer.raw
         self._core.deadline = now + CLC_TIMEOUT
 
     def confirm(self, message: Confirm, now: float) -> None:

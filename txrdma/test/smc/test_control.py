@@ -41,6 +41,8 @@ class ToldStatus:
     eid = ""
     fallbackReason = None
     peerDiagnosis = None
+    version = 1
+    eid = ""
     device = "soft"
     route = "shared-memory"
     linkGroup = "0001"

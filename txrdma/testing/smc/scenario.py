@@ -45,6 +45,7 @@ from txrdma.soft import memory as memoryModule
 from txrdma.soft.device import SoftDevice
 from txrdma.testing.smc.hosts import connectedSockets, Host, MemorySocket, MemoryTCP, PollingHost, Wire, World
 from txrdma.testing.smc.talkers import makePlan, makeTalker, Talker
+from txrdma.testing.smc.versions import chooseVersions, commonVersion
 
 DEVICE: Final = "simulated"
 
@@ -146,8 +147,8 @@ class Outcome:
     The outcome of one simulation: counts, kinds of events, and a digest to compare runs by.
 
     @ivar heard: bytes that arrived, in all.
-    @ivar kinds: what happened: C{"SMC-R"} or C{"TCP"} for each connection, C{"whole"} for those that brought
-        all bytes both ways, and the L{EVENTS}.
+    @ivar kinds: what happened: C{"SMC-R"} or C{"TCP"} for each connection, the version that was spoken,
+        C{"whole"} for those that brought all bytes both ways, and the L{EVENTS}.
     @ivar digest: the same only when everything happened in the same way at the same time.
     """
 
@@ -193,6 +194,9 @@ class StreamScenario:
             random.choice(kinds)(world, f"198.51.100.{number}", self._deviceMaker(number))
             for number in (1, 2)
         )
+        options = chooseVersions(seed, Options(device=DEVICE, agreed=True), len(self.hosts))
+        self.options = dict(zip(self.hosts, options, strict=True))
+        self.version = commonVersion(*options)
         # As services do, by listening: link groups stay when connections end.
         self.uses = {host: presenceOn(host).hold() for host in self.hosts}
         if random.random() < 0.5:
@@ -290,9 +294,9 @@ class StreamScenario:
         sockets = connectedSockets(world, random, client, server, 50_000 + number, latency)
         for one in sockets:
             one.sniffer = self._sniff
-        options = Options(device=DEVICE, agreed=True)
-        accepting = ServerNegotiation(server, options, Outcomes("server"), lambda: there, None)
-        asking = ClientNegotiation(client, options, Outcomes("client"), lambda: here)
+        options = self.options
+        accepting = ServerNegotiation(server, options[server], Outcomes("server"), lambda: there, None)
+        asking = ClientNegotiation(client, options[client], Outcomes("client"), lambda: here)
         pair = Pair(here, there, sockets[0].wire, sockets, asking.finished())
         self.pairs.append(pair)
 
@@ -455,12 +459,19 @@ class StreamScenario:
             if self.isHarmless and (isAgreed or "retired" not in self.events):
                 check(isAgreed, f"these do not speak the same: {pair}")
                 isFair = self.isFair and not self.events
-                check(client.mode == "SMC-R" or not isFair, f"no SMC-R in good weather: {pair}")
+                check(
+                    client.mode == "SMC-R" or not isFair or not self.version,
+                    f"no SMC-R in good weather: {pair}",
+                )
                 self._judgeEnds(client)
                 self._judgeEnds(server)
             check(isAgreed or not client.heard + server.heard, f"these heard what nobody said: {pair}")
+            for end in pair.ends:
+                check(end.mode != "SMC-R" or end.version == self.version, f"a wrong version: {end!r}")
             if client.isMade and server.isMade:
                 self.kinds.append(client.mode)
+                if client.mode == "SMC-R":
+                    self.kinds.append(f"version {client.version}")
                 if client.heard == server.written and server.heard == client.written:
                     self.kinds.append("whole")
 

@@ -82,6 +82,7 @@ class Talker(Protocol):
 
     @ivar written: bytes that it gave to the transport.
     @ivar heard: bytes that came.
+    @ivar version: of SMC-R, that the connection speaks; 0 on TCP.
     @ivar hasQuit: it closed before the peer did, or aborted: what comes then may be lost.
     @ivar hasSaid: it told the transport that it will write no more.
     @ivar hasHalfClosed: by C{loseWriteConnection}.
@@ -104,6 +105,7 @@ class Talker(Protocol):
         self.wasFirst = False
         self.isMade = self.isFinished = self.isProducing = self.wasStopped = self.isPausing = False
         self.mode = ""
+        self.version = 0
         self.sawEndAt: float | None = None
         self.lostAt: float | None = None
         self.reason: type[BaseException | None] | None = None
@@ -141,6 +143,7 @@ class Talker(Protocol):
         self.claim(not self.isMade, "connected twice")
         self.isMade = True
         self.mode = self.transport.smc.mode
+        self.version = self.transport.smc.version
         self.note(f"made {self.mode}")
         plan, random = self.plan, self.random
         if random.random() < plan.pausing:
