@@ -310,7 +310,7 @@ class LinkGroups:
     def _forgetStopped(self) -> None:
         """Peers that have all do not matter any more."""
         for stream, target in list(self._targets.items()):
-            if stream.hasHeardEnd or stream.isCut or stream.hasDelivered(target):
+            if stream.hasHeardEnd or stream.hasDelivered(target):
                 self._targets.pop(stream, None)
 
     def _stoppingTooLong(self) -> None:

@@ -268,7 +268,7 @@ class Link:
     def hasten(self, stream: Member) -> None:
         """Find out soon whether the peer has all that was sent on a connection, as the process ends."""
         self.turn.hasten()
-        if not self.turn.hasArrived(stream.lastMessage):
+        if not stream.hasArrived:
             stream.askForUpdate()
 
     def turned(self) -> None:
@@ -558,7 +558,7 @@ class Link:
                 self.key.witness,
                 "{count} SMC-R connections with {peer} by {device} end: {reason}",
                 count=alive,
-                peer=describe(streams[0].getPeer()),
+                peer=describe(streams[0].peer),
                 device=self.device,
                 reason=text,
             )

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from twisted.internet.interfaces import IProtocol
-from twisted.internet.tcp import Server
 
 from txrdma.error import Refused
 from txrdma.smc.carriers.local import Announced
@@ -21,7 +20,7 @@ from txrdma.smc.handshake._machine import ServerHandshake
 from txrdma.smc.handshake.negotiation import Negotiation
 from txrdma.smc.insight.outcomes import Outcomes
 from txrdma.smc.options import Options
-from txrdma.smc.stream.transport import SMCTransport
+from txrdma.smc.stream.stream import Stream
 from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis, Proposal
 
 
@@ -93,9 +92,7 @@ class ServerNegotiation(Negotiation):
 
     async def _accept(self, proposal: Proposal) -> None:
         link, isNew, element = await self._place(proposal)
-        self._stream = stream = SMCTransport(link, element, self.transport, self.role)
-        if isinstance(self.transport, Server):
-            stream.sessionno = self.transport.sessionno
+        self._stream = stream = Stream(link, element, self.transport, self.role)
         message = Accept(
             **link.terms(element),
             token=stream.token,

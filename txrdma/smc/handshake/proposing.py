@@ -26,7 +26,7 @@ from txrdma.smc.handshake.negotiation import Negotiation
 from txrdma.smc.handshake.plaintcp import Foreign
 from txrdma.smc.insight.outcomes import Outcomes, tellSilence
 from txrdma.smc.options import Options
-from txrdma.smc.stream.transport import SMCTransport
+from txrdma.smc.stream.stream import Stream
 from txrdma.smc.wire.clc import Accept, Confirm, Decline, Diagnosis, IPv6Prefix, Proposal
 
 
@@ -135,7 +135,7 @@ class ClientNegotiation(Negotiation):
             self._answered(isInTime=Diagnosis.TIMEOUT_CL not in (reason, peerDiagnosis))
         super()._runOnTCP(reason, peerDiagnosis, leftover, foreign)
 
-    def _runOnSMC(self, stream: SMCTransport) -> None:
+    def _runOnSMC(self, stream: Stream) -> None:
         self._answered(isInTime=True)
         super()._runOnSMC(stream)
 
@@ -176,7 +176,7 @@ class ClientNegotiation(Negotiation):
             if accept.firstContact:
                 link.discard()
             raise
-        self._stream = stream = SMCTransport(link, element, self.transport, self.role)
+        self._stream = stream = Stream(link, element, self.transport, self.role)
         if accept.firstContact:
             link.connect(accept)
         message = Confirm(
@@ -194,7 +194,7 @@ class ClientNegotiation(Negotiation):
         if accept is not None and self._stream is not None:
             self._step(self._linked(self._stream, accept))
 
-    async def _linked(self, stream: SMCTransport, accept: Accept) -> None:
+    async def _linked(self, stream: Stream, accept: Accept) -> None:
         """Make the link ready after our Confirm is sent, and attach the stream to it."""
         if accept.firstContact:
             await stream.link.confirmed()
