@@ -105,6 +105,9 @@ UPWARDS = {("interfaces", "mad")}
 CIRCLES = {"fabric", "sim"}
 """Rooms in which modules still name each other."""
 
+FOUNDATIONS = {"txrdma.smc.common"}
+"""Rooms within a room that all its others may stand on: they import nothing of it but themselves."""
+
 CORE_ROOMS = {"soft", "mad", "cm", "smc", "btl"}
 CORE_MAY_IMPORT = {*sys.stdlib_module_names, "typing_extensions", "automat", "txrdma"}
 LONGEST = 600
@@ -224,6 +227,7 @@ def graph() -> dict[str, set[str]]:
 def complaints(module: str, source: str, isPackage: bool = False) -> list[str]:
     """What is wrong with the imports of one module."""
     own = room(module)
+    below = next((each for each in FOUNDATIONS if module.startswith(f"{each}.")), None)
     wrong: list[str] = []
     for line, name, typesOnly in imports(source, module, isPackage):
 
@@ -236,6 +240,8 @@ def complaints(module: str, source: str, isPackage: bool = False) -> list[str]:
         if own == "test" or own is None:
             continue
         other = room(name)
+        if below is not None and own == other and not name.startswith(f"{below}."):
+            complain(f"{below} stands below all else of its room")
         if other is not None and other in FLOORS:
             if other in ("test", "testing") and own != other:
                 complain("only tests import what tests are made of")
@@ -403,6 +409,12 @@ class ComplaintTests(SynchronousTestCase):
         self.assertEqual(
             self.rules("txrdma.smc.group.link", "from txrdma.verbs.devices import openDevice"), 0
         )
+
+    def test_foundations(self) -> None:
+        """What a room stands on knows nothing else of that room, but all of the room may know it."""
+        self.assertEqual(self.rules("txrdma.smc.common.a", "from txrdma.smc.group.link import Link"), 1)
+        self.assertEqual(self.rules("txrdma.smc.common.a", "from txrdma.smc.common.presence import Use"), 0)
+        self.assertEqual(self.rules("txrdma.smc.group.link", "from txrdma.smc.common.presence import Use"), 0)
 
     def test_pyverbs(self) -> None:
         """pyverbs has one door."""

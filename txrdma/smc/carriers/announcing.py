@@ -17,8 +17,8 @@ from twisted.logger import Logger
 from txrdma.logs import Seldom
 from txrdma.smc.carriers.local import candidateNames
 from txrdma.smc.carriers.owners import acceptingUsers, isOwned, Place, sourceFor
+from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.insight.outcomes import tellSilence
-from txrdma.smc.presence import presenceOn
 from txrdma.unixlines import Lines
 from txrdma.unixsockets import Credentials, peerOf, Reactor
 

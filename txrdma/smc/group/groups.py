@@ -4,8 +4,8 @@ The link groups of a device, which of them a connection joins, and how long they
 Follows RFC 7609, 3.2. A link group has one link here, so L{Link} is both.
 
 Groups without connections are kept, since to make them anew costs more than a connection does. When SMC is
-not in use on the reactor (L{txrdma.smc.presence}) nothing of them stays there: those over shared memory rest,
-others are closed.
+not in use on the reactor (L{txrdma.smc.common.presence}) nothing of them stays there: those over shared
+memory rest, others are closed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from txrdma.error import Refused
 from txrdma.iba.types import MACAddress, MTU
 from txrdma.iba.verbs import AsyncEventKind, usualGID
 from txrdma.interfaces import AsyncEvent, IRestingDevice, IVerbsDevice
+from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.group._linkgroup import GroupKey, Timing
 from txrdma.smc.group.link import Link
 from txrdma.smc.group.parties import Member
-from txrdma.smc.presence import presenceOn
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
 from txrdma.verbs.devices import sharedDevice
 
@@ -247,7 +247,7 @@ class LinkGroups:
             for link in self.links():
                 link.asyncEvent(event.queuePair, event.kind.value)
 
-    # Not in use: see txrdma.smc.presence
+    # Not in use: see txrdma.smc.common.presence
 
     @property
     def isBusy(self) -> bool:

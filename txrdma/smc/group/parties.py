@@ -14,8 +14,8 @@ from twisted.internet.interfaces import IAddress
 
 from txrdma.iba.types import GID, MACAddress, MTU, RKey
 from txrdma.interfaces import IVerbsDevice
+from txrdma.smc.common.presence import Presence
 from txrdma.smc.group._linkgroup import Timing
-from txrdma.smc.presence import Presence
 
 
 class Member(Protocol):

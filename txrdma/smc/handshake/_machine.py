@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Protocol, Union
 
 from txrdma.error import RDMAError, WireError
-from txrdma.smc._machines import machineBuilder
+from txrdma.smc.common._machines import machineBuilder
 from txrdma.smc.handshake._terms import objectionTo, Subnets
 from txrdma.smc.wire.clc import (
     Accept,

@@ -24,6 +24,7 @@ from twisted.python.log import callWithContext
 from txrdma.error import RDMAError, Refused
 from txrdma.logs import Seldom
 from txrdma.smc.carriers.counterpart import Counterpart
+from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.groups import LinkGroups, linkGroups
 from txrdma.smc.handshake import _machine as clcEvents
@@ -31,7 +32,6 @@ from txrdma.smc.handshake._machine import ClientHandshake, ServerHandshake
 from txrdma.smc.handshake.plaintcp import Foreign, runOnTCP
 from txrdma.smc.insight.outcomes import NotSMC, Outcomes
 from txrdma.smc.options import Options
-from txrdma.smc.presence import presenceOn
 from txrdma.smc.stream.companion import Companion
 from txrdma.smc.stream.stream import Stream
 from txrdma.smc.stream.transport import SMCTransport

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Protocol, Union
 
-from txrdma.smc._machines import machineBuilder
+from txrdma.smc.common._machines import machineBuilder
 from txrdma.smc.wire.cdc import StateFlags
 
 LINGER_TIMEOUT = 60.0

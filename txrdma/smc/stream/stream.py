@@ -24,11 +24,11 @@ from twisted.python.failure import Failure
 from txrdma.error import Refused
 from txrdma.iba.types import RKey
 from txrdma.logs import Seldom
+from txrdma.smc.common.presence import Use
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.link import Link
 from txrdma.smc.insight.status import describe
-from txrdma.smc.presence import Use
 from txrdma.smc.stream._closing import Closing, Ended, Ending, ReadEnded, Released, Send
 from txrdma.smc.stream._flow import ENDS, Flow
 from txrdma.smc.stream.companion import Companion

@@ -28,6 +28,7 @@ from txrdma.iba.verbs import Access, AsyncEventKind
 from txrdma.interfaces import AsyncEvent
 from txrdma.sim.network import Faults
 from txrdma.sim.outcome import check, Violation
+from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.group import buffers as buffersModule
 from txrdma.smc.group import groups as groupsModule
 from txrdma.smc.group.groups import closeLinkGroups, LinkGroups, linkGroups, useDevice
@@ -36,7 +37,6 @@ from txrdma.smc.handshake.accepting import ServerNegotiation
 from txrdma.smc.handshake.proposing import ClientNegotiation
 from txrdma.smc.insight.outcomes import Outcomes
 from txrdma.smc.options import Options
-from txrdma.smc.presence import presenceOn
 from txrdma.smc.stream._closing import LINGER_TIMEOUT
 from txrdma.smc.wire.clc import Accept, Confirm, decode
 from txrdma.soft import device as deviceModule
