@@ -115,7 +115,9 @@ LONGEST = 600
 FOR_STRANGERS = {"smc", "soft", "testing", "verbs"}
 """Rooms whose docstrings are held to be understood by somebody who sees nothing else."""
 
-RIDDLE = re.compile(r"(It|They|What|Those|Who|To it|So|That|This|Its|Their)\b")
+RIDDLE = re.compile(
+    r"(It|They|What|Those|Who|To it|So|That|This|Its|Their|Where|How|When|Nothing|One|The same)\b"
+)
 """The beginning of a docstring that names something by a neighbour, or not at all."""
 
 FEWEST_WORDS = 5
@@ -442,6 +444,9 @@ class ComplaintTests(SynchronousTestCase):
                 def leave(self):
                     """As the reactor does."""
 
+                def pay(self):
+                    """The same for the bill of the room."""
+
                 async def stay(self, nights):
                     """
                     Stay on.
@@ -451,7 +456,7 @@ class ComplaintTests(SynchronousTestCase):
         '''
         found = riddles("hotel", dedent(source))
         self.assertEqual(
-            [each.split()[1] for each in found], ["hotel:", "MOST:", "Guest:", "leave:", "stay:"]
+            [each.split()[1] for each in found], ["hotel:", "MOST:", "Guest:", "leave:", "pay:", "stay:"]
         )
 
     def test_noRiddles(self) -> None:

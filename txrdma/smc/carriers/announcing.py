@@ -138,7 +138,7 @@ class Channel:
 
     @property
     def isIdle(self) -> bool:
-        """Nothing is announced at present."""
+        """Whether no connection is announced at present."""
         return not self._open
 
     def isUsable(self) -> bool:

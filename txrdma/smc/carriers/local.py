@@ -1,5 +1,5 @@
 """
-How the two ends learn that both speak SMC: the C{local} carrier.
+The C{local} carrier, by which two ends on one host learn that both speak SMC.
 
 A plain socket can't put the TCP option of RFC 7609 (section 3.1) into a SYN. Between processes of one host
 a UNIX socket does its work: the listener answers on an abstract name made from its TCP address. The client

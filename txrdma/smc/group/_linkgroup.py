@@ -142,7 +142,7 @@ class LinkGroup:
 
     @property
     def state(self) -> str:
-        """One of "fresh", "confirming", "active", "ending", "ended"."""
+        """The state of the link group: "fresh", "confirming", "active", "ending", "ended"."""
         return self._core.place
 
     @property
@@ -284,7 +284,7 @@ class LinkGroup:
     # Time
 
     def deadline(self) -> float | None:
-        """When to call C{expired}, if nothing happens before; it is fine to be early."""
+        """The time of the next call of C{expired}, if nothing happens before; earlier is fine."""
         core = self._core
         if core.place == "ended":
             return None

@@ -31,7 +31,7 @@ from txrdma.smc.wire.llc import (
 @dataclass(frozen=True, slots=True)
 class Timing:
     """
-    How long to wait, in seconds.
+    The times of a link group, in seconds.
 
     @ivar response: for the answer to a request.
     @ivar confirmLink: as a client, for the server's CONFIRM LINK.
@@ -88,7 +88,7 @@ class GroupKey(NamedTuple):
 
 
 class LinkEnd(NamedTuple):
-    """One end of a link, as CLC and CONFIRM LINK name it."""
+    """The address of one end of a link, as CLC and CONFIRM LINK name it."""
 
     mac: MACAddress
     gid: GID

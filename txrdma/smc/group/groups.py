@@ -51,7 +51,7 @@ SMALL_RING: Final = 32 << 10
 
 STOPPING_SECONDS: Final = 5.0
 """
-When the reactor stops, so long it may take until peers have what was written before.
+Seconds for which a reactor that stops waits until peers have what was written before.
 
 By shared memory that is at once, unless a peer does not read; by RoCE peers have to acknowledge it.
 """
@@ -64,7 +64,7 @@ _open: dict[tuple[object, str], LinkGroups] = {}
 @lru_cache(2)
 def timingOn(acknowledgesByProgram: bool) -> Timing:
     """
-    How long to wait for peers: a silent one is given up when TCP's keepalive would do so here (tcp(7)).
+    The times to wait for peers: a silent one is given up when TCP's keepalive would do so here (tcp(7)).
 
     @param acknowledgesByProgram: a busy program acknowledges nothing, not even a TEST LINK: it is asked when
         TCP would ask, since a queue pair has less patience than that. Adapters are asked earlier.
@@ -162,7 +162,7 @@ class LinkGroups:
 
     @property
     def canRest(self) -> bool:
-        """When SMC is not in use links rest; where they can't they are closed."""
+        """Whether links rest while SMC is not in use; those of other devices are closed then."""
         return self._resting is not None
 
     def links(self) -> list[Link]:

@@ -62,7 +62,7 @@ PREPARING_SECONDS: Final = 2.0
 
 class Link:
     """
-    One link, which is a group of its own: its queue pair, buffers and connections.
+    A link, which is a group of its own: its queue pair, buffers and connections.
 
     @ivar isNew: it was made for the connection that is being made: the first contact.
     @ivar turn: what connections have to post, and when.

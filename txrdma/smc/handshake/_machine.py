@@ -386,7 +386,7 @@ class _Handshake:
         return not core.listening and not core.done and len(core.buffer) >= MAX_LENGTH
 
     def deadline(self) -> float | None:
-        """When to call C{expired}, if nothing happens before."""
+        """The time of the next call of C{expired}, if nothing happens before."""
         return self._core.deadline
 
     def outgoing(self) -> bytes:

@@ -15,7 +15,7 @@ from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis, Proposal
 @dataclass(frozen=True, slots=True)
 class Subnets:
     """
-    Where our end of the TCP connection lives, for the check that version 1 makes (RFC 7609, 4.3.1).
+    The subnets of our end of the TCP connection, for the check that version 1 makes (RFC 7609, 4.3.1).
 
     @ivar ipv4: the network and the length of its prefix.
     @ivar ipv6: prefixes, of 16 bytes, and their lengths.

@@ -40,7 +40,7 @@ _TCP_INFO_BYTES = struct.Struct("=120xQQ")
 _live: weakref.WeakSet[ITransport] = weakref.WeakSet()
 
 fallbacks: Counter[str] = Counter()
-"""How often connections of this process fell back to TCP, by the name of the reason."""
+"""The number of connections of this process that fell back to TCP, by the name of the reason."""
 
 
 class _Link(Protocol):

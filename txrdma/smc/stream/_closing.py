@@ -1,5 +1,5 @@
 """
-How a connection ends: done writing, closed, aborted, lost, by either end, in any order.
+The end of a connection: done writing, closed, aborted, lost, by either end, in any order.
 
 Follows RFC 7609, 4.8; names and numbers of states are Linux's. Some of these hide a difference that the next
 step depends on (has the application closed, or only stopped writing?); it stands in brackets here::

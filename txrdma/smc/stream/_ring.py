@@ -36,7 +36,7 @@ def cursor(total: int, size: int) -> tuple[int, int]:
 
 
 def spans(total: int, length: int, size: int) -> tuple[int, int, int]:
-    """Where C{length} bytes from C{total} on are in the ring: an offset, how many there, how many at 0."""
+    """The place of C{length} bytes from C{total} on: an offset in the ring, bytes there, bytes at 0."""
     offset = total & (size - 1)
     first = size - offset
     return (offset, length, 0) if length <= first else (offset, first, length - first)

@@ -1,5 +1,5 @@
 """
-One end of a connection over SMC-R: its place on a link, the TCP connection beside it, and how it ends.
+The end of a connection over SMC-R: its place on a link, the TCP connection beside it, and its close.
 
 Follows RFC 7609, 4.8 (ending). Bytes are the business of a L{Flow}: what is written waits until the link
 flushes, once for each batch of completions, or once for a turn of the reactor. Applications see a stream by
@@ -68,7 +68,7 @@ class Front(Protocol):
 
 class Stream:
     """
-    One end of one connection: a member of its link, which knows no application but by its L{Front}.
+    An end of a connection: a member of its link, which knows no application but by its L{Front}.
 
     Slots and no timers: there may be thousands of these, mostly idle.
 

@@ -173,7 +173,7 @@ FLAG = 2
 
 def needed(buffer: Buffer) -> int:
     """
-    How long the message is that begins here: 8 while even that is not known.
+    The length of the CLC message that begins here: 8 while even that is not known.
 
     @raise WireError: CLC does not begin so.
     """

@@ -89,7 +89,7 @@ class PortRoute(Protocol):
         """Tell the queue pair what has happened."""
 
     def deadline(self) -> float | None:
-        """When C{expired} is to be called."""
+        """The time at which C{expired} is to be called."""
 
     def expired(self, now: float) -> None:
         """Act on the deadline, whose time has come."""
@@ -145,7 +145,7 @@ class Peer:
         return states
 
     def takingStates(self, length: int) -> list[int]:
-        """The same for those that come at once."""
+        """For datagrams of this length that come at once, what their ICRC starts from."""
         states = self._takingRuns.get(length)
         if states is None:
             if len(self._takingRuns) >= _LENGTHS:

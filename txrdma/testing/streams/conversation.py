@@ -97,7 +97,7 @@ class Conversation:
         return tuple(each for each in self.also if each.end == end)
 
     def enoughFor(self, end: str) -> int | None:
-        """How many bytes are enough for an end that takes its leave on hearing them; None if it hears all."""
+        """The number of bytes on which an end takes its leave; None if it hears all."""
         return parse(self.client if end == "client" else self.server).enough
 
     def unlikeOn(self, route: str, end: str) -> tuple[Unlike, ...]:

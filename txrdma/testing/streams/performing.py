@@ -286,7 +286,7 @@ class Performer(Protocol):
 
 @implementer(IHalfCloseableProtocol)
 class HalvesPerformer(Performer):
-    """One that hears of half-closed connections."""
+    """A performer that hears of half-closed connections."""
 
 
 _METHODS: Final[dict[str, Callable[..., Deferred[None] | None]]] = {

@@ -48,7 +48,7 @@ PATIENT = QPAttributes(
     rqPSN=0xFFFFFA,
     sqPSN=0xFFFFFA,
 )
-"""How connections of tests are set up, unless they say more: 0.07 seconds, seven times, and RNR for ever."""
+"""The attributes of queue pairs in tests, unless they say more: 0.07 seconds, seven times, RNR for ever."""
 
 
 USUAL = Capacity(maxInline=256)
