@@ -116,7 +116,8 @@ FOR_STRANGERS = {"smc", "soft", "testing", "verbs"}
 """Rooms whose docstrings are held to be understood by somebody who sees nothing else."""
 
 RIDDLE = re.compile(
-    r"(It|They|What|Those|Who|To it|So|That|This|Its|Their|Where|How|When|Nothing|One|The same)\b"
+    r"(It|They|What|Those|Who|To it|So|That|This|Its|Their|Where|How|When|Why|Which|Nothing|"
+    r"Something|Somebody|One|Of|A new one|All of them|None of these|The same)\b"
 )
 """The beginning of a docstring that names something by a neighbour, or not at all."""
 

@@ -61,7 +61,7 @@ class Allowance:
         return wanted if wanted - FREE_SECONDS <= self._credit else 0.0
 
     def spent(self, seconds: float) -> None:
-        """Somebody has looked for so long."""
+        """Count the seconds that a reader has looked."""
         self._credit -= max(seconds - FREE_SECONDS, 0.0)
 
     def yielded(self, before: float, now: float) -> bool:

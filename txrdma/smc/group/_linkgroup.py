@@ -204,7 +204,7 @@ class LinkGroup:
         self._inputs.down(text)
 
     def fail(self, text: str) -> None:
-        """Something of ours has failed: the peer is told, as far as it can be."""
+        """End the group, because something of ours has failed: the peer is told, as far as it can be."""
         if self._core.place in ("active", "ending"):
             self._core.deleteGroup(0, DeleteReason.LOST_PATH)
         self._inputs.down(text)

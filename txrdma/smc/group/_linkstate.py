@@ -53,7 +53,7 @@ class Timing:
 
 
 class Role(Enum):
-    """Which end of the TCP connections we are: a group serves one role (RFC 7609, 3.2)."""
+    """The end of the TCP connections that we are: a group serves one role (RFC 7609, 3.2)."""
 
     SERVER = "server"
     CLIENT = "client"

@@ -378,7 +378,7 @@ class Link:
             self._turnCore()
 
     def failed(self, failure: Failure) -> None:
-        """Something of ours, or of the device's, has raised, and is logged: connections end with an error."""
+        """End connections with an error: something of ours, or of the device's, has raised, and is logged."""
         if not self.isOver:
             self._isBreaking = True
             self.core.fail(f"an error here: {failure.getErrorMessage()}")

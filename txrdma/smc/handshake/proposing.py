@@ -100,7 +100,7 @@ class ClientNegotiation(Negotiation):
             announcement.close()
 
     def readConnectionLost(self) -> None:
-        """Somebody else's listener may close before ours knows of us; ours, when it has said all by SMC-R."""
+        """The server closed TCP: a stranger before ours knew of us, or ours after its last word by SMC-R."""
         if self._announcement is not None:
             self.transport.connectionLost(Failure(ConnectionDone()))
         elif self._stream is not None:

@@ -68,7 +68,7 @@ class ReadEnded:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """For the application it is over; it may neither read nor write."""
+    """The connection is over for the application, which may neither read nor write."""
 
     how: Ending
 
@@ -158,7 +158,7 @@ class Closing:
 
     @property
     def readEnding(self) -> bool:
-        """Something waits behind what has arrived: call C{drained} when all of that is read."""
+        """Whether something waits behind what has arrived: call C{drained} when that is read."""
         return bool(self._behind)
 
     def events(self) -> list[Event]:

@@ -12,13 +12,13 @@ from txrdma.error import WireError
 from txrdma.smc.wire.cdc import CDC_HEAD, ProducerFlags
 
 DATA = 1
-"""In what L{Ring.received} returns: there are new bytes to read."""
+"""A flag that L{Ring.received} returns: there are new bytes to read."""
 
 SPACE = 2
-"""In what L{Ring.received} returns: there is new room to write."""
+"""A flag that L{Ring.received} returns: there is new room to write."""
 
 UPDATE = 4
-"""In what L{Ring.received} returns: tell the peer what we consumed, even without data to send."""
+"""A flag that L{Ring.received} returns: tell the peer what we consumed, even without data to send."""
 
 _SMALLEST_LIMIT = 2304
 """Consuming fewer bytes than that is never worth a message of its own (Linux: half the least send buffer)."""

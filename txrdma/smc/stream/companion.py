@@ -148,7 +148,7 @@ class Companion(Protocol):
             self._wait()
 
     def doubt(self) -> None:
-        """Something was posted after the end of TCP: see whether there is somebody to take it."""
+        """See whether there is somebody to take what was posted after the end of TCP."""
         stream = self._stream
         if stream is not None and not stream.hasArrived:
             self._wait()

@@ -56,7 +56,7 @@ class MessageType(Code):
 
 
 class Path(Code):
-    """Which of the SMC flavours is meant."""
+    """The flavour of SMC that a message is about."""
 
     SMC_R = 0
     SMC_D = 1
@@ -73,7 +73,7 @@ class OSType(Code):
 
 
 class Diagnosis(Code):
-    """Why SMC is declined, by Linux's names; codes that we don't know keep their number."""
+    """The reason to decline SMC, by Linux's names; codes that we don't know keep their number."""
 
     MEM = 0x01010000
     """No memory, or no buffer."""

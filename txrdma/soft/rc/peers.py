@@ -95,12 +95,12 @@ class PortRoute(Protocol):
         """Act on the deadline, whose time has come."""
 
     def fail(self) -> None:
-        """Something has raised, which is logged here: the queue pair is of no more use."""
+        """Log what has raised: the queue pair is of no more use."""
 
 
 class Peer:
     """
-    Somebody that we exchange datagrams with: an address and a UDP port, as seen from a port of ours.
+    A peer that we exchange datagrams with: an address and a UDP port, as seen from a port of ours.
 
     @ivar at: that port of ours.
     @ivar guess: the IPv4 identification that the next datagram may have, where we can't see it.

@@ -29,7 +29,7 @@ class Way(Enum):
 @dataclass(frozen=True, slots=True)
 class Unlike:
     """
-    Something that a route cannot keep as TCP does: it may happen there, and nothing else may.
+    A promise of TCP that a route cannot keep: what may happen there instead, and nothing else.
 
     @ivar routes: the names of the providers.
     @ivar end: C{"client"} or C{"server"}: who sees it.

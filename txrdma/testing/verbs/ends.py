@@ -276,7 +276,7 @@ class TwoEnds(Base):
         self.assertEqual((len(end.sent), len(end.received)), (sends, receives), (end.sent, end.received))
 
     def runLooking(self, condition: Callable[[], bool], *ends: End) -> None:
-        """As C{runUntil}; these ends look meanwhile."""
+        """Run until a condition holds, as C{runUntil}; these ends look meanwhile."""
 
         def looked() -> bool:
             for end in ends:

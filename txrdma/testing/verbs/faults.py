@@ -24,7 +24,7 @@ from txrdma.interfaces import IMemoryRegion
 from txrdma.testing.verbs.ends import End, EVERYTHING, PATIENT, TwoEnds
 
 HASTY = replace(PATIENT, timeout=8, retryCount=1, rnrRetry=1)
-"""For connections that are to be given up soon."""
+"""Attributes for connections that are to be given up soon."""
 
 _FLUSHED = Status.WR_FLUSH_ERR
 

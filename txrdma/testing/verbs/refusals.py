@@ -67,7 +67,7 @@ class TransitionContract(TwoEnds):
             self.refuses(end, replace(attributes, **{name: None}))
 
     def refusesWith(self, end: End, attributes: QPAttributes, *wrong: tuple[str, object]) -> None:
-        """None of these will do."""
+        """Assert that each of these attributes is refused."""
         for name, value in wrong:
             self.refuses(end, replace(attributes, **{name: value}))  # type: ignore[arg-type]  # by name
 
