@@ -12,7 +12,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc import presence as presenceModule
+from txrdma.smc.common import presence as presenceModule
 from txrdma.smc.common.presence import Presence, presenceOn
 
 
