@@ -31,6 +31,7 @@ from twisted.python.failure import Failure
 from txrdma.smc.carriers.dialing import canAnnounce, Dialer
 from txrdma.smc.carriers.local import Announcements
 from txrdma.smc.carriers.owners import placeOf
+from txrdma.smc.common.presence import Presence, presenceOn
 from txrdma.smc.handshake.accepting import ServerNegotiation
 from txrdma.smc.handshake.plaintcp import PlainStart
 from txrdma.smc.handshake.proposing import ClientNegotiation
@@ -38,7 +39,6 @@ from txrdma.smc.insight import control as introspection
 from txrdma.smc.insight import status
 from txrdma.smc.insight.outcomes import Outcomes
 from txrdma.smc.options import Options, USUAL
-from txrdma.smc.presence import Presence, presenceOn
 from txrdma.smc.wire.clc import Diagnosis
 
 _log = Logger()

@@ -1,5 +1,5 @@
 """
-How the two ends learn that both speak SMC: the C{local} carrier.
+The C{local} carrier, by which two ends on one host learn that both speak SMC.
 
 A plain socket can't put the TCP option of RFC 7609 (section 3.1) into a SYN. Between processes of one host
 a UNIX socket does its work: the listener answers on an abstract name made from its TCP address. The client
@@ -16,8 +16,8 @@ may be behind the TCP address never sees a stray byte::
 
 A client that has waited for too long says C{plain}, and the listener hears that for sure, be it ever so busy.
 All connections of a process to a listener are announced by one UNIX socket, which stays while SMC is in use
-(L{txrdma.smc.presence}). The listener expects no more of them at once than its TCP socket has room for: the
-others wait here, where TCP would drop their SYN and ask again a second later.
+(L{txrdma.smc.common.presence}). The listener expects no more of them at once than its TCP socket has room
+for: the others wait here, where TCP would drop their SYN and ask again a second later.
 
 Names in that space can be taken by anybody, so the client believes an answer only from the user who owns
 the listening TCP socket, by the word of the kernel on both.

@@ -190,7 +190,7 @@ class Link:
     def hasten(self, stream: Member) -> None:
         """Find out soon whether the peer has all that was sent on a connection, as the process ends."""
         self.turn.hasten()
-        if not self.turn.hasArrived(stream.lastMessage):
+        if not stream.hasArrived:
             stream.askForUpdate()
 
     def turned(self) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from twisted.internet.interfaces import IProtocol
-from twisted.internet.tcp import Server
 
 from txrdma.error import Refused
 from txrdma.smc.carriers.local import Announced
@@ -22,7 +21,7 @@ from txrdma.smc.handshake._offer import Choice, choose
 from txrdma.smc.handshake.negotiation import hostName, Negotiation
 from txrdma.smc.insight.outcomes import Outcomes
 from txrdma.smc.options import Options
-from txrdma.smc.stream.transport import SMCTransport
+from txrdma.smc.stream.stream import Stream
 from txrdma.smc.wire.clc import Confirm, Diagnosis, Proposal
 
 
@@ -102,9 +101,7 @@ class ServerNegotiation(Negotiation):
             raise Refused("nothing of the client's Proposal can be had", choice)
         group, isNew, element = await self._place(groups, proposal, choice)
         link = group.pick()
-        self._stream = stream = SMCTransport(link, element, self.transport, self.role)
-        if isinstance(self.transport, Server):
-            stream.sessionno = self.transport.sessionno
+        self._stream = stream = Stream(link, element, self.transport, self.role)
         message = link.terms(element, stream.token).accept(isNew, hostName())
         cast(ServerHandshake, self._core).accept(message, self._reactor.seconds())
 

@@ -17,9 +17,9 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
+from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.insight.status import markTCP
-from txrdma.smc.presence import presenceOn
 from txrdma.smc.wire.clc import Diagnosis
 
 _log = Logger()

@@ -25,7 +25,7 @@ from txrdma.smc.handshake.negotiation import hostName, Negotiation
 from txrdma.smc.handshake.plaintcp import Foreign
 from txrdma.smc.insight.outcomes import Outcomes, tellSilence
 from txrdma.smc.options import Options
-from txrdma.smc.stream.transport import SMCTransport
+from txrdma.smc.stream.stream import Stream
 from txrdma.smc.wire.clc import Accept, Decline, Diagnosis
 
 
@@ -91,7 +91,7 @@ class ClientNegotiation(Negotiation):
             announcement.close()
 
     def readConnectionLost(self) -> None:
-        """Somebody else's listener may close before ours knows of us; ours, when it has said all by SMC-R."""
+        """The server closed TCP: a stranger before ours knew of us, or ours after its last word by SMC-R."""
         if self._announcement is not None:
             self.transport.connectionLost(Failure(ConnectionDone()))
         elif self._stream is not None:
@@ -126,7 +126,7 @@ class ClientNegotiation(Negotiation):
             self._answered(isInTime=Diagnosis.TIMEOUT_CL not in (reason, peerDiagnosis))
         super()._runOnTCP(reason, peerDiagnosis, leftover, foreign)
 
-    def _runOnSMC(self, stream: SMCTransport) -> None:
+    def _runOnSMC(self, stream: Stream) -> None:
         self._answered(isInTime=True)
         super()._runOnSMC(stream)
 
@@ -174,7 +174,7 @@ class ClientNegotiation(Negotiation):
             if accept.firstContact:
                 group.discard()
             raise
-        self._stream = stream = SMCTransport(link, element, self.transport, self.role)
+        self._stream = stream = Stream(link, element, self.transport, self.role)
         if accept.firstContact:
             group.connect(accept)
         message = link.terms(element, stream.token).confirm(accept, hostName())
@@ -187,7 +187,7 @@ class ClientNegotiation(Negotiation):
         if accept is not None and self._stream is not None:
             self._step(self._linked(self._stream, accept))
 
-    async def _linked(self, stream: SMCTransport, accept: Accept) -> None:
+    async def _linked(self, stream: Stream, accept: Accept) -> None:
         """Make the link ready after our Confirm is sent, and attach the stream to it."""
         assert self._group is not None, "a stream before its group"
         if accept.firstContact:

@@ -24,7 +24,7 @@ DELIVERY: Final = 256 * 1024
 """The most bytes for one C{dataReceived}."""
 
 ENDS: Final = int(StateFlags.CLOSED | StateFlags.ABNORMAL_CLOSE)
-"""Of a peer's state flags those after which there is nobody to write to."""
+"""The state flags of a peer after which there is nobody to write to."""
 
 _EARLY: Final = 64
 """Messages that may come before the handshake is over here."""

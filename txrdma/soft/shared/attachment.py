@@ -1,5 +1,5 @@
 """
-Where a queue pair of ours meets one of another process on the same host.
+The meeting of a queue pair of ours with one of another process on the same host.
 
 See L{txrdma.soft.shared.routes} for how the two find each other.
 """
@@ -89,7 +89,7 @@ class Neighbour(Protocol):
 
 class Attachment:
     """
-    Where one queue pair of ours meets one of a peer: its lane, and all that the lane keeps open.
+    The meeting of a queue pair of ours with one of a peer: its lane, and all that the lane keeps open.
 
     @ivar lane: the data path.
     """

@@ -92,7 +92,7 @@ _NAKS: Final = {
 
 class Message(NamedTuple):
     """
-    One request, by whichever side.
+    A request of a work queue, by whichever side.
 
     @ivar data: what is sent or written, or for a read what the answer brings.
     @ivar numbers: what an atomic adds or swaps in, and what it compares with.
@@ -128,7 +128,7 @@ class Direction:
 
     def request(self, message: Message, allowed: bool = True) -> bool:
         """
-        One request, and when it is a read, its answer.
+        Record a request, and when it is a read, its answer.
 
         @param allowed: a read is answered.
         @return: whether it will be acknowledged, or refused.

@@ -237,7 +237,7 @@ class _Link:
         self.socket.send(hello.encode())
 
     def heard(self, message: bytes, descriptors: list[int]) -> None:
-        """One message: whatever is wrong with it costs this peer its connection, and nobody else."""
+        """Act on a message: whatever is wrong with it costs this peer its connection, and nobody else."""
         try:
             self._dispatch(message, descriptors)
         except (WireError, ValueError, OSError) as error:
@@ -313,7 +313,7 @@ class _Link:
 
 class SharedMemoryPort:
     """
-    Where routes through shared memory begin: a L{RoutePort <txrdma.soft._route.RoutePort>}.
+    The local end of routes through shared memory: a L{RoutePort <txrdma.soft._route.RoutePort>}.
 
     @ivar address: our device's IP address, and C{port} its UDP port: by these we are found.
     """

@@ -34,24 +34,24 @@ class Hearer(Protocol):
     """The receiver of the messages that a L{PacketSocket} brings."""
 
     def heard(self, message: bytes, descriptors: list[int]) -> None:
-        """One message. The descriptors that are left in the list are closed when this returns."""
+        """Take a message; the descriptors that are left in the list are closed when this returns."""
 
     def starved(self, message: bytes) -> None:
-        """One message that came with descriptors, which are lost: this process may have no more."""
+        """Take a message whose descriptors are lost, since this process may have no more."""
 
     def ended(self, reason: str) -> None:
-        """Nothing more will come; the socket is closed."""
+        """Hear that the socket is closed, and brings no more messages."""
 
 
 def packetSocket() -> socket.socket:
-    """A new one, that never blocks."""
+    """Make a UNIX socket that keeps messages apart, and never blocks."""
     kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
     return socket.socket(socket.AF_UNIX, kind)
 
 
 @implementer(IReadWriteDescriptor)
 class PacketSocket:
-    """One end of a connection."""
+    """An end of a connection by UNIX sockets that keeps messages apart."""
 
     def __init__(self, reactor: IReactorFDSet, sock: socket.socket, longest: int, hearer: Hearer) -> None:
         self._reactor = reactor

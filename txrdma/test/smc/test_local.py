@@ -26,8 +26,8 @@ from txrdma.smc.carriers.announcing import (
 )
 from txrdma.smc.carriers.local import Announced, Announcements, candidateNames, listenerName
 from txrdma.smc.carriers.owners import Place
+from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.handshake._silence import silentPeers
-from txrdma.smc.presence import presenceOn
 from txrdma.unixsockets import Credentials, Reactor
 
 CLIENT = Place("127.0.0.1", 40000)

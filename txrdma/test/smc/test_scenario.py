@@ -240,7 +240,7 @@ class RaceTests(RaceTestCase):
         self.until(lambda: here.mode and there.mode)
         sockets[0].wire.freeze()
         (link,) = linkGroups(self.client, DEVICE).links()
-        companion = here.transport._companion
+        companion = here.transport.stream._companion
         companion.linkLost = lambda mayVanish: None  # it waits
         link.broken("for the test")
         self.assertIsNone(here.reason)

@@ -123,7 +123,7 @@ class World:
         self._count = 0
 
     def turn(self) -> bool:
-        """One turn of all reactors; False when nothing would ever happen any more."""
+        """Run one turn of all reactors; False when nothing would ever happen any more."""
         self.turns += 1
         busy = self.clock.turn()
         ready = [key.data for key, _ in self._selector.select(0)]
@@ -458,7 +458,7 @@ class Wire:
 
 class MemorySocket:
     """
-    One end of a TCP connection: a socket as L{Connection} uses it.
+    An end of a TCP connection: a socket as L{Connection} uses it.
 
     @ivar sniffer: is shown all that is sent.
     @ivar isClosed: nobody reads or writes here any more.

@@ -28,6 +28,7 @@ from txrdma.iba.verbs import Access, AsyncEventKind
 from txrdma.interfaces import AsyncEvent
 from txrdma.sim.network import Faults
 from txrdma.sim.outcome import check, Violation
+from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.group import buffers as buffersModule
 from txrdma.smc.group import groups as groupsModule
 from txrdma.smc.group.group import Group
@@ -37,7 +38,6 @@ from txrdma.smc.handshake.accepting import ServerNegotiation
 from txrdma.smc.handshake.proposing import ClientNegotiation
 from txrdma.smc.insight.outcomes import Outcomes
 from txrdma.smc.options import Options
-from txrdma.smc.presence import presenceOn
 from txrdma.smc.stream._closing import LINGER_TIMEOUT
 from txrdma.smc.wire.clc import Accept, Confirm, decode
 from txrdma.soft import device as deviceModule
@@ -51,18 +51,18 @@ DEVICE: Final = "simulated"
 
 BOUND: Final = 45.0
 """
-When one end has failed the other knows it in that time: TEST LINK after 30 s of silence, and nobody who
+Seconds in which an end knows that the other has failed: TEST LINK after 30 s of silence, and nobody who
 acknowledges it.
 """
 
 PATIENT_BOUND: Final = groupsModule.timingOn(True).silence + 1225.0
 """
-The same where programs acknowledge, which may be busy: their queue pairs wait for 18 minutes, and who has
-nothing to say is asked when TCP's keepalive would ask.
+Seconds in which a failed end is known where programs acknowledge, which may be busy: their queue pairs wait
+for 18 minutes, and who has nothing to say is asked when TCP's keepalive would ask.
 """
 
 AT_ONCE: Final = 1.0
-"""When the TCP connection ends, because the peer's process does, for example, this is known in that time."""
+"""Seconds in which the end of the TCP connection, with the peer's process for example, is known."""
 
 PATIENCE: Final = 300.0
 """All connections end within that time, whatever happens."""
@@ -98,7 +98,7 @@ class Canary:
         self.granted: set[tuple[int, int]] = set()
 
     def look(self) -> None:
-        """Nothing has changed outside of the rings."""
+        """Check that no byte has changed outside of the rings."""
         at = 0
         for begin, end in [*sorted(self.granted), (self.length, 0)]:
             if self.region.view[at:begin] != self.content[at:begin]:

@@ -78,7 +78,7 @@ def makePlan(random: Random, longest: int) -> Plan:
 
 class Talker(Protocol):
     """
-    One end of a connection.
+    An end of a connection of a scenario, which talks as its plan says.
 
     @ivar written: bytes that it gave to the transport.
     @ivar heard: bytes that came.
@@ -320,7 +320,7 @@ class Talker(Protocol):
 
 @implementer(IHalfCloseableProtocol)
 class HalfCloseableTalker(Talker):
-    """One that knows of halves."""
+    """A talker that closes its connection by halves, if its plan says so."""
 
 
 def makeTalker(host: Host, name: str, random: Random, plan: Plan) -> Talker:
