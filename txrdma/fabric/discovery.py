@@ -20,8 +20,9 @@ from txrdma.fabric.model import Fabric, isSame, Node, Port, Problem
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import Buffer, PhysicalState
-from txrdma.mad.agent import Call, MADAgent
+from txrdma.mad.agent import MADAgent
 from txrdma.mad.attributes import Attribute, RPCS
+from txrdma.mad.calls import Call
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.ports import openMADPort
 from txrdma.mad.rpcs import RPCs

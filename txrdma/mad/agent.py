@@ -25,13 +25,15 @@ from txrdma.interfaces import IMADAgent, IMADPort, IMADReceiver
 from txrdma.mad._answers import answerOf, check, HEADER, OFFSETS, redirected, TABLES, whole
 from txrdma.mad._frames import directedPacket, directedTail, frame, Keys, managementPacket, NO_KEYS
 from txrdma.mad._long import Failed, isLong, LongMessages, Received, RMPP_CLASSES
-from txrdma.mad._transaction import Transaction, Transactions
-from txrdma.mad.attributes import Attribute, ManagementClass, Method, RPC, RPCS
+from txrdma.mad._transaction import Transactions
+from txrdma.mad.attributes import ManagementClass, Method, RPCS
+from txrdma.mad.calls import Call
 from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError, MADTransferError, silence
 from txrdma.mad.messages import ClassPortInfo, MAD_LENGTH, MADStatus, RMPPHeader, RMPPType
+from txrdma.mad.paths import toAdministration
 from txrdma.mad.redirection import Redirections
 from txrdma.mad.rpcs import checkedKind, RPCs
-from txrdma.mad.sa import Query
+from txrdma.mad.sa import PathRecord, Query
 
 _log = Logger()
 
@@ -54,58 +56,6 @@ _ADM: Final = ManagementClass.SUBN_ADM
 _NO_DIRECTION: Final = 0x7FFF
 _GET_MULTI: Final = Method.GET_MULTI
 _TABLES: Final = frozenset(map(int, TABLES))
-
-
-class Call(Transaction):
-    """
-    A call on its way.
-
-    @ivar kind: what the answer's payload is.
-    @ivar redirections: how often somebody else was named.
-    """
-
-    __slots__ = ("_deferred", "content", "forget", "keys", "kind", "mask", "modifier", "redirections", "rpc")
-
-    def __init__(
-        self,
-        rpc: RPC,
-        kind: type[Attribute],
-        content: bytes,
-        modifier: int,
-        keys: Keys,
-        mask: int,
-        forget: Callable[[Call], None],
-    ) -> None:
-        self.rpc = rpc
-        self.kind = kind
-        self.content = content
-        self.modifier = modifier
-        self.keys = keys
-        self.mask = mask
-        self.redirections = 0
-        self.forget = forget
-        self._deferred: Deferred[Any] | None = None
-
-    def awaited(self) -> Deferred[Any]:
-        """What will tell of its end."""
-        self._deferred = Deferred(self._cancelled)
-        return self._deferred
-
-    def answered(self, answer: object) -> None:
-        """It has ended well."""
-        deferred, self._deferred = self._deferred, None
-        if deferred is not None:
-            deferred.callback(answer)
-
-    def failed(self, error: Exception) -> None:
-        """It has not."""
-        deferred, self._deferred = self._deferred, None
-        if deferred is not None:
-            deferred.errback(error)
-
-    def _cancelled(self, deferred: Deferred[Any]) -> None:
-        self._deferred = None
-        self.forget(self)
 
 
 @implementer(IMADAgent, IMADReceiver)
@@ -153,7 +103,7 @@ class MADAgent(RPCs):
         self._tailPath: IBDRPath | None = None
         self._tailKeys = keys
         self._tail = b""
-        self._redirections = Redirections(self, self._issueThere)
+        self._redirections = Redirections(self._askForWay, self._issueThere)
         self._long = LongMessages(port.transactionIDBits)
         self._longTimer: IDelayedCall | None = None
         self._longTimerAt = 0.0
@@ -514,11 +464,19 @@ class MADAgent(RPCs):
             why = " to nobody" if way is None else f" for the {call.redirections + 1}th time"
         call.failed(MADError(call.rpc, call.path, status, call.datagram, datagram, why))
 
+    def _askForWay(self, query: Query[PathRecord], redirections: int) -> Deferred[Any]:
+        """Ask the administration, whose own redirections count like those of the call that this is for."""
+        call = self._made("SubnAdmGet", query, 0, self.keys, 0)
+        call.redirections = redirections
+        answer = call.awaited()
+        self.issue(call, toAdministration(self.port.endPort))
+        return answer
+
     def _issueThere(self, call: Call, path: IBPath) -> None:
         """Send it to whom an answer has named."""
         try:
             self._issue(call, path)
-        except RDMAError as error:
+        except (RDMAError, WireError) as error:
             call.failed(error)
 
     # Time.

@@ -390,6 +390,31 @@ class RedirectTests(FaultTestCase):
         call = self.agent.PerformanceGet(PortCounters, TO_2)
         self.fails(call, MADError, "nobody knows the way: SubnAdmGet: no answer", seconds=30)
 
+    def test_byGIDInCircles(self) -> None:
+        """An administration that redirects the question for the way, by a GID again, ends the call, too."""
+        port = self.wire.ports[0]
+        port.endPort = replace(port.endPort, smLID=LID(2))
+        gid = GID.fromParts(0xFE80 << 48, GUID.fromInt(9))
+
+        def says(request: bytes) -> list[bytes]:
+            at = 56 if request[1] == ManagementClass.SUBN_ADM else 64
+            info = ClassPortInfo(redirectGID=gid, redirectQPN=QPN(8)).encode()
+            return [answer(request, at4=b"\x00\x02", **{f"at{at}": info})]
+
+        self.peer.says = says
+        call = self.agent.PerformanceGet(PortCounters, TO_2)
+        error = self.fails(call, MADError, "nobody knows the way")
+        self.assertIn(f"redirected for the {MOST_REDIRECTIONS + 1}th time", str(error))
+        self.assertLessEqual(len(self.peer.asked), 1 + MOST_REDIRECTIONS)
+
+    def test_byGIDWithoutGID(self) -> None:
+        """A port without GIDs of its own cannot ask for the way, which is an error of the call."""
+        self.byGID(b"\0\0")
+        port = self.wire.ports[0]
+        port.endPort = replace(port.endPort, gids=())
+        call = self.agent.PerformanceGet(PortCounters, TO_2)
+        self.fails(call, MADError, "nobody knows the way")
+
     def test_byGIDAndLeft(self) -> None:
         """A call that is cancelled while the administration is asked leaves nothing."""
         self.byGID()
