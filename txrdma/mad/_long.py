@@ -113,7 +113,7 @@ class Packet(NamedTuple):
 
 def isLong(datagram: bytes) -> bool:
     """Whether this is a packet of a long message: its flag says so, whatever the rest of its header says."""
-    return datagram[1] in RMPP_CLASSES and len(datagram) >= _BODY_AT and datagram[_FLAGS_AT] & _ACTIVE != 0
+    return len(datagram) >= _BODY_AT and datagram[1] in RMPP_CLASSES and datagram[_FLAGS_AT] & _ACTIVE != 0
 
 
 def _room(managementClass: int) -> tuple[int, int]:

@@ -257,28 +257,32 @@ class MADAgent(RPCs):
     # IMADReceiver
 
     def received(self, datagram: bytes, envelope: object) -> None:
-        """A datagram has come."""
-        if len(datagram) != MAD_LENGTH and not (self.port.doesRMPP and isLong(datagram)):
-            self._misshapen(datagram)
-            return
-        base, managementClass, version, method, status, identifier, attributeID, modifier = _unpack(datagram)
-        if not method & _RESPONSE and method != _TRAP_REPRESS:
-            self._requested(datagram, envelope)
-            return
-        call = self._find(identifier)
-        if managementClass in RMPP_CLASSES and isLong(datagram) and not self.port.doesRMPP:
-            self._longAnswer(call, datagram, envelope)
-            return
-        if call is None or managementClass != call.datagram[1]:
-            return  # late, or not ours
-        if managementClass == _DIRECTED:
-            status &= _NO_DIRECTION
-        if status:
-            self._refused(call, status, datagram)
-            return
-        self._transactions.end(call)
-        kind = call.kind
+        """Take a datagram that has come. Whatever that is, this comes back, and the call concerned ends."""
+        call: Call | None = None
         try:
+            if len(datagram) != MAD_LENGTH and not (self.port.doesRMPP and isLong(datagram)):
+                self._misshapen(datagram)
+                return
+            base, managementClass, version, method, status, identifier, attributeID, modifier = _unpack(
+                datagram
+            )
+            if not method & _RESPONSE and method != _TRAP_REPRESS:
+                self._requested(datagram, envelope)
+                return
+            call = self._find(identifier)
+            if call is not None and managementClass != call.datagram[1]:
+                call = None  # another's: it only has the same transaction
+            if managementClass in RMPP_CLASSES and isLong(datagram) and not self.port.doesRMPP:
+                self._longAnswer(call, datagram, envelope)
+                return
+            if call is None:
+                return  # late, or not ours
+            if managementClass == _DIRECTED:
+                status &= _NO_DIRECTION
+            if status:
+                self._refused(call, status, datagram)
+                return
+            kind = call.kind
             if (
                 method != call.rpc.answer
                 or attributeID != kind.attributeID
@@ -294,17 +298,25 @@ class MADAgent(RPCs):
                 answer: Any = answerOf(call.rpc, kind, datagram, datagram[offset:])
             else:
                 answer = kind.decode(datagram, offset)
-        except WireError as error:
+            self._transactions.end(call)
+            if kind is ClassPortInfo:
+                self._learn(call, answer)
+            call.answered(answer)
+        except Exception as error:
+            self._stumbled(call, datagram, error)
+
+    def _stumbled(self, call: Call | None, datagram: bytes, error: Exception) -> None:
+        """An answer means nothing, or we cannot deal with it: the call concerned ends by that."""
+        if not isinstance(error, WireError):
+            _log.failure("while {port} took a datagram", port=self.port.name)
+        if call is not None:
+            self._forget(call)
             call.failed(MADClassError(str(error), call.rpc, call.path, call.datagram, datagram))
-            return
-        if kind is ClassPortInfo:
-            self._learn(call, answer)
-        call.answered(answer)
 
     def _misshapen(self, datagram: bytes) -> None:
         """One that is too short or too long to be one (IBA 13.4.2)."""
-        call = self._transactions.find(_IDENTIFIER.unpack_from(datagram)[0]) if len(datagram) >= 16 else None
-        if call is None or datagram[1] != call.datagram[1] or not datagram[3] & _RESPONSE:
+        call = self._callOf(datagram) if len(datagram) >= 16 and datagram[3] & _RESPONSE else None
+        if call is None:
             _log.debug("something of {length} bytes is no datagram", length=len(datagram))
             return
         self._forget(call)
@@ -392,13 +404,13 @@ class MADAgent(RPCs):
         if status:
             self._refused(call, status, first)
             return
-        self._transactions.end(call)
         try:
             check(call.rpc, call.kind, call.datagram, first)
             answer = answerOf(call.rpc, call.kind, first, event.message)
-        except WireError as error:
-            call.failed(MADClassError(str(error), call.rpc, call.path, call.datagram, first))
+        except Exception as error:
+            self._stumbled(call, first, error)
             return
+        self._transactions.end(call)
         call.answered(answer)
 
     def _callOf(self, answer: bytes) -> Call | None:
@@ -428,14 +440,12 @@ class MADAgent(RPCs):
     def _longAnswer(self, call: Call | None, datagram: bytes, envelope: object) -> None:
         """A packet of a long answer, or about a long question."""
         path = self.port.pathOf(envelope)
-        if call is not None and call.datagram[1] != datagram[1]:
-            call = None  # another's: it only has the same transaction
         if call is not None or self._long.expects(datagram, path):
             self._longReceived(datagram, path, call)
 
     def undeliverable(self, datagram: bytes, reason: str) -> None:
         """The system says that one of ours went nowhere."""
-        call = self._transactions.find(_IDENTIFIER.unpack_from(datagram)[0])
+        call = self._transactions.find(_IDENTIFIER.unpack_from(datagram)[0]) if len(datagram) >= 16 else None
         if call is not None:
             again, late = self._transactions.undeliverable(call, self._seconds())
             self._goOn(again, late, reason)
@@ -450,11 +460,11 @@ class MADAgent(RPCs):
         if said.isBusy and self._transactions.busy(call, self._seconds()):
             self._reschedule()
             return
-        self._forget(call)
         why = ""
         if said.isRedirect and call.rpc.managementClass != _SUBN:
             way = redirected(call.path, datagram)
             if way is not None and call.redirections < MOST_REDIRECTIONS:
+                self._forget(call)
                 call.redirections += 1
                 if way.dlid or not self.port.endPort.lid:
                     self._issueThere(call, way)
@@ -462,6 +472,7 @@ class MADAgent(RPCs):
                     self._redirections.follow(call, way, self.port.endPort, status, datagram)
                 return
             why = " to nobody" if way is None else f" for the {call.redirections + 1}th time"
+        self._forget(call)
         call.failed(MADError(call.rpc, call.path, status, call.datagram, datagram, why))
 
     def _askForWay(self, query: Query[PathRecord], redirections: int) -> Deferred[Any]:
@@ -495,8 +506,10 @@ class MADAgent(RPCs):
     def _expired(self) -> None:
         self._timer = None
         again, late = self._transactions.expired(self._seconds())
-        self._goOn(again, late, "no answer")
-        self._reschedule()
+        try:
+            self._goOn(again, late, "no answer")
+        finally:
+            self._reschedule()
 
     def _goOn(self, again: Sequence[Call], late: Sequence[Call], why: str) -> None:
         for call in again:
@@ -508,7 +521,9 @@ class MADAgent(RPCs):
                     self._issue(call, call.path)
                 else:
                     self._send(call.datagram, call.path, call.timeoutSeconds)
-            except RDMAError as error:
+            except Exception as error:
+                if not isinstance(error, RDMAError):
+                    _log.failure("while {port} sent a request again", port=self.port.name)
                 self._forget(call)
                 call.failed(error)
         for call in late:

@@ -148,6 +148,8 @@ class IbsimPort:
 
     def send(self, datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
         """Send one; it waits here while ibsim is behind."""
+        if self._closed:
+            raise DeviceUnavailable(f"{self.name} is closed")
         if len(datagram) != 256:
             raise InvalidRequest(f"a datagram has 256 bytes here, not {len(datagram)}")
         if isinstance(path, IBDRPath):
@@ -228,10 +230,13 @@ class IbsimPort:
                 come = receive()
                 for at in range(0, len(come), _LENGTH):
                     datagram = come[at + _OFFSET : at + _LENGTH]
-                    if come[at + _STATUS]:
-                        receiver.undeliverable(datagram, "there is no way to it")
-                    else:
-                        received(datagram, (come, at))
+                    try:
+                        if come[at + _STATUS]:
+                            receiver.undeliverable(datagram, "there is no way to it")
+                        else:
+                            received(datagram, (come, at))
+                    except Exception:
+                        _log.failure("while a datagram of {port} was taken", port=self.name)
                     if self._closed:
                         return
                 self._flush()

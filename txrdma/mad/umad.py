@@ -34,6 +34,9 @@ from txrdma.ports import EndPort
 _log = Logger()
 
 _HEADER: Final = 64
+_SHORTEST: Final = 16
+"""Bytes without which nothing of a datagram can be told: up to its transaction ID."""
+
 _LONGEST_READ: Final = _HEADER + 64 * 1024
 _BATCH: Final = 64
 _SOONER: Final = 900
@@ -260,8 +263,10 @@ class UmadPort:
             header, datagram = bytes(self._buffer[:_HEADER]), bytes(self._buffer[_HEADER:length])
             if len(self._buffer) > _LONGEST_READ:  # it has grown for this one
                 self._buffer = bytearray(_LONGEST_READ)
-            if datagram:
+            try:
                 self._arrived(header, datagram)
+            except Exception:
+                _log.failure("while a datagram of {port} was taken", port=self.name)
 
     def connectionLost(self, reason: Failure) -> None:
         """The reactor says that it is over: so the kernel tells of a device that was taken away."""
@@ -303,6 +308,8 @@ class UmadPort:
     def _arrived(self, header: bytes, datagram: bytes) -> None:
         receiver = self._receiver
         assert receiver is not None
+        if len(header) < _HEADER or len(datagram) < _SHORTEST:
+            return
         _agent, status, _timeout, _retries, _length = _LOCAL.unpack_from(header)
         isResponse = bool(datagram[3] & 0x80)
         if status:

@@ -378,9 +378,11 @@ class VerbsPort:
             return  # subnet management has no business here (IBA 13.5.1)
         receiver = self._receiver
         assert receiver is not None
-        receiver.received(
-            datagram, Arrival(grh, completion.sourceQPN, completion.sourceLID, completion.serviceLevel)
-        )
+        arrival = Arrival(grh, completion.sourceQPN, completion.sourceLID, completion.serviceLevel)
+        try:
+            receiver.received(datagram, arrival)
+        except Exception:
+            _log.failure("while a datagram of {port} was taken", port=self.name)
 
     def _sent(self, completion: Completion) -> None:
         slot = completion.identifier

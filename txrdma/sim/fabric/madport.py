@@ -9,6 +9,8 @@ from typing import Final, NamedTuple, TYPE_CHECKING
 
 from zope.interface import implementer
 
+from twisted.logger import Logger
+
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.path import GMP_QKEY, IBPath, MADEndPort
 from txrdma.iba.types import DEFAULT_PKEY, GID, LID, PKey, QPN
@@ -20,6 +22,8 @@ from txrdma.sim.fabric.nodes import SimulatedPort
 
 if TYPE_CHECKING:
     from txrdma.sim.fabric.fabric import SimulatedFabric
+
+_log = Logger()
 
 SUBNET_TIMEOUT: Final = 14
 """67 ms: how long a packet may be on its way in a simulated fabric that says nothing else."""
@@ -117,7 +121,10 @@ class SimulatedMADPort:
         """Something has come."""
         receiver = self._receiver
         if receiver is not None and not self._isClosed:
-            receiver.received(datagram, envelope)
+            try:
+                receiver.received(datagram, envelope)
+            except Exception:
+                _log.failure("while a datagram of {port} was taken", port=self.name)
 
     def pathOf(self, envelope: object) -> IBPath:
         """The way that a datagram took."""

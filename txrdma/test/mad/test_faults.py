@@ -8,11 +8,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from twisted.internet.defer import CancelledError, Deferred
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GID, GUID, LID, PKey, QPN
+from txrdma.mad._frames import frame
 from txrdma.mad._transaction import BUSY_PAUSE_SECONDS
 from txrdma.mad.agent import MADAgent, MOST_REDIRECTIONS
 from txrdma.mad.attributes import ManagementClass
@@ -57,6 +61,86 @@ class ShapeTests(FaultTestCase):
         """So is a part of a table."""
         self.peer.says = lambda request: [answer(request, at24=bytes((1, 1, 7)))[:40]]
         self.fails(self.agent.SubnAdmGetTable(NodeRecord, TO_2), MADClassError, "the answer has 40 bytes")
+
+
+class KernelShapeTests(FaultTestCase):
+    """A port whose long messages come whole, so that tables may have any length."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.wire.ports[0].doesRMPP = True
+
+    def test_shortRedirection(self) -> None:
+        """A redirection that is too short to name anybody is an error of the call, which is forgotten."""
+        self.peer.says = lambda request: [answer(request, at4=b"\x00\x02", at24=b"\x01\x01\x07")[:56]]
+        call = self.agent.SubnAdmGet(PathRecord, TO_2)
+        self.fails(call, MADClassError, "ClassPortInfo")
+
+    def test_everyLength(self) -> None:
+        """No length, whatever the status, leaves more than an error of the call."""
+        for length in (16, 24, 26, 27, 35, 36, 37, 44, 55, 56, 57, 63, 64, 127, 128, 255, 257, 1000):
+            for status in (b"\x00\x00", b"\x00\x01", b"\x00\x02", b"\x03\x00"):
+                self.setUp()
+                self.peer.says = (
+                    lambda request, length=length, status=status: [  # type: ignore[misc]  # mypy knows no defaults of lambdas
+                        answer(request, at4=status, at24=b"\x01\x01\x07").ljust(length, b"\0")[:length]
+                    ]
+                )
+                for name in ("SubnAdmGet", "SubnAdmGetTable"):
+                    self.ended(self.agent.call(name, NodeRecord, TO_2)).addBoth(lambda result: None)
+                self.nothingIsLeft()
+
+    @settings(max_examples=30, deadline=None)
+    @given(st.binary(max_size=300), st.integers(0, 63))
+    def test_rubbish(self, rubbish: bytes, at: int) -> None:
+        """Whatever is written over an answer, and wherever it is cut off, C{received} comes back."""
+        self.setUp()
+        self.peer.says = lambda request: [(answer(request)[:at] + rubbish), answer(request) + rubbish]
+        for name in ("SubnAdmGet", "SubnAdmGetTable"):
+            self.ended(self.agent.call(name, NodeRecord, TO_2), seconds=5).addBoth(lambda result: None)
+        self.nothingIsLeft()
+
+
+class StumbleTests(FaultTestCase):
+    """Errors of our own while something is taken, or sent."""
+
+    def test_decoder(self) -> None:
+        """A decoder that raises is logged, and the call concerned fails; others get their answers."""
+
+        def stumble(buffer: object, offset: int = 0) -> object:
+            raise ZeroDivisionError("a bug")
+
+        self.patch(NodeInfo, "decode", stumble)
+        self.peer.says = lambda request: [answer(request)]
+        self.fails(self.agent.SubnGet(NodeInfo, TO_2), MADClassError, "a bug")
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_server(self) -> None:
+        """A server that raises is logged, and the agent goes on."""
+
+        def stumble(datagram: bytes, message: bytes, path: IBPath) -> None:
+            raise ZeroDivisionError("a bug")
+
+        self.agent.serve(stumble, lambda: None)
+        self.agent.received(frame(ManagementClass.PERFORMANCE, 1, 7, 0x12, 0, b""), TO_2)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.nothingIsLeft()
+
+    def test_sending(self) -> None:
+        """A port that raises when a request is sent again fails that call, and time goes on for others."""
+        other = self.agent.SubnGet(NodeInfo, TO_2)
+        call = self.agent.SubnGet(NodeInfo, TO_2)
+        self.wire.ports[0].failing = [ZeroDivisionError("a bug")]
+        self.failureResultOf(self.ended(other), ZeroDivisionError)
+        self.failureResultOf(call, MADTimeoutError)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.nothingIsLeft()
+
+    def test_shortNews(self) -> None:
+        """A report of something undeliverable that is too short to be about anything is about nothing."""
+        for length in range(24):
+            self.agent.undeliverable(self.bystanding[:length] if length < 16 else bytes(length), "gone")
+        self.nothingIsLeft()
 
 
 class MisdirectedTests(FaultTestCase):

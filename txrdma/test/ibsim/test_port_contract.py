@@ -1,0 +1,77 @@
+"""
+Ports in ibsim's fabrics keep the promises of L{IMADPort}.
+"""
+
+from __future__ import annotations
+
+from select import select
+from typing import Any
+
+from txrdma.iba.path import IBPath
+from txrdma.mad.ibsim import IbsimPort
+from txrdma.test.ibsim.fabric import IbsimTestCase
+from txrdma.test.mad.simulated import gmp
+from txrdma.test.pingpongs import ReadingClock
+from txrdma.testing.mad.ports import MADPortContract
+
+NET = """
+Switch 8 "left"
+[1] "a"[1]
+[2] "c"[1]
+[3] "d"[1]
+
+Hca 1 "a"
+Hca 1 "c"
+Hca 1 "d"
+"""
+
+
+class WritingClock(ReadingClock):
+    """A clock with readers and writers, which are looked at in real time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writers: list[Any] = []
+
+    def addWriter(self, writer: Any) -> None:
+        """Let it write when there is room."""
+        if writer not in self.writers:
+            self.writers.append(writer)
+
+    def removeWriter(self, writer: Any) -> None:
+        """Don't, any more."""
+        if writer in self.writers:
+            self.writers.remove(writer)
+
+    def step(self) -> None:
+        """Wait for a descriptor, but not long."""
+        readable, writable, _ = select(self.readers, self.writers, (), 0.005)
+        for reader in readable:
+            if reader in self.readers:
+                reader.doRead()
+        for writer in writable:
+            if writer in self.writers:
+                writer.doWrite()
+
+
+class IbsimTests(MADPortContract, IbsimTestCase):
+    """Two hosts, OpenSM at a third; ibsim brings requests to who says that he is a manager."""
+
+    net = NET
+    hasSM = True
+
+    def setUp(self) -> None:
+        self.clock = WritingClock()
+        super().setUp()
+
+    def makePort(self, number: int) -> IbsimPort:
+        return IbsimPort(self.clock, self.fabric.base, "ac"[number], isSM=number == 1)  # type: ignore[arg-type]  # all that it takes
+
+    def pathTo(self, number: int) -> IBPath:
+        return gmp(self.ports[number].endPort.lid)
+
+    def step(self) -> None:
+        self.clock.step()
+
+    def lose(self, number: int) -> None:
+        self.fabric.stop()
