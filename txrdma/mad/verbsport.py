@@ -60,6 +60,7 @@ _BUDGET: Final = 8
 _GRH: Final = 40
 _STRIDE: Final = 320
 _RECEIVE: Final = 1 << 16
+_RESPONSE: Final = 0x80
 _NO_GID: Final = GID(bytes(16))
 _CHANGES: Final = (
     AsyncEventKind.GID_CHANGE,
@@ -361,10 +362,29 @@ class VerbsPort:
                 self._mend()
             elif again:
                 self._receive(again)
-            while self._waiting and self._free and self._pair.state is QPState.RTS:
-                self._post(*self._waiting.popleft())
+            self._postWaiting()
         except RDMAError as error:
             self._lost(str(error))
+
+    def _postWaiting(self) -> None:
+        """Send what has waited; a destination that cannot be is an error of what was to go there alone."""
+        while self._waiting and self._free and not self._closed and self._pair.state is QPState.RTS:
+            datagram, path = self._waiting.popleft()
+            try:
+                self._post(datagram, path)
+            except DeviceUnavailable:
+                raise
+            except RDMAError as error:
+                self._undelivered(datagram, str(error))
+
+    def _undelivered(self, datagram: bytes, why: str) -> None:
+        """Tell of a request that has not left; of an answer nobody wants to know."""
+        if self._receiver is None or datagram[3] & _RESPONSE:
+            return
+        try:
+            self._receiver.undeliverable(datagram, why)
+        except Exception:
+            _log.failure("while {port} told of what could not be sent", port=self.name)
 
     def _received(self, completion: Completion) -> None:
         at = (SENDS + completion.identifier - _RECEIVE) * _STRIDE
@@ -387,10 +407,9 @@ class VerbsPort:
     def _sent(self, completion: Completion) -> None:
         slot = completion.identifier
         self._free.append(slot)
-        if completion.status is not Status.SUCCESS and self._receiver is not None:
+        if completion.status is not Status.SUCCESS:
             datagram = bytes(self._memory.view[slot * _STRIDE :][:MAD_LENGTH])
-            if not datagram[3] & 0x80:
-                self._receiver.undeliverable(datagram, f"it could not be sent: {completion.status.name}")
+            self._undelivered(datagram, f"it could not be sent: {completion.status.name}")
 
     def _mend(self) -> None:
         """A send that fails stops the queue pair: go on as soon as everything has come back."""

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
-from txrdma.error import DeviceUnavailable, RDMAError
+from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, ResourceExhausted
 from txrdma.iba.path import IBPath
+from txrdma.iba.types import LID, QPN
 from txrdma.interfaces import IMADPort, IMADReceiver
 from txrdma.mad._frames import frame
 from txrdma.mad.attributes import ManagementClass, Method
@@ -51,18 +52,18 @@ class Receiver:
         self.then: Callable[[bytes], None] = lambda datagram: None
 
     def received(self, datagram: bytes, envelope: object) -> None:
-        """See L{IMADReceiver.received}."""
+        """Keep a datagram, then do what the test wants, as L{IMADReceiver.received}."""
         if type(envelope) is tuple:  # a part of what is read next
             envelope = (bytes(envelope[0]), envelope[1])
         self.datagrams.append((bytes(datagram), envelope))
         self.then(datagram)
 
     def undeliverable(self, datagram: bytes, reason: str) -> None:
-        """See L{IMADReceiver.undeliverable}."""
+        """Keep a datagram of ours that went nowhere, as L{IMADReceiver.undeliverable}."""
         self.undelivered.append(bytes(datagram))
 
     def portLost(self, reason: str) -> None:
-        """See L{IMADReceiver.portLost}."""
+        """Keep why the port was lost, as L{IMADReceiver.portLost}."""
         self.losses.append(reason)
 
 
@@ -151,6 +152,18 @@ class MADPortContract(Base):
             bits = self.ports[0].transactionIDBits
             self.assertEqual(int.from_bytes(answer[8:16], "big") & (1 << bits) - 1, number)
             self.assertEqual(answer[3], Method.GET_RESP)
+
+    def test_badDestination(self) -> None:
+        """However much is to be sent, a path that leads nowhere is an error of its datagram alone."""
+        nowhere = IBPath(dlid=LID(0xBFFF), dqpn=QPN(1))
+        for number in range(1, 400):
+            try:
+                self.ports[0].send(request(number), nowhere if number % 2 else self.pathTo(1))
+            except (InvalidRequest, ResourceExhausted):
+                pass
+        self.until(lambda: len(self.receivers[1].datagrams) >= 199)
+        self.answer(*self.asked(1000))
+        self.assertEqual(self.receivers[0].losses, [])
 
     def test_receiverRaises(self) -> None:
         """A receiver that raises is logged, and hears of what comes next."""
