@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError, ResourceExhausted, WireError
-from txrdma.iba.path import IBDRPath, IBPath
+from txrdma.iba.path import IBPath
 from txrdma.interfaces import IMADHandler, IMADPort
 from txrdma.mad._frames import frame, Keys, managementPacket, NO_KEYS
 from txrdma.mad._recent import Recent
@@ -32,6 +32,7 @@ from txrdma.mad.messages import (
     Notice,
     RMPPHeader,
     RMPPType,
+    SMPFormatDirected,
     VendorOUIFormat,
 )
 from txrdma.mad.rpcs import nameOf
@@ -312,7 +313,8 @@ def _unfit(request: MADRequest) -> int:
 def _whoOf(request: MADRequest) -> _Who:
     header, path = request.header, request.path
     about = (header.managementClass, header.method, header.transactionID, header.attributeID)
-    return path.slid, path.sgid, path.sqpn, isinstance(path, IBDRPath) and path.drPath, *about
+    route = request.frame.returnPath if isinstance(request.frame, SMPFormatDirected) else b""
+    return path.slid, path.sgid, path.sqpn, route, *about
 
 
 def _ouiOf(request: MADRequest) -> int:
@@ -377,10 +379,16 @@ def _keys(request: MADRequest) -> Keys:
 
 
 def _managementAnswer(request: MADRequest, method: int, content: bytes, status: int) -> bytes:
-    """The answer to a datagram of subnet management: along the same route."""
-    header, path = request.header, request.path
-    route = path if isinstance(path, IBDRPath) else IBPath()
+    """
+    The answer to a datagram of subnet management.
+
+    On a directed route it has all that the request says of the way, and the bit that means back (IBA 14.2.2).
+    """
+    header, asked = request.header, request.frame
+    if isinstance(asked, SMPFormatDirected):
+        returning = asked.header.replace(method=Method(method), returning=True, status=status & 0x7FFF)
+        return asked.replace(header=returning, mkey=0, payload=content.ljust(64, b"\0")).encode()
     datagram = managementPacket(
-        *(method, header.transactionID, header.attributeID, header.attributeModifier, content, route, 0)
+        *(method, header.transactionID, header.attributeID, header.attributeModifier, content, IBPath(), 0)
     )
     return datagram[:4] + status.to_bytes(2, "big") + datagram[6:]

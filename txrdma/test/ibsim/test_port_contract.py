@@ -4,10 +4,11 @@ Ports in ibsim's fabrics keep the promises of L{IMADPort}.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from select import select
 from typing import Any
 
-from txrdma.iba.path import IBPath
+from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.mad.ibsim import IbsimPort
 from txrdma.test.ibsim.fabric import IbsimTestCase
 from txrdma.test.mad.simulated import gmp
@@ -52,6 +53,7 @@ class WritingClock(ReadingClock):
         for writer in writable:
             if writer in self.writers:
                 writer.doWrite()
+        self.advance(0.005)
 
 
 class IbsimTests(MADPortContract, IbsimTestCase):
@@ -72,6 +74,12 @@ class IbsimTests(MADPortContract, IbsimTestCase):
 
     def step(self) -> None:
         self.clock.step()
+
+    def time(self) -> WritingClock:
+        return self.clock
+
+    def routes(self) -> Sequence[IBPath]:
+        return IBPath(dlid=self.ports[1].endPort.lid), IBDRPath(drPath=(1, 2))
 
     def lose(self, number: int) -> None:
         self.fabric.stop()

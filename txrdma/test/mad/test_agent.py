@@ -79,6 +79,16 @@ class AgentTests(SynchronousTestCase):
         self.assertEqual(self.result(self.agent.SubnGet(NodeInfo, TO_2)), info)
         self.assertEqual(served.asked[0].header.managementClass, ManagementClass.SUBN_LID)
 
+    def test_directedRoute(self) -> None:
+        """A request on a directed route is answered on it: the answer says what the request said of the way."""
+        self.serve(ManagementClass.SUBN_DIRECTED, lambda request: NodeInfo(numPorts=7))
+        route = IBDRPath(drPath=(1, 5))
+        self.assertEqual(self.result(self.agent.SubnGet(NodeInfo, route)).numPorts, 7)
+        asked, answered = (datagram for _lid, datagram in self.wire.sent)
+        self.assertEqual(answered[4:6], b"\x80\x00")
+        self.assertEqual((asked[6:16], asked[32:64]), (answered[6:16], answered[32:64]))
+        self.assertEqual(asked[128:], answered[128:])
+
     def test_illegal(self) -> None:
         """What the specification does not have fails before anything is sent."""
         for call in (

@@ -4,8 +4,10 @@ Each kind of management port keeps the promises of L{IMADPort}.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.path import IBPath
@@ -17,7 +19,7 @@ from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.fabric.madport import SimulatedMADPort
 from txrdma.sim.network import SimulatedNetwork
-from txrdma.test.mad.simulated import gmp, twoSwitches
+from txrdma.test.mad.simulated import gmp, route, twoSwitches
 from txrdma.test.mad.test_umad import GIDS, UmadCase
 from txrdma.test.pingpongs import ReadingClock
 from txrdma.testing.mad.ports import MADPortContract
@@ -43,8 +45,14 @@ class SimulatedTests(MADPortContract, SynchronousTestCase):
     def step(self) -> None:
         self.clock.advance(0.001)
 
+    def time(self) -> Clock:
+        return self.clock
+
     def lose(self, number: int) -> None:
         cast(SimulatedMADPort, self.ports[number]).lose("it was pulled out")
+
+    def routes(self) -> Sequence[IBPath]:
+        return IBPath(dlid=self.fabric.port("c").end.lid), route(1, 3, 1)
 
 
 class UmadTests(MADPortContract, UmadCase):
@@ -60,6 +68,9 @@ class UmadTests(MADPortContract, UmadCase):
 
     def step(self) -> None:
         self.clock.step()
+
+    def time(self) -> Clock:
+        return self.clock
 
     def lose(self, number: int) -> None:
         self.kernel.isGone = True
@@ -88,6 +99,9 @@ class VerbsTests(MADPortContract, SynchronousTestCase):
 
     def step(self) -> None:
         self.clock.step()
+
+    def time(self) -> Clock:
+        return self.clock
 
     def lose(self, number: int) -> None:
         cast(VerbsPort, self.ports[number])._told(AsyncEvent(AsyncEventKind.DEVICE_FATAL, None))

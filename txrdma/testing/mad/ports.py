@@ -6,21 +6,24 @@ Written with two ports that reach each other: datagrams go from the first to the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
-from typing import TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, ResourceExhausted
-from txrdma.iba.path import IBPath
-from txrdma.iba.types import LID, QPN
-from txrdma.interfaces import IMADPort, IMADReceiver
+from txrdma.iba.path import IBDRPath, IBPath
+from txrdma.iba.types import GUID, LID, QPN
+from txrdma.interfaces import IMADHandler, IMADPort, IMADReceiver
 from txrdma.mad._frames import frame
-from txrdma.mad.attributes import ManagementClass, Method
-from txrdma.mad.messages import MAD_LENGTH
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.attributes import Attribute, ManagementClass, Method
+from txrdma.mad.messages import MAD_LENGTH, MADRequest
 from txrdma.mad.pma import PortCounters
+from txrdma.mad.serving import MADServer
+from txrdma.mad.smp import SMInfo
 
 if TYPE_CHECKING:
     from twisted.trial.unittest import SynchronousTestCase
@@ -32,6 +35,24 @@ else:
 
 class Stumble(Exception):
     """Raised by receivers of tests, as by a program with a bug."""
+
+
+@implementer(IMADHandler)
+class Constant:
+    """
+    Answers every request alike.
+
+    @ivar count: how many there were.
+    """
+
+    def __init__(self, answer: Attribute) -> None:
+        self.count = 0
+        self._answer = answer
+
+    def handle(self, request: MADRequest) -> object:
+        """Answer a request."""
+        self.count += 1
+        return self._answer
 
 
 @implementer(IMADReceiver)
@@ -81,7 +102,7 @@ class MADPortContract(Base):
     """
     Promises of every management port.
 
-    A suite inherits this and C{SynchronousTestCase}, and implements the first four methods.
+    A suite inherits this and C{SynchronousTestCase}, and implements the first five methods.
     """
 
     def makePort(self, number: int) -> IMADPort:
@@ -94,6 +115,10 @@ class MADPortContract(Base):
 
     def step(self) -> None:
         """Let a little time pass."""
+        raise NotImplementedError
+
+    def time(self) -> Any:
+        """Keep time for agents; it passes in L{step}."""
         raise NotImplementedError
 
     def lose(self, number: int) -> None:
@@ -152,6 +177,24 @@ class MADPortContract(Base):
             bits = self.ports[0].transactionIDBits
             self.assertEqual(int.from_bytes(answer[8:16], "big") & (1 << bits) - 1, number)
             self.assertEqual(answer[3], Method.GET_RESP)
+
+    def routes(self) -> Sequence[IBPath]:
+        """Lead to subnet management of the second port, by its LID and by a directed route; or nowhere."""
+        return ()
+
+    def test_subnetManagement(self) -> None:
+        """A request of subnet management is served, and answered by the way that it took, of either kind."""
+        asking, asked = (MADAgent(self.time(), port, timeoutSeconds=1.0) for port in self.ports)
+        answers = Constant(SMInfo(guid=GUID.fromInt(7), priority=9))
+        server = MADServer(asked)
+        for route in self.routes():
+            managementClass = 0x81 if isinstance(route, IBDRPath) else 0x01
+            end = server.handle(managementClass, answers, (Method.GET,))
+            call = asking.SubnGet(SMInfo, route, retries=0)
+            self.until(lambda call=call: call.called)  # type: ignore[misc]  # mypy knows no defaults of lambdas
+            self.assertEqual(self.successResultOf(call).priority, 9)
+            end()
+        self.assertEqual(answers.count, len(self.routes()))
 
     def test_badDestination(self) -> None:
         """However much is to be sent, a path that leads nowhere is an error of its datagram alone."""
