@@ -410,6 +410,13 @@ class IMADPort(Interface):
     def pathOf(envelope: object) -> IBPath:
         """The way that a datagram took: its C{reverse} leads back."""
 
+    def isFrom(envelope: object, path: IBPath) -> bool:
+        """
+        Whether a datagram can be an answer of whom this path leads to, by its LID or GID.
+
+        True where the port is not told. Of answers on directed routes nobody asks that.
+        """
+
     def refresh() -> MADEndPort:
         """Look anew at what the port is."""
 

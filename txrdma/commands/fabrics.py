@@ -394,6 +394,10 @@ class ShowingPort:
         """See L{IMADPort.pathOf}."""
         return self._port.pathOf(envelope)
 
+    def isFrom(self, envelope: object, path: IBPath) -> bool:
+        """See L{IMADPort.isFrom}."""
+        return self._port.isFrom(envelope, path)
+
     def refresh(self) -> MADEndPort:
         """See L{IMADPort.refresh}."""
         self.endPort = self._port.refresh()

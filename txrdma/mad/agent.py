@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from secrets import randbits
+from os import urandom
 from struct import Struct
 from typing import Any, Final
 
@@ -67,6 +67,7 @@ class MADAgent(RPCs):
         13.4.6.2), which a call can say otherwise.
     @ivar retries: how often a request is sent again.
     @ivar reactor: whose time it goes by.
+    @ivar strangers: how many answers were dropped that came from somebody else than who was asked.
     """
 
     def __init__(
@@ -89,9 +90,9 @@ class MADAgent(RPCs):
         self.reactor = reactor
         self._seconds = reactor.seconds
         self._send = port.send
-        self._transactions: Transactions[Call] = Transactions(
-            port.transactionIDBits, randbits(port.transactionIDBits)
-        )
+        self._isFrom = port.isFrom
+        self.strangers = 0
+        self._transactions: Transactions[Call] = Transactions(port.transactionIDBits, urandom)
         self._begin = self._transactions.begin
         self._newIdentifier = self._transactions.newIdentifier
         self._find = self._transactions.find
@@ -261,7 +262,7 @@ class MADAgent(RPCs):
         call: Call | None = None
         try:
             if len(datagram) != MAD_LENGTH and not (self.port.doesRMPP and isLong(datagram)):
-                self._misshapen(datagram)
+                self._misshapen(datagram, envelope)
                 return
             base, managementClass, version, method, status, identifier, attributeID, modifier = _unpack(
                 datagram
@@ -270,14 +271,20 @@ class MADAgent(RPCs):
                 self._requested(datagram, envelope)
                 return
             call = self._find(identifier)
-            if call is not None and managementClass != call.datagram[1]:
-                call = None  # another's: it only has the same transaction
+            if call is not None and managementClass != _DIRECTED:
+                if managementClass != call.datagram[1]:
+                    call = None  # another's: it only has the same transaction
+                elif not self._isFrom(envelope, call.path):
+                    self._estranged(call)
+                    return
             if managementClass in RMPP_CLASSES and isLong(datagram) and not self.port.doesRMPP:
                 self._longAnswer(call, datagram, envelope)
                 return
             if call is None:
                 return  # late, or not ours
             if managementClass == _DIRECTED:
+                if call.datagram[1] != _DIRECTED:
+                    return
                 status &= _NO_DIRECTION
             if status:
                 self._refused(call, status, datagram)
@@ -313,11 +320,19 @@ class MADAgent(RPCs):
             self._forget(call)
             call.failed(MADClassError(str(error), call.rpc, call.path, call.datagram, datagram))
 
-    def _misshapen(self, datagram: bytes) -> None:
+    def _estranged(self, call: Call) -> None:
+        """Somebody answers who was not asked."""
+        self.strangers += 1
+        _log.debug("{rpc} by {path} is answered by somebody else", rpc=call.rpc.name, path=call.path)
+
+    def _misshapen(self, datagram: bytes, envelope: object) -> None:
         """One that is too short or too long to be one (IBA 13.4.2)."""
         call = self._callOf(datagram) if len(datagram) >= 16 and datagram[3] & _RESPONSE else None
         if call is None:
             _log.debug("something of {length} bytes is no datagram", length=len(datagram))
+            return
+        if datagram[1] != _DIRECTED and not self._isFrom(envelope, call.path):
+            self._estranged(call)
             return
         self._forget(call)
         said = f"{call.rpc.name}: the answer has {len(datagram)} bytes instead of {MAD_LENGTH}"

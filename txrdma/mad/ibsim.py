@@ -27,6 +27,7 @@ from txrdma.iba.types import GID, GUID, LID, PKey, QPN
 from txrdma.iba.verbs import Buffer, NodeType
 from txrdma.interfaces import IMADPort, IMADReceiver
 from txrdma.mad._batches import Batches, MOST
+from txrdma.mad._choices import mayBeFrom
 from txrdma.mad.smp import NodeInfo, PKeyTable, PortInfo
 from txrdma.wire import bits, Code, data, Layout, wire
 
@@ -171,6 +172,11 @@ class IbsimPort:
         return IBPath(
             slid=LID(slid), dlid=LID(dlid), dqpn=QPN(dqpn), sqpn=QPN(sqpn), qkey=GMP_QKEY if dqpn else 0
         )
+
+    def isFrom(self, envelope: object, path: IBPath) -> bool:
+        """Whether a datagram can be an answer of whom this path leads to."""
+        assert isinstance(envelope, tuple)  # as in pathOf
+        return mayBeFrom(path, _ENVELOPE.unpack_from(*envelope)[1], None, self.endPort.lidMask)
 
     def refresh(self) -> MADEndPort:
         """Look anew at what the port is."""

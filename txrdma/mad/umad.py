@@ -25,7 +25,7 @@ from txrdma.iba.path import GMP_QKEY, IBPath, MADEndPort
 from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, LID, PKey, QPN
 from txrdma.iba.verbs import Buffer
 from txrdma.interfaces import IMADPort, IMADReceiver
-from txrdma.mad._choices import HOPS, partitionIndex, sourceIndex
+from txrdma.mad._choices import HOPS, mayBeFrom, partitionIndex, sourceIndex
 from txrdma.mad._long import isLong, RMPP_CLASSES
 from txrdma.mad.messages import formatOf
 from txrdma.mad.registration import Registry
@@ -210,6 +210,12 @@ class UmadPort:
             dqpn=QPN(0 if envelope.isSMI else 1),
             qkey=0 if envelope.isSMI else GMP_QKEY,
         )
+
+    def isFrom(self, envelope: object, path: IBPath) -> bool:
+        """Whether a datagram can be an answer of whom this path leads to."""
+        assert isinstance(envelope, Envelope)
+        sgid = GID(envelope.gid) if envelope.hasGRH else None
+        return mayBeFrom(path, envelope.lid, sgid, self.endPort.lidMask)
 
     def refresh(self) -> MADEndPort:
         """Look anew at what the port is."""

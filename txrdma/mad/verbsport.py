@@ -43,7 +43,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.interfaces import AsyncEvent, IAddressHandle, IMADPort, IMADReceiver, IVerbsDevice
-from txrdma.mad._choices import HOPS, partitionIndex, sourceIndex
+from txrdma.mad._choices import HOPS, mayBeFrom, partitionIndex, sourceIndex
 from txrdma.mad.messages import MAD_LENGTH
 
 _log = Logger()
@@ -182,6 +182,12 @@ class VerbsPort:
             dqpn=self.qpn,
             qkey=GMP_QKEY,
         )
+
+    def isFrom(self, envelope: object, path: IBPath) -> bool:
+        """Whether a datagram can be an answer of whom this path leads to."""
+        assert isinstance(envelope, Arrival)
+        sgid = _wayIn(envelope.grh)[0] if envelope.grh else None
+        return mayBeFrom(path, envelope.slid, sgid, self.endPort.lidMask)
 
     def refresh(self) -> MADEndPort:
         """Look anew at what the port is."""

@@ -193,7 +193,7 @@ class Delivery:
         if node.isDead:
             return
         isSMP = managementClass == _SUBN
-        came = Envelope(path, sender.port.lid, isSMP)
+        came = Envelope(path, _sourceOf(sender.port, path), isSMP)
         if not isSMP and not self._isAdmitted(end, came):
             return
         if method & _RESPONSE or method == _TRAP_REPRESS or _isAboutRMPP(datagram):
@@ -288,6 +288,11 @@ def _owns(port: SimulatedPort, lid: int) -> bool:
     info = port.info
     base = info[16] << 8 | info[17]
     return base != 0 and base <= lid < base + (1 << (info[34] & 7))
+
+
+def _sourceOf(port: SimulatedPort, path: IBPath) -> LID:
+    """The LID that a port puts on what it sends: one of its own, whatever the path says."""
+    return path.slid if path.slid and _owns(port.end, path.slid) else port.lid
 
 
 def servedBy(end: SimulatedPort, managementClass: int, method: int) -> SimulatedMADPort | None:

@@ -16,6 +16,7 @@ from txrdma.iba.path import GMP_QKEY, IBPath, MADEndPort
 from txrdma.iba.types import DEFAULT_PKEY, GID, LID, PKey, QPN
 from txrdma.iba.verbs import Buffer
 from txrdma.interfaces import IMADPort, IMADReceiver
+from txrdma.mad._choices import mayBeFrom
 from txrdma.mad.messages import MAD_LENGTH
 from txrdma.mad.smp import PKeyTable, PortInfo
 from txrdma.sim.fabric.nodes import SimulatedPort
@@ -30,7 +31,11 @@ SUBNET_TIMEOUT: Final = 14
 
 
 class Envelope(NamedTuple):
-    """What was on a datagram that LIDs led here: its path is made when somebody wants to know."""
+    """
+    What was on a datagram that LIDs led here: its path is made when somebody wants to know.
+
+    @ivar lid: of whom it really comes.
+    """
 
     sent: IBPath
     lid: LID
@@ -45,7 +50,7 @@ class Envelope(NamedTuple):
         """The way that the datagram took."""
         sent = self.sent
         path = IBPath(
-            slid=sent.slid or self.lid,
+            slid=self.lid,
             dlid=sent.dlid,
             serviceLevel=sent.serviceLevel,
             sgid=sent.sgid,
@@ -132,6 +137,14 @@ class SimulatedMADPort:
             return envelope.path()
         assert isinstance(envelope, IBPath)
         return envelope
+
+    def isFrom(self, envelope: object, path: IBPath) -> bool:
+        """Whether a datagram can be an answer of whom this path leads to."""
+        if not isinstance(envelope, Envelope):
+            return True
+        sent = envelope.sent
+        slid, sgid = (sent.dlid, sent.dgid) if envelope.isAnswer else (envelope.lid, sent.sgid)
+        return mayBeFrom(path, slid, sgid, self.endPort.lidMask)
 
     def refresh(self) -> MADEndPort:
         """Look anew at what the port is."""

@@ -80,7 +80,7 @@ class AgentTests(SynchronousTestCase):
         self.assertEqual(served.asked[0].header.managementClass, ManagementClass.SUBN_LID)
 
     def test_directedRoute(self) -> None:
-        """A request on a directed route is answered on it: the answer says what the request said of the way."""
+        """A request on a directed route is answered on it: of the way the answer says the same."""
         self.serve(ManagementClass.SUBN_DIRECTED, lambda request: NodeInfo(numPorts=7))
         route = IBDRPath(drPath=(1, 5))
         self.assertEqual(self.result(self.agent.SubnGet(NodeInfo, route)).numPorts, 7)

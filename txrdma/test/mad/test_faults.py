@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given, settings
@@ -25,7 +26,7 @@ from txrdma.mad.messages import ClassPortInfo, Notice
 from txrdma.mad.pma import PortCounters
 from txrdma.mad.sa import MultiPathRecord, NodeRecord, PathRecord
 from txrdma.mad.smp import NodeInfo, PortInfo, SwitchInfo
-from txrdma.test.mad.faulty import answer, FaultTestCase, RETRIES, TIMEOUT
+from txrdma.test.mad.faulty import answer, FaultTestCase, header, RETRIES, segments, TIMEOUT
 from txrdma.test.mad.pairs import pass_, TO_2, Wire
 
 
@@ -148,27 +149,23 @@ class MisdirectedTests(FaultTestCase):
 
     def ignores(self, *strange: bytes) -> None:
         """The call goes on after these, and gets its answer."""
-        call = self.agent.SubnGet(NodeInfo, TO_2)
-        pass_(self.clock, 0.01)
         before = len(self.wire.sent)
         for datagram in strange:
             self.agent.received(datagram, TO_2)
-        self.assertNoResult(call)
+        self.assertNoResult(self.call)
         self.assertEqual(len(self.wire.sent), before)
-        self.agent.received(answer(self.peer.asked[0]), TO_2)
-        self.succeeds(call)
+        self.agent.received(answer(self.asked), TO_2)
+        self.succeeds(self.call)
 
     def setUp(self) -> None:
         super().setUp()
-        self.agent.SubnGet(NodeInfo, TO_2).addErrback(lambda failure: failure.trap(CancelledError)).cancel()
+        self.call = self.agent.SubnGet(NodeInfo, TO_2)
         pass_(self.clock, 0.01)
-        asked = self.peer.asked.pop()
-        following = (int.from_bytes(asked[8:16], "big") + 1) & 0xFFFFFFFF
-        self.next = asked[:8] + following.to_bytes(8, "big") + asked[16:]
+        self.asked = self.peer.asked.pop()
 
     def test_otherClass(self) -> None:
         """The same transaction of another class is another one, also when it is a long message."""
-        said = answer(self.next)
+        said = answer(self.asked)
         long = said[:24] + bytes((1, 1, 7, 0)) + (1).to_bytes(4, "big") + (220).to_bytes(4, "big") + said[36:]
         abort = said[:24] + bytes((1, 4, 1, 127)) + bytes(8) + said[36:]
         self.ignores(
@@ -179,7 +176,7 @@ class MisdirectedTests(FaultTestCase):
 
     def test_otherTransactions(self) -> None:
         """What belongs to another transaction, or to none, belongs to nobody here."""
-        said = answer(self.next)
+        said = answer(self.asked)
         identifier = int.from_bytes(said[12:16], "big")
         others = (identifier ^ 1, identifier ^ (1 << 31), identifier - 1, 0, 0xFFFFFFFF)
         self.ignores(*(said[:12] + (other & 0xFFFFFFFF).to_bytes(4, "big") + said[16:] for other in others))
@@ -198,19 +195,107 @@ class MisdirectedTests(FaultTestCase):
 
     def test_requests(self) -> None:
         """A request with the transaction ID of ours is no answer, whatever its method."""
-        self.ignores(self.next, *(answer(self.next, at3=bytes((n,))) for n in (0, 1, 2, 3, 5, 6, 0x12, 0x7F)))
+        self.ignores(
+            self.asked, *(answer(self.asked, at3=bytes((n,))) for n in (0, 1, 2, 3, 5, 6, 0x12, 0x7F))
+        )
 
     def test_answersToNothing(self) -> None:
         """Answers that nobody waits for are not answered, and leave nothing."""
+        self.call.addErrback(lambda failure: failure.trap(CancelledError)).cancel()
         before = len(self.wire.sent)
         for method in range(0x80, 0x100):
             for managementClass in (1, 0x81, 3, 4, 6, 7, 0x32, 0xFF):
-                said = bytearray(answer(self.next, at1=bytes((managementClass,)), at3=bytes((method,))))
+                said = bytearray(answer(self.asked, at1=bytes((managementClass,)), at3=bytes((method,))))
                 self.agent.received(bytes(said), TO_2)
                 said[24:36] = bytes((1, 1, 7, 0)) + (1).to_bytes(4, "big") + (200).to_bytes(4, "big")
                 self.agent.received(bytes(said), TO_2)
         self.assertEqual(len(self.wire.sent), before)
         self.nothingIsLeft()
+
+
+class StrangerTests(FaultTestCase):
+    """Answers of somebody who was not asked, but knows the transaction and all else."""
+
+    def come(self, lid: int, *datagrams: bytes) -> None:
+        """They come from this LID."""
+        for datagram in datagrams:
+            self.agent.received(datagram, IBPath(slid=LID(lid), dlid=LID(1), sqpn=QPN(1), dqpn=QPN(1)))
+
+    def test_otherLID(self) -> None:
+        """Only whom we asked can answer, refuse, redirect, or be too long."""
+        call = self.agent.PerformanceGet(PortCounters, TO_2)
+        pass_(self.clock, 0.01)
+        (asked,) = self.peer.asked
+        info = ClassPortInfo(redirectLID=LID(3), redirectQPN=QPN(1)).encode()
+        false = answer(asked, at64=b"\x66")
+        self.come(3, false, false[:100], false + b"x", answer(asked, at4=b"\x00\x0c"))
+        self.come(3, answer(asked, at4=b"\x00\x02", at64=info), answer(asked, at4=b"\x00\x01"))
+        self.assertNoResult(call)
+        self.assertEqual(self.agent.strangers, 6)
+        self.come(2, answer(asked, at64=bytes((0, 9))))
+        self.assertEqual(self.succeeds(call).portSelect, 9)
+
+    def test_otherWithLMC(self) -> None:
+        """Where ports have several LIDs, the answer may come from any of those."""
+        port = self.wire.ports[0]
+        port.endPort = replace(port.endPort, lidMask=1)
+        call = self.agent.SubnGet(NodeInfo, TO_2)
+        pass_(self.clock, 0.01)
+        self.come(4, answer(self.peer.asked[0]))
+        self.come(1, answer(self.peer.asked[0]))
+        self.assertNoResult(call)
+        self.come(3, answer(self.peer.asked[0]))
+        self.succeeds(call)
+
+    def test_redirected(self) -> None:
+        """After a redirection the new one answers, and the one before does no more."""
+        call = self.agent.PerformanceGet(PortCounters, TO_2)
+        pass_(self.clock, 0.01)
+        info = ClassPortInfo(redirectLID=LID(9), redirectQPN=QPN(1)).encode()
+        self.come(2, answer(self.peer.asked[0], at4=b"\x00\x02", at64=info))
+        asked = self.wire.sent[-1][1]
+        self.come(2, answer(asked))
+        self.assertNoResult(call)
+        self.come(9, answer(asked))
+        self.succeeds(call)
+
+    def test_otherGID(self) -> None:
+        """Where there are GIDs, these count: of the same LID's networks another one is a stranger."""
+        here, there, other = (GID.fromParts(0xFE80 << 48, GUID.fromInt(number)) for number in (1, 2, 3))
+        path = IBPath(dlid=LID(2), dqpn=QPN(1), sgid=here, dgid=there)
+        call = self.agent.PerformanceGet(PortCounters, path)
+        pass_(self.clock, 0.01)
+        came = path.reverse()
+        self.agent.received(answer(self.peer.asked[0]), replace(came, sgid=other))
+        self.assertNoResult(call)
+        self.agent.received(answer(self.peer.asked[0]), came)
+        self.succeeds(call)
+
+    def test_table(self) -> None:
+        """A segment of a stranger's is not mixed into a table, nor does his ABORT end it."""
+        call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
+        pass_(self.clock, 0.01)
+        (asked,) = self.peer.asked
+        content = b"".join(NodeRecord(lid=LID(n)).encode().ljust(112, b"\0") for n in range(4))
+        false = b"".join(NodeRecord(lid=LID(n)).encode().ljust(112, b"\0") for n in range(90, 94))
+        self.come(3, *segments(asked, false))
+        first, *rest = segments(asked, content)
+        self.come(2, first)
+        self.come(3, *segments(asked, false)[1:], answer(asked, at24=header(4, status=127)))
+        self.come(2, *rest)
+        self.assertEqual([record.lid for record in self.succeeds(call)], [0, 1, 2, 3])
+
+    def test_unforeseeable(self) -> None:
+        """Who knows the transactions of some calls does not know those of the next ones."""
+        numbers = []
+        for _ in range(50):
+            call = self.agent.SubnGet(NodeInfo, TO_2)
+            call.addErrback(lambda failure: failure.trap(CancelledError))
+            numbers.append(int.from_bytes(self.wire.sent[-1][1][8:16], "big"))
+            call.cancel()
+        steps = {(after - before) & 0xFFFFFFFF for before, after in pairwise(numbers)}
+        self.assertGreater(len(steps), 40)
+        self.assertGreater(len({number >> 24 for number in numbers}), 20)
 
 
 class OtherAnswerTests(FaultTestCase):

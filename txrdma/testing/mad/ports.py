@@ -7,6 +7,7 @@ Written with two ports that reach each other: datagrams go from the first to the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any, TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from zope.interface.verify import verifyObject
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, ResourceExhausted
 from txrdma.iba.path import IBDRPath, IBPath
-from txrdma.iba.types import GUID, LID, QPN
+from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.interfaces import IMADHandler, IMADPort, IMADReceiver
 from txrdma.mad._frames import frame
 from txrdma.mad.agent import MADAgent
@@ -195,6 +196,20 @@ class MADPortContract(Base):
             self.assertEqual(self.successResultOf(call).priority, 9)
             end()
         self.assertEqual(answers.count, len(self.routes()))
+
+    def strangers(self) -> Sequence[IBPath]:
+        """Lead to somebody else than the second port."""
+        path = self.pathTo(1)
+        if path.dgid is None:
+            return (replace(path, dlid=LID(path.dlid ^ 0x80)),)
+        return (replace(path, dgid=GID(path.dgid.raw[:15] + bytes((path.dgid.raw[15] ^ 0x80,)))),)
+
+    def test_source(self) -> None:
+        """An answer can be one of whom was asked, and of nobody else."""
+        _, envelope = self.answer(*self.asked(5))
+        self.assertTrue(self.ports[0].isFrom(envelope, self.pathTo(1)))
+        for stranger in self.strangers():
+            self.assertFalse(self.ports[0].isFrom(envelope, stranger))
 
     def test_badDestination(self) -> None:
         """However much is to be sent, a path that leads nowhere is an error of its datagram alone."""
