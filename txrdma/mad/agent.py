@@ -22,11 +22,11 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
 from txrdma.iba.path import IBDRPath, IBPath, lifetimeSeconds, RESPONSE_TIME
 from txrdma.iba.types import GID, LID
 from txrdma.interfaces import IMADAgent, IMADPort, IMADReceiver
-from txrdma.mad._answers import answerOf, check, HEADER, OFFSETS, redirected, TABLES, whole
+from txrdma.mad._answers import answerOf, check, HEADER, OFFSETS, Records, redirected, TABLES, whole
 from txrdma.mad._frames import directedPacket, directedTail, frame, Keys, managementPacket, NO_KEYS
 from txrdma.mad._long import Failed, isLong, LongMessages, Received, RMPP_CLASSES
 from txrdma.mad._transaction import Transactions
-from txrdma.mad.attributes import ManagementClass, Method, RPCS
+from txrdma.mad.attributes import Attribute, ManagementClass, Method, RPCS
 from txrdma.mad.calls import Call
 from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError, MADTransferError, silence
 from txrdma.mad.messages import ClassPortInfo, MAD_LENGTH, MADStatus, RMPPHeader, RMPPType
@@ -34,6 +34,7 @@ from txrdma.mad.paths import toAdministration
 from txrdma.mad.redirection import Redirections
 from txrdma.mad.rpcs import checkedKind, RPCs
 from txrdma.mad.sa import PathRecord, Query
+from txrdma.mad.tables import Tables
 
 _log = Logger()
 
@@ -105,6 +106,7 @@ class MADAgent(RPCs):
         self._tailKeys = keys
         self._tail = b""
         self._redirections = Redirections(self._askForWay, self._issueThere)
+        self._tables: Tables[Call] = Tables(reactor, self._stumbled)
         self._long = LongMessages(port.transactionIDBits)
         self._longTimer: IDelayedCall | None = None
         self._longTimerAt = 0.0
@@ -180,6 +182,7 @@ class MADAgent(RPCs):
         """Nobody wants the answer any more."""
         self._transactions.end(call)
         self._redirections.forget(call)
+        self._tables.forget(call)
         if call.rpc.managementClass in RMPP_CLASSES and not self._closed:
             self._long.forget(call.datagram)
             self._longTurn()
@@ -302,7 +305,8 @@ class MADAgent(RPCs):
             if method in _TABLES:  # a port that joins long messages brings them whole
                 if not isLong(datagram):
                     raise WireError(kind.__name__, 24, "the table is no long message")
-                answer: Any = answerOf(call.rpc, kind, datagram, datagram[offset:])
+                self._told(call, datagram, answerOf(call.rpc, kind, datagram, datagram[offset:]))
+                return
             else:
                 answer = kind.decode(datagram, offset)
             self._transactions.end(call)
@@ -421,12 +425,17 @@ class MADAgent(RPCs):
             return
         try:
             check(call.rpc, call.kind, call.datagram, first)
-            answer = answerOf(call.rpc, call.kind, first, event.message)
+            self._told(call, first, answerOf(call.rpc, call.kind, first, event.message))
         except Exception as error:
             self._stumbled(call, first, error)
-            return
+
+    def _told(self, call: Call, first: bytes, answer: Attribute | Records) -> None:
+        """A long answer is here; a table is still to be decoded."""
         self._transactions.end(call)
-        call.answered(answer)
+        if isinstance(answer, Records):
+            self._tables.read(call, first, answer)
+        else:
+            call.answered(answer)
 
     def _callOf(self, answer: bytes) -> Call | None:
         """Whose answer it is."""
@@ -561,6 +570,6 @@ class MADAgent(RPCs):
         if self._longTimer is not None:
             self._longTimer.cancel()
             self._longTimer = None
-        for call in self._transactions.clear():
+        for call in (*self._transactions.clear(), *self._tables.clear()):
             call.failed(DeviceUnavailable(reason))
         self._serverEnd()
