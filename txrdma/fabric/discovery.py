@@ -12,6 +12,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
@@ -27,6 +28,8 @@ from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.ports import openMADPort
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.smp import ExtendedPortInfo, NodeDescription, NodeInfo, PortInfo, SwitchInfo
+
+_log = Logger()
 
 MAX_OUTSTANDING: Final = 128
 
@@ -107,7 +110,10 @@ class _Question(Call):
         sweep = self.sweep
         if sweep._done is not None:
             sweep.answered += 1
-            self.then(answer, self.path, self.about)
+            try:
+                self.then(answer, self.path, self.about)
+            except Exception as error:
+                sweep._broken(error)
         sweep._ended(self)
 
     def failed(self, error: BaseException) -> None:
@@ -211,17 +217,28 @@ class Sweep:
         while waiting and len(opened) < self._maxOutstanding:
             self._send(waiting.popleft())
         if self.progress is not None:
-            self.progress(self.answered, self.asked + len(waiting))
+            self._progressed(self.progress, self.asked + len(waiting))
         if not opened and self._done is not None:
             done, self._done = self._done, None
             done.callback(self.fabric)
 
+    def _progressed(self, progress: Callable[[int, int], None], total: int) -> None:
+        try:
+            progress(self.answered, total)
+        except Exception:
+            _log.failure("while the progress of a sweep was shown, which it is no more")
+            self.progress = None
+
+    def _broken(self, error: BaseException) -> None:
+        """The sweep cannot go on."""
+        done, self._done = self._done, None
+        self._stop()
+        if done is not None:
+            done.errback(error)
+
     def _failed(self, error: BaseException, question: _Question) -> None:
         if not isinstance(error, MADFailure):
-            done, self._done = self._done, None
-            self._stop()
-            if done is not None:
-                done.errback(error)
+            self._broken(error)
             return
         if isinstance(error, MADError) and question.kind is _ExtendedPortInfo:
             return  # who does not know it has no FDR10

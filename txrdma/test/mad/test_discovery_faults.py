@@ -43,6 +43,31 @@ class FaultTestCase(FabricTestCase):
         return sorted(node.description for node in fabric.nodes.values())
 
 
+class CallbackTests(FaultTestCase):
+    """Callbacks that raise."""
+
+    def test_progress(self) -> None:
+        """A progress callback that raises is logged, once, and the sweep ends as it would have."""
+
+        def stumble(done: int, count: int) -> None:
+            raise ZeroDivisionError("a bug")
+
+        fabric = self.told(Sweep(self.agent, progress=stumble).run())
+        self.assertEqual(self.names(fabric), self.names(self.swept()))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_sweep(self) -> None:
+        """An error of the sweep's own ends it: whoever waits for it hears of that."""
+        sweep = Sweep(self.agent)
+
+        def stumble(*arguments: object) -> None:
+            raise ZeroDivisionError("a bug")
+
+        self.patch(sweep.fabric, "link", stumble)
+        self.refused(sweep.run(), ZeroDivisionError)
+        self.assertIn(" 0 outstanding", repr(self.agent))
+
+
 class DyingTests(FaultTestCase):
     """A node dies while it is asked."""
 
