@@ -18,7 +18,7 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
+from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, ResourceExhausted, WireError
 from txrdma.iba.path import IBDRPath, IBPath, lifetimeSeconds, RESPONSE_TIME
 from txrdma.iba.types import GID, LID
 from txrdma.interfaces import IMADAgent, IMADPort, IMADReceiver
@@ -100,7 +100,7 @@ class MADAgent(RPCs):
         self._timer: IDelayedCall | None = None
         self._timerAt = 0.0
         self._closed = ""
-        self._patience: dict[int | None, float] = {}
+        self._patience: dict[int, float] = {}
         self._slow: dict[tuple[int, GID | LID], float] = {}
         self._tailPath: IBDRPath | None = None
         self._tailKeys = keys
@@ -240,10 +240,11 @@ class MADAgent(RPCs):
         if self.timeoutSeconds is not None:
             return self.timeoutSeconds
         code = path.packetLifeTime
+        if code is None:
+            code = self.port.endPort.subnetTimeout
         known = self._patience.get(code)
         if known is None:
-            way = lifetimeSeconds(self.port.endPort.subnetTimeout if code is None else code)
-            known = self._patience[code] = 2 * way + lifetimeSeconds(RESPONSE_TIME)
+            known = self._patience[code] = 2 * lifetimeSeconds(code) + lifetimeSeconds(RESPONSE_TIME)
         if path.responseTime is not None:
             return known + lifetimeSeconds(path.responseTime) - lifetimeSeconds(RESPONSE_TIME)
         return known + self._slow.get((managementClass, path.dgid or path.dlid), 0.0) if self._slow else known
@@ -349,7 +350,10 @@ class MADAgent(RPCs):
         @param server: gets the datagram, or a long message's first one; what it holds for the attribute; and
             the way that it took.
         @param ended: is called when no more will come.
+        @raise ResourceExhausted: somebody else gets them already.
         """
+        if self._server is not None:
+            raise ResourceExhausted(f"the requests of {self.port.name} go to another server already")
         self._server, self._serverEnd = server, ended
 
     def answer(self, datagram: bytes, path: IBPath, message: bytes | None = None) -> None:

@@ -33,6 +33,7 @@ from txrdma.ports import EndPort
 
 _log = Logger()
 
+_TRAP_REPRESS: Final = 0x07
 _HEADER: Final = 64
 _SHORTEST: Final = 16
 """Bytes without which nothing of a datagram can be told: up to its transaction ID."""
@@ -322,7 +323,7 @@ class UmadPort:
             if not isResponse:  # of an answer of ours nobody wants to know
                 self._gaveUp(receiver, datagram, os.strerror(status))
             return
-        if isResponse:
+        if isResponse or datagram[3] == _TRAP_REPRESS:
             self._asked.pop(_keyOf(datagram), None)
         qpn, qkey, lid, sl, bits, hasGRH, gidIndex, hops, tclass, gid, flow = _REMOTE.unpack_from(header, 20)
         (pkeyIndex,) = _PKEY_INDEX.unpack_from(header, 56)
