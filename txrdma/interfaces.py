@@ -373,6 +373,13 @@ class IMADReceiver(Interface):
     def portLost(reason: str) -> None:
         """The port is gone; nothing more comes."""
 
+    def portChanged(wantsRegistration: bool) -> None:
+        """
+        The port says by itself that C{endPort} has changed, or that clients are to register again.
+
+        @param wantsRegistration: whether they are (CLIENT_REREGISTER, IBA 14.2.5.6).
+        """
+
 
 class IMADPort(Interface):
     """

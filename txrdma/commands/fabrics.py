@@ -426,6 +426,12 @@ class ShowingPort:
         assert self._receiver is not None
         self._receiver.portLost(reason)
 
+    def portChanged(self, wantsRegistration: bool) -> None:
+        """Hand it on."""
+        assert self._receiver is not None
+        self.endPort = self._port.endPort
+        self._receiver.portChanged(wantsRegistration)
+
 
 class Progress:
     """

@@ -19,18 +19,20 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, ResourceExhausted, WireError
-from txrdma.iba.path import IBDRPath, IBPath, lifetimeSeconds, RESPONSE_TIME
+from txrdma.iba.path import IBPath, lifetimeSeconds, RESPONSE_TIME
 from txrdma.iba.types import GID, LID
 from txrdma.interfaces import IMADAgent, IMADPort, IMADReceiver
 from txrdma.mad._answers import answerOf, check, HEADER, OFFSETS, Records, redirected, TABLES, whole
-from txrdma.mad._frames import directedPacket, directedTail, frame, Keys, managementPacket, NO_KEYS
+from txrdma.mad._frames import Keys, NO_KEYS
 from txrdma.mad._long import Failed, isLong, LongMessages, Received, RMPP_CLASSES
 from txrdma.mad._transaction import Transactions
 from txrdma.mad.attributes import Attribute, ManagementClass, Method, RPCS
 from txrdma.mad.calls import Call
+from txrdma.mad.datagrams import Datagrams
 from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError, MADTransferError, silence
-from txrdma.mad.messages import ClassPortInfo, MAD_LENGTH, MADStatus, RMPPHeader, RMPPType
+from txrdma.mad.messages import ClassPortInfo, MAD_LENGTH, MADStatus
 from txrdma.mad.paths import toAdministration
+from txrdma.mad.portwatch import PortListener, PortLost, PortReturned, PortWatch, Return, WATCH_SECONDS
 from txrdma.mad.redirection import Redirections
 from txrdma.mad.rpcs import checkedKind, RPCs
 from txrdma.mad.sa import PathRecord, Query
@@ -46,7 +48,6 @@ MOST_RESPONSE_TIME: Final = 22
 LONG_PATIENCE_SECONDS: Final = 10.0
 """How long the next piece of a long message is awaited, at least: Linux sends one again after 2 seconds."""
 
-_LONG: Final = RMPPHeader(version=1, type=RMPPType.DATA, responseTime=0x1F, active=True)
 _unpack: Final = HEADER.unpack_from
 _IDENTIFIER: Final = Struct(">8xQ")
 _RESPONSE: Final = 0x80
@@ -79,9 +80,14 @@ class MADAgent(RPCs):
         timeoutSeconds: float | None = None,
         retries: int = RETRIES,
         keys: Keys = NO_KEYS,
+        reopen: Callable[[], IMADPort] | None = None,
+        watchSeconds: float = WATCH_SECONDS,
     ) -> None:
         """
         @param port: is the agent's from now on, and closed with it.
+        @param reopen: opens the port anew after it was lost, and is tried again and again while it raises
+            C{RDMAError}; without it a lost port is the agent's end.
+        @param watchSeconds: how often to look at the port for those who L{watch} it.
         @param keys: of calls that say none.
         """
         self.port = port
@@ -102,9 +108,7 @@ class MADAgent(RPCs):
         self._closed = ""
         self._patience: dict[int, float] = {}
         self._slow: dict[tuple[int, GID | LID], float] = {}
-        self._tailPath: IBDRPath | None = None
-        self._tailKeys = keys
-        self._tail = b""
+        self._datagram = Datagrams().datagram
         self._redirections = Redirections(self._askForWay, self._issueThere)
         self._tables: Tables[Call] = Tables(reactor, self._stumbled)
         self._long = LongMessages(port.transactionIDBits)
@@ -112,6 +116,8 @@ class MADAgent(RPCs):
         self._longTimerAt = 0.0
         self._server: Callable[[bytes, bytes, IBPath], None] | None = None
         self._serverEnd: Callable[[], None] = lambda: None
+        self._watch = PortWatch(reactor, lambda: self.port, watchSeconds)
+        self._return = Return(reactor, reopen, self._returned) if reopen is not None else None
         port.start(self)
 
     def __repr__(self) -> str:
@@ -164,7 +170,18 @@ class MADAgent(RPCs):
     def close(self) -> None:
         """Give up all calls, and close the port. Twice is fine."""
         self._end("the agent is closed")
+        self._watch.stop()
+        if self._return is not None:
+            self._return.stop()
         self.port.close()
+
+    def watch(self, listener: PortListener, isLooking: bool = True) -> Callable[[], None]:
+        """
+        Tell of the port's loss and return, and of its changes; the answer ends it.
+
+        @param isLooking: whether changes matter that the port does not tell of by itself.
+        """
+        return self._watch.add(listener, isLooking)
 
     def _made(self, name: str, payload: Any, modifier: int, keys: Keys, mask: int) -> Call:
         more = b""
@@ -214,26 +231,6 @@ class MADAgent(RPCs):
             raise
         if self._timer is None or call.deadline < self._timerAt:
             self._reschedule()
-
-    def _datagram(self, call: Call, path: IBPath, identifier: int) -> bytes:
-        rpc, keys = call.rpc, call.keys
-        if rpc.managementClass is _SUBN:
-            if type(path) is IBDRPath and not call.content:
-                if path is not self._tailPath or keys is not self._tailKeys:
-                    self._tail = directedTail(b"", path, keys.mkey)
-                    self._tailPath, self._tailKeys = path, keys
-                return directedPacket(
-                    rpc.method, identifier, call.kind.attributeID, call.modifier, path, self._tail
-                )
-            return managementPacket(
-                rpc.method, identifier, call.kind.attributeID, call.modifier, call.content, path, keys.mkey
-            )
-        if isinstance(path, IBDRPath):
-            raise InvalidRequest(f"{rpc.name} cannot go by a directed route")
-        head = rpc.managementClass, rpc.method, identifier, call.kind.attributeID, call.modifier
-        if rpc.method is Method.GET_MULTI:  # its content goes in segments
-            return frame(*head, b"", keys, call.mask, _LONG)
-        return frame(*head, call.content, keys, call.mask)
 
     def _patienceFor(self, path: IBPath, managementClass: int) -> float:
         """Twice the time that a packet may be on its way, and that for the answer (IBA 13.4.6.2)."""
@@ -309,7 +306,7 @@ class MADAgent(RPCs):
                 self._told(call, datagram, answerOf(call.rpc, kind, datagram, datagram[offset:]))
                 return
             else:
-                answer = kind.decode(datagram, offset)
+                answer: Any = kind.decode(datagram, offset)
             self._transactions.end(call)
             if kind is ClassPortInfo:
                 self._learn(call, answer)
@@ -479,8 +476,25 @@ class MADAgent(RPCs):
             self._goOn(again, late, reason)
 
     def portLost(self, reason: str) -> None:
-        """The port is gone."""
+        """Fail all calls, tell who watches the port, and try to open it anew."""
+        if self._closed:
+            return
         self._end(reason)
+        self._watch.tell(PortLost(reason))
+        if self._return is not None:
+            self._return.start()
+
+    def portChanged(self, wantsRegistration: bool) -> None:
+        """Tell who watches the port that it is another one now."""
+        self._watch.changed(wantsRegistration)
+
+    def _returned(self, port: IMADPort) -> None:
+        """The port is open again."""
+        self.port, self._send, self._isFrom = port, port.send, port.isFrom
+        self._long = LongMessages(port.transactionIDBits)
+        self._closed = ""
+        port.start(self)
+        self._watch.tell(PortReturned(port.endPort))
 
     def _refused(self, call: Call, status: int, datagram: bytes) -> None:
         """BUSY, redirected, or an error."""

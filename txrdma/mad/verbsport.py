@@ -67,6 +67,7 @@ _CHANGES: Final = (
     AsyncEventKind.LID_CHANGE,
     AsyncEventKind.PKEY_CHANGE,
     AsyncEventKind.SM_CHANGE,
+    AsyncEventKind.CLIENT_REREGISTER,
     AsyncEventKind.PORT_ACTIVE,
 )
 
@@ -434,6 +435,8 @@ class VerbsPort:
                 self.refresh()
             except RDMAError as error:
                 _log.debug("{port}: {error}", port=self.name, error=error)
+            if self._receiver is not None:
+                self._receiver.portChanged(event.kind is AsyncEventKind.CLIENT_REREGISTER)
 
     def _lost(self, reason: str) -> None:
         if self._closed:

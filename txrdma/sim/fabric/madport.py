@@ -180,6 +180,12 @@ class SimulatedMADPort:
         for callback in self._closers:
             callback()
 
+    def changed(self, wantsRegistration: bool) -> None:
+        """See that the port has been set, and tell."""
+        receiver, before = self._receiver, self.endPort
+        if receiver is not None and not self._isClosed and (self.refresh() != before or wantsRegistration):
+            receiver.portChanged(wantsRegistration)
+
     def lose(self, reason: str) -> None:
         """Be taken away, as a device that is pulled out."""
         receiver = self._receiver

@@ -4,10 +4,12 @@ Ports in ibsim's fabrics keep the promises of L{IMADPort}.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from select import select
 from typing import Any
 
+from txrdma.error import DeviceUnavailable
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.mad.ibsim import IbsimPort
 from txrdma.test.ibsim.fabric import IbsimTestCase
@@ -80,6 +82,24 @@ class IbsimTests(MADPortContract, IbsimTestCase):
 
     def routes(self) -> Sequence[IBPath]:
         return IBPath(dlid=self.ports[1].endPort.lid), IBDRPath(drPath=(1, 2))
+
+    def test_standstill(self) -> None:
+        """An ibsim that stands still holds up the reactor for a moment only, and is an L{RDMAError}."""
+        self.fabric.pause()
+        begin = time.monotonic()
+        self.assertRaises(DeviceUnavailable, self.ports[0].refresh)
+        self.assertLess(time.monotonic() - begin, 1.0)
+        self.fabric.goOn()
+        self.until(self.isAnswering)
+        self.fabric.stop()
+        self.assertRaises(DeviceUnavailable, self.ports[0].refresh)
+
+    def isAnswering(self) -> bool:
+        """Whether the port can be looked at."""
+        try:
+            return self.ports[0].refresh() == self.ports[0].endPort
+        except DeviceUnavailable:
+            return False
 
     def lose(self, number: int) -> None:
         self.fabric.stop()

@@ -31,7 +31,7 @@ TRAP_REPRESS = 0x07
 _LOCAL = struct.Struct("=IIIII")
 
 
-def _isResponse(datagram: bytes) -> bool:
+def _isResponse(datagram: bytes | bytearray) -> bool:
     return bool(datagram[3] & 0x80) or datagram[3] == TRAP_REPRESS
 
 

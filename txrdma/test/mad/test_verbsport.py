@@ -320,6 +320,14 @@ class FaultTests(VerbsPortCase):
         port._told(AsyncEvent(AsyncEventKind.GID_CHANGE, port=1))
         self.assertEqual(port.endPort.gids, (gid,))
 
+    def test_reregister(self) -> None:
+        """That the manager wants its clients to register again, and changes, are told to the agent."""
+        told: list[bool] = []
+        self.patch(self.agent, "portChanged", told.append)
+        for kind in (AsyncEventKind.CLIENT_REREGISTER, AsyncEventKind.SM_CHANGE):
+            self.ports[0]._told(AsyncEvent(kind, port=1))
+        self.assertEqual(told, [True, False])
+
     def test_mended(self) -> None:
         """After its queue pair has failed, a port goes on by itself."""
         self.serve(PERFORMANCE, lambda request: PortCounters())

@@ -41,7 +41,7 @@ class Stumble(Exception):
 @implementer(IMADHandler)
 class Constant:
     """
-    Answers every request alike.
+    A handler that answers every request alike.
 
     @ivar count: how many there were.
     """
@@ -51,7 +51,7 @@ class Constant:
         self._answer = answer
 
     def handle(self, request: MADRequest) -> object:
-        """Answer a request."""
+        """Answer a request, whatever it asks for."""
         self.count += 1
         return self._answer
 
@@ -64,6 +64,7 @@ class Receiver:
     @ivar datagrams: what has come, with its envelope.
     @ivar undelivered: what the system said of datagrams that went nowhere.
     @ivar losses: why the port was lost, each time that it said so.
+    @ivar changes: of each change of the port, whether clients are to register again.
     @ivar then: called with each datagram; may raise, or close the port.
     """
 
@@ -71,6 +72,7 @@ class Receiver:
         self.datagrams: list[tuple[bytes, object]] = []
         self.undelivered: list[bytes] = []
         self.losses: list[str] = []
+        self.changes: list[bool] = []
         self.then: Callable[[bytes], None] = lambda datagram: None
 
     def received(self, datagram: bytes, envelope: object) -> None:
@@ -87,6 +89,10 @@ class Receiver:
     def portLost(self, reason: str) -> None:
         """Keep why the port was lost, as L{IMADReceiver.portLost}."""
         self.losses.append(reason)
+
+    def portChanged(self, wantsRegistration: bool) -> None:
+        """Keep that the port has changed, as L{IMADReceiver.portChanged}."""
+        self.changes.append(wantsRegistration)
 
 
 def request(number: int, method: int = Method.GET, managementClass: int = ManagementClass.SUBN_ADM) -> bytes:
