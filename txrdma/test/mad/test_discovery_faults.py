@@ -85,7 +85,7 @@ class DyingTests(FaultTestCase):
 
     def test_halfKnown(self) -> None:
         """A switch that has said what it is, and no more, is in the fabric; the same line is told once."""
-        fabric = self.swept(lambda: self.fabric.silence("right"), 0.045)
+        fabric = self.swept(lambda: self.fabric.silence("right"), 0.055)
         right = self.fabric.node("right")
         known = fabric.nodes[right.guid]
         self.assertEqual((known.description, known.switchInfo), ("", None))
