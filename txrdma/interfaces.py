@@ -373,6 +373,13 @@ class IMADReceiver(Interface):
     def portLost(reason: str) -> None:
         """The port is gone; nothing more comes."""
 
+    def portChanged(wantsRegistration: bool) -> None:
+        """
+        The port says by itself that C{endPort} has changed, or that clients are to register again.
+
+        @param wantsRegistration: whether they are (CLIENT_REREGISTER, IBA 14.2.5.6).
+        """
+
 
 class IMADPort(Interface):
     """
@@ -409,6 +416,13 @@ class IMADPort(Interface):
 
     def pathOf(envelope: object) -> IBPath:
         """The way that a datagram took: its C{reverse} leads back."""
+
+    def isFrom(envelope: object, path: IBPath) -> bool:
+        """
+        Whether a datagram can be an answer of whom this path leads to, by its LID or GID.
+
+        True where the port is not told. Of answers on directed routes nobody asks that.
+        """
 
     def refresh() -> MADEndPort:
         """Look anew at what the port is."""
