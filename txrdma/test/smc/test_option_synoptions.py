@@ -97,7 +97,7 @@ class SYNTests(SynchronousTestCase):
         self.assertFalse(hasOption(ipv4(tcp(OPTION), protocol=17)), "not TCP")
 
     def test_malformed(self) -> None:
-        """A list that contradicts itself ends there: what came before it counts, as it does for the kernel."""
+        """A list that contradicts itself ends there: what came before counts, as it does for the kernel."""
         for broken in (b"\2\0\0\0", b"\2\1\0\0", b"\2\x09\0\0", b"\1\1\1\2"):
             self.assertFalse(hasOption(ipv4(tcp(broken + OPTION[:2], words=6))), broken.hex())
             self.assertTrue(hasOption(ipv4(tcp(OPTION + b"\1\1" + broken))), broken.hex())

@@ -43,9 +43,9 @@ class Jump(enum.IntEnum):
     EQUAL = 0x15
     NOT_EQUAL = 0x55
     AT_LEAST = 0x35
-    """Unsigned."""
+    """Unsigned: the register has the number or more."""
     LESS_SIGNED = 0xC5
-    """Signed: results of helpers that are errors are less than 0."""
+    """Signed: a result of a helper that is less than 0 is an error."""
 
 
 _SIZES: Final = {1: 0x10, 2: 0x08, 4: 0x00, 8: 0x18}

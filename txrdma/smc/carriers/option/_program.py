@@ -74,7 +74,7 @@ R0, R1, R2, R3, R4, _R5, R6, R7, R8, R9, R10 = Register
 
 def assembleProgram(sockets: int, listeners: int, counters: int) -> bytes:
     """
-    Encode the program.
+    Encode the program for a kernel of this host.
 
     @param sockets: the descriptor of the map with the sockets' storage.
     @param listeners: of the array of L{PORTS} numbers of 8 bytes, marked listeners by port.

@@ -1,5 +1,5 @@
 """
-What a listener can see of its peers' SYNs without any program or privilege: tcp(7), C{TCP_SAVE_SYN}.
+SYNs that the kernel keeps for a listener, which takes no program and no privilege: tcp(7), C{TCP_SAVE_SYN}.
 """
 
 from __future__ import annotations
