@@ -50,6 +50,7 @@ _SET_FLAGS, _UP = 0x8914, 0x1
 _EVERY_PROTOCOL = 3
 _SYN, _ACK = 2, 16
 _ATTACH_FILTER, _DETACH_FILTER = 26, 27
+_CAPABILITY_VERSION_3 = 0x20080522
 
 _library = ctypes.CDLL(None, use_errno=True)
 
@@ -441,13 +442,34 @@ def answeredAgain(cgroup: Path) -> Facts:
 
 def asUser(groups: Sequence[int], deed: Callable[[], Facts]) -> Facts:
     """Do it in a process of a user who has no rights but those of these groups."""
+
+    def become() -> None:
+        os.setgroups(groups)
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)
+
+    return forked(become, deed)
+
+
+def withCapabilities(kept: int, deed: Callable[[], Facts]) -> Facts:
+    """Do it in a process that has these capabilities only, a bit for each."""
+
+    def become() -> None:
+        head = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0))
+        low, high = kept & 0xFFFFFFFF, kept >> 32
+        sets = ctypes.create_string_buffer(struct.pack("=6I", low, low, 0, high, high, 0))
+        _checked(_library.capset(head, sets))
+
+    return forked(become, deed)
+
+
+def forked(become: Callable[[], None], deed: Callable[[], Facts]) -> Facts:
+    """Do it in a process that has become another."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            os.setgroups(groups)
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
+            become()
             os.write(writing, json.dumps(deed()).encode())
         finally:
             os._exit(0)
@@ -492,6 +514,22 @@ def users(cgroup: Path) -> Facts:
         return facts
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def capabilities(cgroup: Path) -> Facts:
+    """What a process can load for itself, by the capabilities that it has."""
+    nowhere = Path(tempfile.gettempdir(), f"nothing-{os.getpid()}")
+
+    def deed() -> Facts:
+        carrier = openCarrier(nowhere)
+        if not carrier.isAvailable:
+            return {"why": carrier.why}
+        joined = pair(carrier, carrier)
+        return {"seen": [carrier.peerHasOption(joined.client), carrier.peerHasOption(joined.server)]}
+
+    bpf, network = 1 << 39, 1 << 12
+    kept = {"both": bpf | network, "bpf": bpf, "network": network}
+    return {name: withCapabilities(bits, deed) for name, bits in kept.items()}
 
 
 def told(*words: str) -> str:
@@ -540,6 +578,7 @@ SCENARIOS: dict[str, Callable[[Path], Facts]] = {
         swallowed,
         answeredAgain,
         users,
+        capabilities,
         commands,
     )
 }

@@ -136,6 +136,13 @@ class InstalledTests(WorldCase):
         """After it is removed, who still has it open gets connections without the option."""
         self.assertEqual(self.facts("users")["after"], [False, True, False])
 
+    def test_capabilities(self) -> None:
+        """A process with CAP_BPF and CAP_NET_ADMIN, and no others, loads it for itself; it takes both."""
+        facts = self.facts("capabilities")
+        self.assertEqual(facts["both"], {"seen": [True, True]})
+        self.assertIn("this process lacks CAP_NET_ADMIN", facts["bpf"]["why"])
+        self.assertIn("this process lacks CAP_BPF", facts["network"]["why"])
+
     def test_command(self) -> None:
         """The command installs, shows and removes, and leaves nothing, also where it has failed."""
         facts = self.facts("commands")

@@ -40,7 +40,7 @@ NUMBERS: Final[Mapping[str, int]] = {
 """The number of bpf(2) by what C{uname -m} says."""
 
 _MAP_CREATE, _LOOK_UP, _UPDATE, _DELETE, _PROGRAM_LOAD, _PIN, _GET = 0, 1, 2, 3, 5, 6, 7
-_INFORMATION, _BTF_LOAD, _LINK_CREATE = 15, 18, 28
+_INFORMATION, _BTF_LOAD, _LINK_CREATE, _LINK_DETACH = 15, 18, 28, 34
 
 _SOCK_OPS, _ATTACH_SOCK_OPS = 13, 3
 _LOG_BYTES: Final = 1 << 16
@@ -127,6 +127,10 @@ class _LinkCreate(_Attributes):
         ("attachType", ctypes.c_uint32),
         ("flags", ctypes.c_uint32),
     ]
+
+
+class _LinkDetach(_Attributes):
+    _fields_ = [("link", ctypes.c_uint32)]
 
 
 class _Ask(_Attributes):
@@ -351,6 +355,14 @@ class Link(Handle):
             raise explained(error, f"attach the program to {cgroup}") from error
         finally:
             os.close(target)
+
+    def detach(self) -> None:
+        """
+        Take the program off its cgroup now; a link that merely loses its last name does so some time later.
+
+        @raise OSError: the kernel refuses.
+        """
+        _call(_LINK_DETACH, _LinkDetach(self.fileno()))
 
     def information(self) -> tuple[int, int]:
         """

@@ -106,7 +106,20 @@ def remove(pins: Path) -> None:
         raise OptionUnavailable(f"can't remove {pins}: {error}") from error
 
 
+def _detach(path: Path) -> None:
+    """Take the program off its cgroup, if there is one."""
+    try:
+        link = bpf.Link.pinned(path)
+    except FileNotFoundError:
+        return  # a part of it was removed before
+    try:
+        link.detach()
+    finally:
+        link.close()
+
+
 def _clear(pins: Path) -> None:
+    _detach(pins / _LINK)
     for name in NAMES:
         (pins / name).unlink(missing_ok=True)
     if os.path.ismount(pins):
