@@ -33,9 +33,9 @@ from txrdma.smc.carriers.option._assembler import Assembler, Jump, Register
 from txrdma.smc.carriers.option._program import STORAGE_BYTES
 from txrdma.smc.carriers.option._synoptions import hasOption, segmentIn, TCPHeader
 from txrdma.smc.carriers.option.carrier import openCarrier, OptionCarrier
-from txrdma.smc.carriers.option.installing import countersIn, install, remove, Users
+from txrdma.smc.carriers.option.installing import countersIn, install, look, remove, Users
 from txrdma.smc.carriers.option.loading import load, Loaded
-from txrdma.smc.carriers.option.places import ownCgroup
+from txrdma.smc.carriers.option.places import mountBPF, ownCgroup, unmount
 from txrdma.smc.carriers.option.reasons import OptionUnavailable
 from txrdma.smc.carriers.option.savedsyn import saveSYNs, sawOption, takeSYN
 
@@ -565,6 +565,33 @@ def commands(cgroup: Path) -> Facts:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def places(cgroup: Path) -> Facts:
+    """A cgroup that goes while it has the program, and a directory in a file system of BPF that was there."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    pins, mounted = folder / "pins", folder / "mounted"
+    part = cgroup / "part"
+    part.mkdir()
+    mounted.mkdir()
+    mountBPF(mounted)
+    mounted.chmod(0o755)
+    within = mounted / "smc"
+    try:
+        install(pins, part, Users())
+        part.rmdir()
+        facts: Facts = {"gone": look(pins).why}
+        remove(pins)
+        before = set(mounted.iterdir())
+        install(within, cgroup, Users(isEveryone=True))
+        facts["stranger"] = asUser([], lambda: {"usable": look(within).isUsable})["usable"]
+        remove(within)
+        left = [*(set(mounted.iterdir()) - before), *(set(folder.iterdir()) - {mounted})]
+        return {**facts, "left": [str(each) for each in left], "stays": os.path.ismount(mounted)}
+    finally:
+        unmount(mounted)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 SCENARIOS: dict[str, Callable[[Path], Facts]] = {
     each.__name__: each
     for each in (
@@ -579,6 +606,7 @@ SCENARIOS: dict[str, Callable[[Path], Facts]] = {
         answeredAgain,
         users,
         capabilities,
+        places,
         commands,
     )
 }

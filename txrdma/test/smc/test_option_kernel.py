@@ -136,6 +136,12 @@ class InstalledTests(WorldCase):
         """After it is removed, who still has it open gets connections without the option."""
         self.assertEqual(self.facts("users")["after"], [False, True, False])
 
+    def test_places(self) -> None:
+        """A cgroup that is gone is told of; a file system of BPF that was there stays when ours leaves it."""
+        facts = self.facts("places")
+        self.assertIn("its cgroup is gone", facts["gone"])
+        self.assertEqual((facts["stranger"], facts["left"], facts["stays"]), (True, [], True))
+
     def test_capabilities(self) -> None:
         """A process with CAP_BPF and CAP_NET_ADMIN, and no others, loads it for itself; it takes both."""
         facts = self.facts("capabilities")

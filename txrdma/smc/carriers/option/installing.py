@@ -185,10 +185,11 @@ def _attached(path: Path) -> tuple[int | None, str | None, str]:
         return None, None, ""
     finally:
         link.close()
-    if number == 0:
-        return program, None, "the cgroup is gone: txrdma smc-option remove, then install it for another"
     folder = cgroupByNumber(number)
-    return program, None if folder is None else str(folder), ""
+    if folder is None:  # a cgroup keeps its number for a moment when it goes
+        why = "its cgroup is gone, or not to be seen here: txrdma smc-option remove, then install it for another"
+        return program, None, why
+    return program, str(folder), ""
 
 
 def readCounters(pins: Path) -> dict[str, int] | None:
