@@ -187,7 +187,7 @@ def _attached(path: Path) -> tuple[int | None, str | None, str]:
         link.close()
     folder = cgroupByNumber(number)
     if folder is None:  # a cgroup keeps its number for a moment when it goes
-        why = "its cgroup is gone, or not to be seen here: txrdma smc-option remove, then install it for another"
+        why = "its cgroup is gone, or not to be seen here: txrdma smc-option remove, install for another"
         return program, None, why
     return program, str(folder), ""
 
