@@ -19,6 +19,7 @@ from txrdma.iba.types import QPN, RKey
 from txrdma.iba.verbs import AsyncEventKind, Operation, SendRequest
 from txrdma.logs import Seldom
 from txrdma.soft._route import Owner
+from txrdma.soft.shared._boxes import part, spread
 from txrdma.soft.shared._lane import Lane
 from txrdma.soft.shared._layout import RemoteRegion, Surroundings
 from txrdma.soft.shared._rendezvous import (
@@ -34,7 +35,6 @@ from txrdma.soft.shared._rendezvous import (
     Region,
     Want,
 )
-from txrdma.soft.shared._writer import part, spread
 from txrdma.soft.shared.unixpackets import NO_DESCRIPTORS
 
 if TYPE_CHECKING:

@@ -45,7 +45,7 @@ from txrdma.soft.shared._rendezvous import (
     Want,
 )
 from txrdma.soft.shared.attachment import Attachment, LocalOwner, SharingReactor
-from txrdma.soft.shared.capture import RecordedLane, Recorder
+from txrdma.soft.shared.capture import LaneRecorder
 from txrdma.soft.shared.unixpackets import NO_DESCRIPTORS, PacketSocket, packetSocket
 from txrdma.unixsockets import LocalListener, peerOf, Reactor
 
@@ -452,18 +452,14 @@ class SharedMemoryPort:
         self, owner: LocalOwner, surroundings: Surroundings, box: memoryview, peer: tuple[str, int]
     ) -> Lane:
         """A lane to that peer."""
-        shared = owner.shared is not None
-        if self._capture is None:
-            return Lane(owner, surroundings, box, shared)
-        here = (self.address, self.port)
-        recorder = Recorder(
-            self._capture,
-            (*here, softMAC(*here)),
-            (*peer, softMAC(*peer)),
-            both=peer != here,
-            now=self.reactor.seconds,
-        )
-        return RecordedLane(owner, surroundings, box, recorder, shared)
+        observer = None
+        if self._capture is not None:
+            here = (self.address, self.port)
+            ends = (*here, softMAC(*here)), (*peer, softMAC(*peer))
+            observer = LaneRecorder(
+                owner, surroundings, self._ring, self._capture, ends, self.reactor.seconds
+            )
+        return Lane(owner, surroundings, box, owner.shared is not None, observer)
 
     def peer(self, name: tuple[str, int]) -> _Peer:
         """The one with that name, which may be new to us."""
