@@ -262,6 +262,7 @@ class LinkGroups:
             self.close()
             return
         for link in self.links():
+            link.look()  # a peer whose window is full could not say its last word while we rest
             link.turn.finish()
             link.rest()
         self._resting.rest()

@@ -329,6 +329,15 @@ class Flow:
                 packInto(self._buffer, 0, *values)
                 requests.append(message)
 
+    def resign(self) -> None:
+        """There is no room for a message: end what needs none, when the peer reads no more."""
+        if self.peerState & ENDS:
+            if self.backlog:
+                self.keeper.unheard()
+            elif self.isEnding:
+                self._mustSend |= self.keeper.finish()
+                self.poster.flushed.append(self)
+
     def _place(self, lane: Any, offset: int, first: int, second: int) -> bool:
         """Write into the peer's buffer, where that is mapped, and still the peer's."""
         target = self._target

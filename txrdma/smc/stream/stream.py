@@ -339,7 +339,8 @@ class Stream:
         """There is something to write, and nobody to read it."""
         if self._isHasty:
             self.flow.drop()
-            self.flow.touch()
+            if not self.flow.isDirty:
+                self.flow.touch()
         else:
             self._failure = self._failure or Failure(ConnectionLost())
             self._abort()
