@@ -320,7 +320,7 @@ class Flow:
             if hasWritten:
                 self.written = number
             values = ring.message(self.flags)
-            if lane is None or requests or not lane.putMessage(number, signaled, *values):
+            if lane is None or requests or not lane.putMessage(number, signaled, values):
                 message = self._message
                 message.identifier = number
                 message.signaled = signaled

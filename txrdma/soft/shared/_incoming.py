@@ -202,8 +202,12 @@ class Incoming:
 
         There is time for that when nothing comes, and it must be done before we sleep.
         """
-        self._outgoing.lookBack()
-        if self.unsaid and not self._outgoing.isOver:
+        outgoing = self._outgoing
+        if outgoing.isLinked and (outgoing.outstanding or outgoing.isHeld):
+            consumed = self._boxes.theirs[CONSUMED]
+            if outgoing.isHeld or consumed >= outgoing.outstanding[0][0]:
+                outgoing.settle(consumed)
+        if self.unsaid and not outgoing.isOver:
             self.say()
 
     def say(self) -> None:

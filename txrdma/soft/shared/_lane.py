@@ -94,7 +94,8 @@ class Lane:
         self._canPut = False
         self._header = 0  # of messages without work requests
         self._first = 0  # byte of each
-        self._size = LINE  # of a record with one
+        self._size = LINE  # of a record with one, C{_step} in words
+        self._step = LINE // 8
         self._unread: Sized = ()
         self._pack: Callable[..., None]
         self._unpack: Callable[[Any, int], tuple[int, ...]]
@@ -285,23 +286,23 @@ class Lane:
         self._header = PLAIN_SOLICITED << 24 | length
         self._first = first
         self._size = (length + 71) & -LINE
+        self._step = self._size >> 3
         self._pack = pack
         self._unpack = unpack
         self._unread = self._owner.laneOpened()
         self._incoming.expect(self._header)
         self.attributesChanged()
 
-    def putMessage(self, identifier: int, signaled: bool, *values: int) -> bool:
+    def putMessage(self, identifier: int, signaled: bool, values: tuple[int, ...]) -> bool:
         """Send one message now; False when it has to be posted."""
         boxes = self._boxes
-        out = boxes.out
-        size = self._size
-        after = out + (size >> 3)
-        produced = boxes.produced + size
         outgoing = self._outgoing
-        owner = self._owner
+        out = boxes.out
+        after = out + self._step
+        produced = boxes.produced + self._size
         if outgoing.isHeld or not self._canPut or after >= boxes.end or produced > boxes.limit:
             return False
+        owner = self._owner
         free = owner.free
         if not free:
             return False
@@ -342,26 +343,22 @@ class Lane:
                 if incoming.idle > IDLE or self._bells.armed or self._outgoing.isHeld:
                     incoming.lookBack()
             return ()
-        data, end, size, first = boxes.raw, boxes.theirEnd, self._size, self._first
+        data, end, step, first, unpack = boxes.raw, boxes.theirEnd, self._step, self._first, self._unpack
         found: list[tuple[int, ...]] = []
-        consumed = incoming.consumed
-        while True:
+        while len(found) < limit and words[at] == expected:
             if not ORDERED:
                 barrier()
             start = (at << 3) + 8
-            after = at + (size >> 3)
+            after = at + step
             if data[start] != first or after > end or incoming.targets is not None:
                 break
-            found.append(self._unpack(data, start))
-            consumed += size
+            found.append(unpack(data, start))
             at = after if after != end else FIRST
-            if words[at] != expected or len(found) == limit:
-                break
         if not found:
             incoming.poll()
             return ()
         boxes.at = at
-        incoming.consumed = consumed
+        incoming.consumed = consumed = incoming.consumed + len(found) * self._size
         if not ORDERED:
             barrier()
         boxes.words[CONSUMED] = consumed

@@ -31,7 +31,6 @@ from txrdma.soft.shared._layout import (
     ASKED_BYTES,
     barrier,
     COMPLETION_OF,
-    CONSUMED,
     Kind,
     LINE,
     ORDERED,
@@ -357,13 +356,6 @@ class Outgoing:
             self.bells.say()
         if not self.isOver:
             self.announce(solicited)
-
-    def lookBack(self) -> None:
-        """See what the peer has consumed, where anything waits for that."""
-        if self.isLinked and (self.outstanding or self.isHeld):
-            consumed = self.boxes.theirs[CONSUMED]
-            if self.isHeld or consumed >= self.outstanding[0][0]:
-                self.settle(consumed)
 
     def settle(self, consumed: int) -> None:
         """The peer has consumed up to there, or says that it can't go on."""
