@@ -285,7 +285,7 @@ class IDirectLane(Interface):
             not known yet, or takes nothing but RDMA WRITE.
         """
 
-    def putMessage(identifier: int, signaled: bool, *values: int) -> bool:
+    def putMessage(identifier: int, signaled: bool, values: tuple[int, ...]) -> bool:
         """
         Send one message now, behind all that was posted, and behind what was written to a target.
 

@@ -298,6 +298,8 @@ class LinkGroups:
             self.close()
             return
         for group in self.groups():
+            for link in list(group.links):
+                link.look()  # a peer whose window is full could not say its last word while we rest
             group.finish()
             group.rest()
         self._resting.rest()

@@ -331,6 +331,8 @@ class Link:
 
     def rest(self) -> None:
         """Leave the reactor, with readers and delayed calls; what the peer does waits until C{wake}."""
+        if self.isOver:
+            return  # who waits for its end is told of it
         self._reader.stop()
         self.turn.rest()
 

@@ -368,7 +368,8 @@ class Stream:
         """There is something to write, and nobody to read it."""
         if self._isHasty:
             self.flow.drop()
-            self.flow.touch()
+            if not self.flow.isDirty:
+                self.flow.touch()
         else:
             self._failure = self._failure or Failure(ConnectionLost())
             self.abort()
@@ -433,11 +434,12 @@ class Stream:
 
         A peer that has not said anything may still be in the handshake, and fall back. On this host it reads
         our Confirm before an end in order, and then what the link has brought; a reset would overtake them.
+        When the link is over, an end in order would say that it has brought everything.
         """
         if self.flow.messagesReceived and how is not Ending.LOST:
             self._closeTCP(how is Ending.DONE)
         elif self.link.groups.canRest and how in (Ending.DONE, Ending.ABORTED):
-            self._closeTCP(True)
+            self._closeTCP(how is Ending.DONE or not self.link.isOver)
 
     def _leave(self) -> None:
         """

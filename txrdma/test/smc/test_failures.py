@@ -25,9 +25,10 @@ from txrdma.soft.queuepair import SoftQueuePair
 from txrdma.soft.rc._requester import Requester
 from txrdma.soft.rc._responder import Responder
 from txrdma.soft.rc.routes import RoCERoute
+from txrdma.soft.shared._incoming import Incoming
 from txrdma.soft.shared._lane import Lane
+from txrdma.soft.shared._outgoing import Outgoing
 from txrdma.soft.shared.attachment import Attachment
-from txrdma.soft.shared.capture import RecordedLane
 from txrdma.test.smc.ends import Echo, EndsTestCase, reactor
 from txrdma.test.smc.races import Listener, RaceTestCase
 from txrdma.testing.smc.scenario import DEVICE
@@ -298,13 +299,13 @@ class SharedMemoryTests(EndsTestCase):
 
     async def test_lane(self) -> None:
         """What looks into the memory raises."""
-        self.breakable(RecordedLane, "poll")
+        self.breakable(Incoming, "poll")
         self.breakable(Lane, "takeMessages")
         await self.check()
 
     async def test_posting(self) -> None:
         """What writes into it raises."""
-        self.breakable(Lane, "post")
+        self.breakable(Outgoing, "post")
         self.breakable(Lane, "putMessage")
         await self.check(isTold=False)
 

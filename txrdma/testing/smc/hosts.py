@@ -385,25 +385,25 @@ class _HostCall:
 
 @implementer(IReactorPolling)
 class PollingHost(Host):
-    """A host whose reactor looks at completion queues by itself."""
+    """A host whose reactor looks at completion queues by itself: at C{pollables}."""
 
     def __init__(self, world: World, address: str, makeDevice: Callable[[], Any]) -> None:
         super().__init__(world, address, makeDevice)
-        self._pollables: dict[IPollable, None] = {}
+        self.pollables: dict[IPollable, None] = {}
 
     def addPollable(self, pollable: IPollable) -> None:
         """Look at it, until it is removed."""
-        self._pollables[pollable] = None
+        self.pollables[pollable] = None
 
     def removePollable(self, pollable: IPollable) -> None:
         """Look at a pollable no more, as L{IReactorPolling} asks."""
-        self._pollables.pop(pollable, None)
+        self.pollables.pop(pollable, None)
 
     def look(self) -> bool:
         """Look at descriptors and at every pollable; return whether there was work."""
         busy = super().look()
-        for pollable in list(self._pollables):
-            if pollable in self._pollables:
+        for pollable in list(self.pollables):
+            if pollable in self.pollables:
                 busy |= pollable.poll()
         return busy
 

@@ -225,8 +225,10 @@ class Talker(Protocol):
         peer = self.peer
         if peer.host.isStopped:
             return  # a process that ends says so
-        if self.mode == "TCP" and (peer.host.isDead or (self.hasSaid and not peer.isMade)):
-            return  # a system ends the connections of a killed process in order; our end ends a handshake
+        if peer.host.isDead and (self.mode == "TCP" or self.transport.smc.route == "shared-memory"):
+            return  # a system ends the connections of a killed process in order
+        if self.mode == "TCP" and self.hasSaid and not peer.isMade:
+            return  # our end ends a handshake
         if not peer.hasSaid:
             ended = self.hasHalfClosed and not peer.plan.isHalfCloseable
             self.claim(ended, "the end of what has not ended")
