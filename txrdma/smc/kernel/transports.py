@@ -153,7 +153,9 @@ class KernelClient(KernelConnection, Client):
 
     def connectionLost(self, reason: Failure) -> None:
         """Lose the connection; a refused socket is not readable, as those of TCP are, but it says why."""
-        code = 0 if self.connected else self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        code = 0
+        if not self.connected and hasattr(self, "socket"):
+            code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             refusal = getConnectError((code, os.strerror(code)))  # type: ignore[no-untyped-call]  # Twisted's
             self.failIfNotConnected(refusal)  # type: ignore[no-untyped-call]
