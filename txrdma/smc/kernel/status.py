@@ -62,14 +62,17 @@ class KernelStatus:
     """
     A connection of the kernel's SMC; its attributes are at most 20 ms old, and stay as they were at its end.
 
-    The kernel has no counts of RDMA writes and CDC messages for one connection. Of the bytes it counts the
-    wraps of the ring buffers, modulo 65536, so with rings of 64 KiB these numbers begin anew after 4 GiB.
+    The kernel has no counts of RDMA writes and CDC messages for one connection, and does not tell its version
+    of SMC-R. It counts the wraps of the ring buffers modulo 65536: with rings of 64 KiB, the numbers of bytes
+    begin anew after 4 GiB.
 
     @ivar isTCP: the connection has fallen back to TCP.
     """
 
     __slots__ = ("_last", "_transport", "isTCP", "role")
 
+    version = 0
+    eid = ""
     route = "kernel"
     writes = 0
     messagesSent = 0
@@ -148,7 +151,7 @@ class KernelStatus:
         answer: dict[str, object] = {"role": self.role}
         if transport is not None:
             answer.update(toDict(self, transport))
-        for name in ("writes", "messagesSent", "messagesReceived"):
+        for name in ("version", "eid", "writes", "messagesSent", "messagesReceived"):
             answer.pop(name, None)
         told = self._last
         if told is not None and told.buffers is not None:

@@ -56,7 +56,7 @@ class Terms:
                 reason = status.fallbackReason or Diagnosis.PEERNOSMC
                 self._outcomes.fellBack(reason, status.peerDiagnosis, self.fallback)
             else:
-                self._outcomes.established(status.device, status.route)
+                self._outcomes.established(status.version, status.device, status.route)
 
 
 def _closeLater(connected: socket.socket) -> None:
