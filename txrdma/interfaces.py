@@ -504,13 +504,13 @@ class IReactorPolling(Interface):
 class ISMCStatus(Interface):
     """What became of one connection of an C{smc:} endpoint; every attribute is live."""
 
-    mode: str = Attribute("'SMC-R' or 'TCP'.")
+    mode: str = Attribute("'SMC-R' or 'TCP'; the kernel's stack has 'SMC-D', too.")
     fallbackReason: Enum | None = Attribute("Why we fell back: a txrdma.smc.wire.clc.Diagnosis, or None.")
     peerDiagnosis: Enum | int | None = Attribute("Why the peer declined, an int when unknown to us.")
-    version: int = Attribute("The version of SMC-R that the two ends speak, 1 or 2; 0 on TCP.")
+    version: int = Attribute("The version of SMC-R that the two ends speak, 1 or 2; 0 on TCP, or unknown.")
     eid: str = Attribute("The enterprise ID by which the two ends speak version 2, '' elsewhere.")
     device: str = Attribute("The RDMA device's name, '' on TCP.")
-    route: str = Attribute("'shared-memory', 'rocev2' or 'verbs', '' on TCP.")
+    route: str = Attribute("'shared-memory', 'rocev2', 'verbs', or 'kernel' for its stack; '' on TCP.")
     linkGroup: str = Attribute("The link group's name, the same for all its connections, '' on TCP.")
     state: str = Attribute("The close state machine's state (RFC 7609, 4.8), 'TCP' on TCP.")
     bytesSent: int = Attribute("Bytes the application wrote that left for the peer's buffer.")

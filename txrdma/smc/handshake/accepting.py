@@ -10,7 +10,7 @@ from typing import Any, cast
 from twisted.internet.interfaces import IProtocol
 
 from txrdma.error import Refused
-from txrdma.smc.carriers.local import Announced
+from txrdma.smc.carriers.interfaces import IArrival
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.group import Group
@@ -29,7 +29,7 @@ class ServerNegotiation(Negotiation):
     """
     The server's end of a connection whose client speaks SMC, or may do so.
 
-    @ivar _announced: what was announced on this host, None when nobody did.
+    @ivar _arrival: what its carrier knows of the connection, None when that is nothing.
     """
 
     role = Role.SERVER
@@ -42,23 +42,18 @@ class ServerNegotiation(Negotiation):
         options: Options,
         outcomes: Outcomes,
         build: Callable[[], IProtocol | None],
-        announced: Announced | None,
+        arrival: IArrival | None,
     ) -> None:
         super().__init__(reactor, options, outcomes, build)
-        self._announced = announced
+        self._arrival = arrival
 
     def connectionMade(self) -> None:
-        """The client speaks first, if it was announced by its owner."""
-        announced, peer = self._announced, self._peer
-        if announced is not None and announced.isFrom(peer.place, peer.own):
-            peer.process = announced.client
-            peer.user = announced.client.user
-            announced.onWithdrawal = self._withdrawn
-            announced.accepted()
-        elif announced is not None and not self._options.agreed:
-            self._runOnTCP(Diagnosis.PEERNOSMC, None, b"")
-            return
-        isSure = peer.process is not None
+        """The client speaks first, if its carrier is sure of it."""
+        arrival = self._arrival
+        if arrival is not None:
+            self._peer.introduce(arrival.process, arrival.user)
+            arrival.expect(self._withdrawn)
+        isSure = arrival is not None and arrival.isSure
         highest = max(self._options.abilities.versions)
         core = ServerHandshake(self._reactor.seconds(), peerID=peerID(), announced=isSure, version=highest)
         self._begin(core)
@@ -76,8 +71,8 @@ class ServerNegotiation(Negotiation):
             self._turn()
 
     def _end(self) -> None:
-        if self._announced is not None:
-            self._announced.settle()
+        if self._arrival is not None:
+            self._arrival.settle()
         super()._end()
 
     def _handle(self, event: clcEvents.Event) -> None:
@@ -87,8 +82,8 @@ class ServerNegotiation(Negotiation):
 
     async def _answer(self, event: clcEvents.Event) -> None:
         if isinstance(event, clcEvents.Proposed):
-            if self._announced is not None:
-                self._announced.settle()
+            if self._arrival is not None:
+                self._arrival.settle()
             await self._accept(event.proposal)
         elif isinstance(event, clcEvents.Confirmed):
             await self._confirmed(event.confirm)

@@ -110,6 +110,18 @@ def describe(address: IAddress) -> str:
     return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
 
 
+def tcpCounts(transport: Connection | None) -> tuple[int, int]:
+    """Bytes of a TCP connection that the peer's kernel has acknowledged, and that ours has received."""
+    connection: socket.socket | None = getattr(transport, "socket", None)
+    if connection is None:
+        return 0, 0
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES.size)
+        return cast("tuple[int, int]", _TCP_INFO_BYTES.unpack(info))
+    except (AttributeError, OSError, struct.error):
+        return 0, 0  # not a TCP socket of Linux: a test's, for example
+
+
 def diagnosisName(diagnosis: Enum | int | None) -> str | None:
     """A diagnosis by its name, or by its number in hexadecimal when it has none."""
     if diagnosis is None:
@@ -160,28 +172,17 @@ class TCPStatus:
         self.role = role
         self.fallbackReason = fallbackReason
         self.peerDiagnosis = peerDiagnosis
-        self._sent, self._received = self._kernelCounts()
-
-    def _kernelCounts(self) -> tuple[int, int]:
-        transport = self._transport()
-        connection: socket.socket | None = getattr(transport, "socket", None)
-        if connection is None:
-            return 0, 0
-        try:
-            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES.size)
-            return cast("tuple[int, int]", _TCP_INFO_BYTES.unpack(info))
-        except (AttributeError, OSError, struct.error):
-            return 0, 0  # not a TCP socket of Linux: a test's, for example
+        self._sent, self._received = tcpCounts(transport)
 
     @property
     def bytesSent(self) -> int:
         """Bytes that the peer's kernel has acknowledged since the fallback."""
-        return max(self._kernelCounts()[0] - self._sent, 0)
+        return max(tcpCounts(self._transport())[0] - self._sent, 0)
 
     @property
     def bytesReceived(self) -> int:
         """Bytes that our kernel has received since the fallback, or shortly before."""
-        return max(self._kernelCounts()[1] - self._received, 0)
+        return max(tcpCounts(self._transport())[1] - self._received, 0)
 
     def toDict(self) -> dict[str, object]:
         """The status as a dictionary that JSON can carry, as L{ISMCStatus} asks."""

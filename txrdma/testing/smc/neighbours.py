@@ -18,7 +18,7 @@ from unittest import mock
 
 from txrdma.sim.outcome import check
 from txrdma.sim.sharedmemory import MemoryFaults, SimulatedMemory
-from txrdma.smc.presence import presenceOn
+from txrdma.smc.common.presence import presenceOn
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.shared.attachment import SharingReactor
 from txrdma.testing.smc.hosts import Host, PollingHost
