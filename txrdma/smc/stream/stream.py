@@ -417,7 +417,7 @@ class Stream:
         flow.drop()
         self.disconnected = flow.isDeaf = True  # what still comes is for nobody
         front, self._front = self._front, None
-        self.link.linger(self)
+        self.link.group.linger(self)
         self._mayLeaveTCP(how)
         if front is not None:
             self.link.contexts.append(flow.context)
