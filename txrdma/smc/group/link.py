@@ -46,7 +46,7 @@ PREPARING_SECONDS: Final = 2.0
 
 class Link:
     """
-    One link of a group: its queue pair, and the connections on it.
+    A link of a group: its queue pair, and the connections on it.
 
     @ivar group: the link group, and C{agreement} what its two ends have agreed on.
     @ivar turn: what connections have to post, and when.
@@ -317,7 +317,7 @@ class Link:
             self.group.linkBroken(self, text)
 
     def failed(self, failure: Failure) -> None:
-        """Something of ours, or of the device's, has raised, and is logged: connections end with an error."""
+        """End connections with an error: something of ours, or of the device's, has raised, and is logged."""
         if not self.isOver:
             self.isBreaking = True
             self.group.linkFailed(self, f"an error here: {failure.getErrorMessage()}")
@@ -350,7 +350,7 @@ class Link:
 
     @contextmanager
     def ending(self) -> Iterator[None]:
-        """Nothing is posted from now on; meanwhile a turn goes on, after which what was to be called is."""
+        """Post nothing from now on; meanwhile a turn goes on, after which what was to be called is."""
         turn, poster = self.turn, self._poster
         self.isBreaking = poster.isOver = True
         self.isActive = False

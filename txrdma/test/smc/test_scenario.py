@@ -272,7 +272,6 @@ class RaceTests(RaceTestCase):
 
         class Delivering:
             hasHeardEnd = False
-            isCut = False
             isAsking = False
 
             def hasDelivered(self, total: int) -> bool:
