@@ -18,7 +18,7 @@ _LOWER: Final = (1 << 32) - 1
 
 @wire(8, little=sys.byteorder == "little")
 class Instruction(Layout):
-    """One instruction of eBPF (RFC 9669, 3)."""
+    """An instruction of eBPF (RFC 9669, 3)."""
 
     opcode: int = bits(8)
     destination: int = bits(4)
@@ -38,7 +38,7 @@ Operand = Union[Register, int]
 
 
 class Jump(enum.IntEnum):
-    """When a conditional jump is taken: its opcode, of 64 bits, without the source's bit."""
+    """Condition of a jump: the opcode, which compares 64 bits, without the source's bit."""
 
     EQUAL = 0x15
     NOT_EQUAL = 0x55

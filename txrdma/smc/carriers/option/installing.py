@@ -193,7 +193,7 @@ def _attached(path: Path) -> tuple[int | None, str | None, str]:
 
 
 def readCounters(pins: Path) -> dict[str, int] | None:
-    """How often an installed program did what; None when this user may not see it, or it is not there."""
+    """Counters of an installed program; None when this user may not see them, or it is not there."""
     try:
         counters = bpf.BPFMap.pinned(pins / _COUNTERS, bpf.READ_ONLY)
     except OSError:
@@ -205,6 +205,6 @@ def readCounters(pins: Path) -> dict[str, int] | None:
 
 
 def countersIn(counters: bpf.BPFMap) -> dict[str, int]:
-    """How often a program did what, by its map; the names are those of L{COUNTERS}."""
+    """Counters of a program, read from its map; the names are those of L{COUNTERS}."""
     numbers = memoryview(counters.get(0, 8 * len(COUNTERS))).cast("Q")
     return dict(zip(COUNTERS, numbers, strict=True))

@@ -1,5 +1,5 @@
 """
-Where the program is attached and where it is kept: cgroups of version 2, and the file system of BPF.
+Cgroups of version 2, to which the program is attached, and the file system of BPF, which keeps it.
 
 See cgroups(7), proc_pid_mountinfo(5) and mount(2).
 """

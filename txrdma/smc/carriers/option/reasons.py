@@ -1,5 +1,5 @@
 """
-Why SMC's TCP option can't be used here, and what to do about that.
+Reasons why SMC's TCP option can't be used here, and what to do about that.
 
 See capabilities(7) and bpf(2) for who may load programs.
 """
