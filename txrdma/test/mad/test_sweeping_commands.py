@@ -125,7 +125,7 @@ class InterruptedTests(FabricCommandTestCase):
         with redirect_stdout(out), redirect_stderr(errors):
             done = self.begin(name, *arguments)
             done.addBoth(ends.append)
-            self.pump(0.055)
+            self.pump(0.065)
             self.assertEqual(ends, [])
             done.cancel()
         self.assertTrue(ends)
