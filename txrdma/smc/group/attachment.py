@@ -7,13 +7,14 @@ The attributes of the queue pair are those that Linux uses for SMC-R.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError, Refused
-from txrdma.iba.types import MTU
+from txrdma.iba.types import GID, MACAddress, MTU, QPN
 from txrdma.iba.verbs import (
     Access,
     AddressVector,
@@ -25,9 +26,9 @@ from txrdma.iba.verbs import (
     ReceiveRequest,
     Segment,
 )
-from txrdma.smc.group.parties import Membership
+from txrdma.interfaces import IProtectionDomain, IVerbsDevice
 from txrdma.smc.handshake._offer import Candidate
-from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
+from txrdma.smc.wire.clc import Diagnosis
 from txrdma.verbs.completions import CompletionReader
 
 _log = Logger()
@@ -57,6 +58,39 @@ tcp_retries2).
 _Handler = Callable[[Sequence[Completion]], None]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Port:
+    """
+    A port of an open device, where links begin.
+
+    @ivar candidate: the port, as handshakes offer it.
+    @ivar maxInline: the most bytes of a request that need no registered memory.
+    """
+
+    device: IVerbsDevice
+    candidate: Candidate
+    maxInline: int
+
+
+class FarEnd(Protocol):
+    """
+    The queue pair at the other end, as Accept, Confirm and ADD LINK name it.
+
+    @ivar psn: the first packet sequence number that it sends.
+    """
+
+    @property
+    def gid(self) -> GID: ...
+    @property
+    def mac(self) -> MACAddress: ...
+    @property
+    def qpn(self) -> QPN: ...
+    @property
+    def mtu(self) -> int: ...
+    @property
+    def psn(self) -> int: ...
+
+
 class Attachment:
     """
     The verbs objects of one link.
@@ -69,27 +103,31 @@ class Attachment:
 
     def __init__(
         self,
-        groups: Membership,
-        candidate: Candidate,
+        reactor: Any,
+        port: Port,
+        domain: IProtectionDomain,
         version: int,
         received: _Handler,
         sent: _Handler,
         failed: Callable[[Failure], None],
     ) -> None:
         """
-        @param candidate: our end: a port of the device, and its GID.
+        @param domain: of the port's device; it is not closed with this.
         @param version: of SMC-R: messages of version 2 may be long.
         @param received: takes completions of receives.
         @param sent: takes completions of sends.
         @param failed: hears that completions can be taken no more.
         """
-        reactor, device = groups.reactor, groups.device
-        self._candidate = candidate
+        device = port.device
         byProgram = device.attributes.acknowledgesByProgram
         self._timeout = _PATIENT_TIMEOUT if byProgram else _TIMEOUT
-        self.domain = device.createProtectionDomain()
+        self._candidate = port.candidate
+        self.domain = domain
         capacity = Capacity(
-            maxSend=3 * (WINDOW + 8), maxReceive=_RECEIVES, maxSendSegments=2, maxInline=groups.maxInline
+            maxSend=3 * (WINDOW + 8),
+            maxReceive=_RECEIVES,
+            maxSendSegments=2,
+            maxInline=port.maxInline,
         )
         self._channel = device.createChannel()
         self._queue = device.createCompletionQueue(_RECEIVES, self._channel)
@@ -100,7 +138,7 @@ class Attachment:
         self.queuePair = self.domain.createQueuePair(QPKind.RC, self.sendQueue, self._queue, capacity)
         rights = Access.LOCAL_WRITE | Access.REMOTE_WRITE
         self.queuePair.modify(
-            QPAttributes(state=QPState.INIT, pkeyIndex=0, port=candidate.port, access=rights)
+            QPAttributes(state=QPState.INIT, pkeyIndex=0, port=port.candidate.port, access=rights)
         )
         size = _RECEIVE_SIZE if version == 1 else _RECEIVE_SIZE_V2
         self.receives = memoryview(bytearray(_RECEIVES * size))
@@ -110,7 +148,7 @@ class Attachment:
             for at in range(0, _RECEIVES * size, size)
         ]
 
-    def connect(self, answer: Accept | Confirm, psn: int, isDirect: bool) -> None:
+    def connect(self, far: FarEnd, psn: int, isDirect: bool) -> None:
         """
         Make the queue pair ready to send to the peer's.
 
@@ -119,6 +157,7 @@ class Attachment:
         @raise Refused: the device can't do it.
         """
         queuePair, candidate = self.queuePair, self._candidate
+        hops = 1 if isDirect else _ROUTED_HOPS
         queuePair.postReceive(self.requests)
         self.reader.start()
         try:
@@ -126,15 +165,11 @@ class Attachment:
                 QPAttributes(
                     state=QPState.RTR,
                     address=AddressVector(
-                        answer.gid,
-                        candidate.gidIndex,
-                        candidate.port,
-                        hopLimit=1 if isDirect else _ROUTED_HOPS,
-                        dmac=answer.mac,
+                        far.gid, candidate.gidIndex, candidate.port, hopLimit=hops, dmac=far.mac
                     ),
-                    pathMTU=MTU(min(answer.mtu, candidate.mtu)),
-                    destinationQPN=answer.qpn,
-                    rqPSN=answer.psn,
+                    pathMTU=MTU(min(far.mtu, candidate.mtu)),
+                    destinationQPN=far.qpn,
+                    rqPSN=far.psn,
                     maxDestRDAtomic=1,
                     minRNRTimer=5,
                 )
@@ -153,11 +188,11 @@ class Attachment:
             raise Refused(f"the queue pair did not get ready: {error}", Diagnosis.ERR_RDYLNK) from error
 
     def close(self) -> None:
-        """Destroy all of it, children first; memory of the domain was closed before."""
+        """Destroy all of it, children first."""
         self.reader.stop()
         self.sendReader.stop()
         queues, channels = (self._queue, self.sendQueue), (self._channel, self._sendChannel)
-        for each in (self.queuePair, *queues, *channels, self.domain):
+        for each in (self.queuePair, *queues, *channels):
             try:
                 each.close()
             except Exception:

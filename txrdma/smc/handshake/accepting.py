@@ -14,8 +14,8 @@ from txrdma.error import Refused
 from txrdma.smc.carriers.local import Announced
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.buffers import Element
+from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import LinkGroups, peerID
-from txrdma.smc.group.link import Link
 from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ServerHandshake
 from txrdma.smc.handshake._offer import Choice, choose
@@ -23,7 +23,7 @@ from txrdma.smc.handshake.negotiation import hostName, Negotiation
 from txrdma.smc.insight.outcomes import Outcomes
 from txrdma.smc.options import Options
 from txrdma.smc.stream.transport import SMCTransport
-from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis, Proposal
+from txrdma.smc.wire.clc import Confirm, Diagnosis, Proposal
 
 
 class ServerNegotiation(Negotiation):
@@ -34,7 +34,7 @@ class ServerNegotiation(Negotiation):
     """
 
     role = Role.SERVER
-    _link: Link | None = None
+    _group: Group | None = None
     _isConfirmed = False
 
     def __init__(
@@ -82,8 +82,8 @@ class ServerNegotiation(Negotiation):
         super()._end()
 
     def _handle(self, event: clcEvents.Event) -> None:
-        if isinstance(event, clcEvents.FellBack) and event.outOfSync and self._link is not None:
-            self._link.retire()
+        if isinstance(event, clcEvents.FellBack) and event.outOfSync and self._group is not None:
+            self._group.retire()
         super()._handle(event)
 
     async def _answer(self, event: clcEvents.Event) -> None:
@@ -100,49 +100,43 @@ class ServerNegotiation(Negotiation):
         choice = choose(proposal, groups.candidates, self._options.abilities, own)
         if isinstance(choice, Diagnosis):
             raise Refused("nothing of the client's Proposal can be had", choice)
-        link, isNew, element = await self._place(groups, proposal, choice)
-        agreement = choice.agreement
+        group, isNew, element = await self._place(groups, proposal, choice)
+        link = group.pick()
         self._stream = stream = SMCTransport(link, element, self.transport, self.role)
         if isinstance(self.transport, Server):
             stream.sessionno = self.transport.sessionno
-        message = Accept(
-            **link.terms(element),
-            token=stream.token,
-            mtu=link.mtu,
-            firstContact=isNew,
-            version=agreement.version,
-            v2=agreement.extension(isNew, hostName()),
-        )
+        message = link.terms(element, stream.token).accept(isNew, hostName())
         cast(ServerHandshake, self._core).accept(message, self._reactor.seconds())
 
     async def _place(
         self, groups: LinkGroups, proposal: Proposal, choice: Choice
-    ) -> tuple[Link, bool, Element]:
-        """A link for the client, whether it is new, and a ring there; if it ends meanwhile, another."""
+    ) -> tuple[Group, bool, Element]:
+        """A group for the client, whether it is new, and a ring there; if it ends meanwhile, another."""
         while True:
-            link, isNew = await groups.forProposal(proposal, choice, self._peer.witness)
-            self._link = link
+            group, isNew = await groups.forProposal(proposal, choice, self._peer.witness)
+            self._group = group
             try:
-                return link, isNew, await link.reserve()
+                return group, isNew, await group.reserve()
             except BaseException as error:
                 if isNew:
-                    link.discard()
+                    group.discard()
                 elif isinstance(error, Refused) and error.status == Diagnosis.NOACTLINK:
                     continue
                 raise
 
     async def _confirmed(self, confirm: Confirm) -> None:
-        link, stream = self._link, self._stream
-        assert link is not None and stream is not None, "a Confirm before the Accept"
+        group, stream = self._group, self._stream
+        assert group is not None and stream is not None, "a Confirm before the Accept"
+        link = stream.link
         self._isConfirmed = True
         if link.isOver and not stream.wasLost:
             raise Refused("the link has ended meanwhile", Diagnosis.NOACTLINK)
         if link.isOver:
             pass  # the client has said all, and gone
-        elif link.isNew:
-            link.connect(confirm)
-            await link.confirmed()
-        elif not link.leadsTo(confirm):
+        elif group.isNew:
+            group.connect(confirm)
+            await group.confirmed()
+        elif not link.leadsTo(confirm.qpn):
             raise Refused("the Confirm names another link", Diagnosis.NOSRVLINK)
         await link.prepare(confirm)
         stream.attach(confirm)

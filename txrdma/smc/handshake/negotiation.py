@@ -265,7 +265,7 @@ class Negotiation(Protocol):
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.discard()
-            stream.link.discard()  # if it was new, then for this connection: nobody else would end it
+            stream.link.group.discard()  # if it was new, then for this connection: nobody else would end it
 
     def _end(self) -> None:
         self._over = True

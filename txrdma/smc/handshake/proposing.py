@@ -15,6 +15,7 @@ from twisted.python.failure import Failure
 from txrdma.error import Refused
 from txrdma.smc.carriers.announcing import Announcement
 from txrdma.smc.group._linkgroup import Role
+from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import LinkGroups, peerID
 from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ClientHandshake
@@ -25,7 +26,7 @@ from txrdma.smc.handshake.plaintcp import Foreign
 from txrdma.smc.insight.outcomes import Outcomes, tellSilence
 from txrdma.smc.options import Options
 from txrdma.smc.stream.transport import SMCTransport
-from txrdma.smc.wire.clc import Accept, Confirm, Decline, Diagnosis
+from txrdma.smc.wire.clc import Accept, Decline, Diagnosis
 
 
 class ClientNegotiation(Negotiation):
@@ -40,6 +41,7 @@ class ClientNegotiation(Negotiation):
     role = Role.CLIENT
     _announcement: Announcement | None = None
     _accept: Accept | None = None
+    _group: Group | None = None
     _held = b""
     _hasAsked = False
 
@@ -164,24 +166,18 @@ class ClientNegotiation(Negotiation):
         assert self._manager is not None and self._offer is not None, "an Accept before the Proposal"
         candidate = self._offer.candidate(agreement.version)
         assert candidate is not None, "a version that was not offered"
-        link = self._manager.forAccept(accept, candidate, agreement, self._peer.witness)
+        self._group = group = self._manager.forAccept(accept, candidate, agreement, self._peer.witness)
         try:
-            element = await link.reserve()
+            element = await group.reserve()
+            link = group.leadingTo(accept)
         except BaseException:
             if accept.firstContact:
-                link.discard()
+                group.discard()
             raise
         self._stream = stream = SMCTransport(link, element, self.transport, self.role)
         if accept.firstContact:
-            link.connect(accept)
-        message = Confirm(
-            **link.terms(element),
-            token=stream.token,
-            mtu=min(accept.mtu, link.mtu),
-            firstContact=accept.firstContact,
-            version=agreement.version,
-            v2=agreement.extension(accept.firstContact, hostName(), (candidate.gid,)),
-        )
+            group.connect(accept)
+        message = link.terms(element, stream.token).confirm(accept, hostName())
         cast(ClientHandshake, self._core).confirm(message, self._reactor.seconds())
         self._accept = accept
 
@@ -193,8 +189,9 @@ class ClientNegotiation(Negotiation):
 
     async def _linked(self, stream: SMCTransport, accept: Accept) -> None:
         """Make the link ready after our Confirm is sent, and attach the stream to it."""
+        assert self._group is not None, "a stream before its group"
         if accept.firstContact:
-            await stream.link.confirmed()
+            await self._group.confirmed()
         await stream.link.prepare(accept)
         stream.attach(accept)
         self._core.established()

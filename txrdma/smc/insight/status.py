@@ -47,6 +47,11 @@ fallbacks: Counter[str] = Counter()
 """How often connections of this process fell back to TCP, by the name of the reason."""
 
 
+class _Group(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
 class _Link(Protocol):
     @property
     def agreement(self) -> Agreement: ...
@@ -55,7 +60,7 @@ class _Link(Protocol):
     @property
     def route(self) -> str: ...
     @property
-    def name(self) -> str: ...
+    def group(self) -> _Group: ...
 
 
 class _Stream(Protocol):
@@ -224,7 +229,7 @@ class SMCStatus:
     @property
     def linkGroup(self) -> str:
         """The name of the connection's link group."""
-        return self._transport.link.name
+        return self._transport.link.group.name
 
     @property
     def state(self) -> str:

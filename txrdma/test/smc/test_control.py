@@ -37,10 +37,10 @@ class ToldStatus:
     """A connection with something to tell."""
 
     mode = "SMC-R"
-    fallbackReason = None
-    peerDiagnosis = None
     version = 1
     eid = ""
+    fallbackReason = None
+    peerDiagnosis = None
     device = "soft"
     route = "shared-memory"
     linkGroup = "0001"

@@ -95,7 +95,7 @@ class VersionTests(EndsTestCase):
             one, other = await self.talk(device + more, UDP + more)
             self.assertEqual((one.smc.mode, other.smc.version), ("SMC-R", version))
         links = linkGroups(reactor, "soft:127.0.0.3,127.0.0.1:route=rocev2").links()
-        self.assertEqual({(link.candidate.port, str(link.candidate.gid)) for link in links},
+        self.assertEqual({(link.port.candidate.port, str(link.port.candidate.gid)) for link in links},
                          {(2, "::ffff:127.0.0.1")})  # fmt: skip
         self.assertEqual(len(links), 2)  # one for each version
 
@@ -136,7 +136,7 @@ class LinkTests(RaceTestCase):
         self.until(lambda: here.mode and there.mode)
         self.assertEqual(there.transport.smc.version, 2)
         (ours,) = linkGroups(self.client, DEVICE).links()
-        (theirs,) = linkGroups(self.server, DEVICE).links()
+        (theirs,) = linkGroups(self.server, DEVICE).groups()
         heard: list[bytes] = []
         received = theirs.core.received
 
@@ -148,10 +148,10 @@ class LinkTests(RaceTestCase):
         long = next(raw for _, raw in messages("smc-first") if decode(raw).type is LLCType.ADD_LINK)
         self.assertEqual(len(long), 88)
         request = SendRequest(-1, Operation.SEND, inline=(long,), signaled=False, solicited=True)
-        theirs._queuePair.postSend([request])
+        theirs.links[0]._queuePair.postSend([request])
         self.until(lambda: heard)
         answer = decode(heard[0])
         self.assertEqual((answer.type, bool(answer.header.flags & LLCFlags.REJECT)), (LLCType.ADD_LINK, True))
         here.transport.write(b"hello")
         self.until(lambda: there.heard == b"hello")
-        self.assertTrue(ours.isActive and theirs.isActive)
+        self.assertTrue(ours.isActive and theirs.core.usable)
