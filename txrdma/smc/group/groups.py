@@ -174,7 +174,8 @@ class LinkGroups:
         device = self.device
         versions = VERSIONS if self._resting is None else frozenset((1,))
         owner = b""
-        active, others = [], []
+        active: list[Candidate] = []
+        others: list[Candidate] = []
         for number in range(1, device.portCount + 1):
             port = device.portAttributes(number)
             if port.mac is None:
