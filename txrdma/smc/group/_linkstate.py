@@ -12,7 +12,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol, Union
 
 from txrdma.iba.types import GID, MACAddress, QPN, RKey
-from txrdma.smc._machines import machineBuilder
+from txrdma.smc.common._machines import machineBuilder
 from txrdma.smc.handshake._offer import Choice
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
 from txrdma.smc.wire.llc import (
@@ -32,7 +32,7 @@ from txrdma.smc.wire.llc import (
 @dataclass(frozen=True, slots=True)
 class Timing:
     """
-    How long to wait, in seconds.
+    The times of a link group, in seconds.
 
     @ivar response: for the answer to a request.
     @ivar confirmLink: as a client, for the server's CONFIRM LINK.
@@ -54,7 +54,7 @@ class Timing:
 
 
 class Role(Enum):
-    """Which end of the TCP connections we are: a group serves one role (RFC 7609, 3.2)."""
+    """The end of the TCP connections that we are: a group serves one role (RFC 7609, 3.2)."""
 
     SERVER = "server"
     CLIENT = "client"
@@ -97,7 +97,7 @@ class GroupKey(NamedTuple):
 
 
 class LinkEnd(NamedTuple):
-    """One end of a link, as CLC and CONFIRM LINK name it."""
+    """The address of one end of a link, as CLC and CONFIRM LINK name it."""
 
     mac: MACAddress
     gid: GID

@@ -1,5 +1,5 @@
 """
-How a link is attached to a device: protection domain, completion queues, queue pair, posted receives.
+The verbs objects of a link on its device: protection domain, completion queues, queue pair, posted receives.
 
 The attributes of the queue pair are those that Linux uses for SMC-R.
 """

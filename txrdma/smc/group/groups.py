@@ -4,8 +4,8 @@ The link groups of a device, which of them a connection joins, and how long they
 Follows RFC 7609, 3.2.
 
 Groups without connections are kept, since to make them anew costs more than a connection does. When SMC is
-not in use on the reactor (L{txrdma.smc.presence}) nothing of them stays there: those over shared memory rest,
-others are closed.
+not in use on the reactor (L{txrdma.smc.common.presence}) nothing of them stays there: those over shared
+memory rest, others are closed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from txrdma.error import Refused
 from txrdma.iba.types import MACAddress, MTU
 from txrdma.iba.verbs import AsyncEventKind, PortState, usualGID
 from txrdma.interfaces import AsyncEvent, IRestingDevice, IVerbsDevice
+from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.group._linkgroup import GroupKey, Timing
 from txrdma.smc.group.attachment import Port
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.link import Link
 from txrdma.smc.group.parties import Member
 from txrdma.smc.handshake._offer import Agreement, Candidate, Choice, VERSIONS
-from txrdma.smc.presence import presenceOn
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
 from txrdma.verbs.devices import sharedDevice
 
@@ -54,7 +54,7 @@ SMALL_RING: Final = 32 << 10
 
 STOPPING_SECONDS: Final = 5.0
 """
-When the reactor stops, so long it may take until peers have what was written before.
+Seconds for which a reactor that stops waits until peers have what was written before.
 
 By shared memory that is at once, unless a peer does not read; by RoCE peers have to acknowledge it.
 """
@@ -69,7 +69,7 @@ _open: dict[tuple[object, str], LinkGroups] = {}
 @lru_cache(2)
 def timingOn(acknowledgesByProgram: bool) -> Timing:
     """
-    How long to wait for peers: a silent one is given up when TCP's keepalive would do so here (tcp(7)).
+    The times to wait for peers: a silent one is given up when TCP's keepalive would do so here (tcp(7)).
 
     @param acknowledgesByProgram: a busy program acknowledges nothing, not even a TEST LINK: it is asked when
         TCP would ask, since a queue pair has less patience than that. Adapters are asked earlier.
@@ -127,8 +127,8 @@ class LinkGroups:
     """
     All link groups over one device.
 
-    @ivar candidates: the device's ports, by the GID of each that most peers can reach; active ports first.
     @ivar maxInline: the most bytes of a request that need no registered memory.
+    @ivar candidates: the device's ports, by the GID of each that most peers can reach; active ports first.
     """
 
     def __init__(self, reactor: Any, description: str, device: IVerbsDevice | None = None) -> None:
@@ -166,7 +166,7 @@ class LinkGroups:
 
     @property
     def canRest(self) -> bool:
-        """When SMC is not in use links rest; where they can't they are closed."""
+        """Whether links rest while SMC is not in use; those of other devices are closed then."""
         return self._resting is not None
 
     def _findCandidates(self) -> tuple[Candidate, ...]:
@@ -283,7 +283,7 @@ class LinkGroups:
             for link in self.links():
                 link.asyncEvent(event.queuePair, event.kind.value)
 
-    # Not in use: see txrdma.smc.presence
+    # Not in use: see txrdma.smc.common.presence
 
     @property
     def isBusy(self) -> bool:
@@ -298,6 +298,8 @@ class LinkGroups:
             self.close()
             return
         for group in self.groups():
+            for link in list(group.links):
+                link.look()  # a peer whose window is full could not say its last word while we rest
             group.finish()
             group.rest()
         self._resting.rest()
@@ -346,7 +348,7 @@ class LinkGroups:
     def _forgetStopped(self) -> None:
         """Peers that have all do not matter any more."""
         for stream, target in list(self._targets.items()):
-            if stream.hasHeardEnd or stream.isCut or stream.hasDelivered(target):
+            if stream.hasHeardEnd or stream.hasDelivered(target):
                 self._targets.pop(stream, None)
 
     def _stoppingTooLong(self) -> None:

@@ -99,7 +99,7 @@ def _samePrefix(theirs: bytes, theirLength: int, ours: bytes, ourLength: int) ->
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """
-    One GID of a port of an RDMA device, by which this process could be reached.
+    A GID of a port of an RDMA device, by which this process could be reached.
 
     @ivar peerID: of this process: instance number and MAC address (RFC 7609, 3.1).
     @ivar mtu: the largest payload of the port's packets.

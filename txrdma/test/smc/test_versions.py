@@ -154,4 +154,4 @@ class LinkTests(RaceTestCase):
         self.assertEqual((answer.type, bool(answer.header.flags & LLCFlags.REJECT)), (LLCType.ADD_LINK, True))
         here.transport.write(b"hello")
         self.until(lambda: there.heard == b"hello")
-        self.assertTrue(ours.isActive and theirs.core.usable)
+        self.assertTrue(ours.isActive and theirs.links[0].isActive)

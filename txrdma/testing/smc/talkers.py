@@ -78,7 +78,7 @@ def makePlan(random: Random, longest: int) -> Plan:
 
 class Talker(Protocol):
     """
-    One end of a connection.
+    An end of a connection of a scenario, which talks as its plan says.
 
     @ivar written: bytes that it gave to the transport.
     @ivar heard: bytes that came.
@@ -225,8 +225,10 @@ class Talker(Protocol):
         peer = self.peer
         if peer.host.isStopped:
             return  # a process that ends says so
-        if self.mode == "TCP" and (peer.host.isDead or (self.hasSaid and not peer.isMade)):
-            return  # a system ends the connections of a killed process in order; our end ends a handshake
+        if peer.host.isDead and (self.mode == "TCP" or self.transport.smc.route == "shared-memory"):
+            return  # a system ends the connections of a killed process in order
+        if self.mode == "TCP" and self.hasSaid and not peer.isMade:
+            return  # our end ends a handshake
         if not peer.hasSaid:
             ended = self.hasHalfClosed and not peer.plan.isHalfCloseable
             self.claim(ended, "the end of what has not ended")
@@ -320,7 +322,7 @@ class Talker(Protocol):
 
 @implementer(IHalfCloseableProtocol)
 class HalfCloseableTalker(Talker):
-    """One that knows of halves."""
+    """A talker that closes its connection by halves, if its plan says so."""
 
 
 def makeTalker(host: Host, name: str, random: Random, plan: Plan) -> Talker:
