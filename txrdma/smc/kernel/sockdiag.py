@@ -140,7 +140,7 @@ class LinkGroup:
 @dataclass(frozen=True, slots=True)
 class Diagnosed:
     """
-    One SMC socket of the kernel's.
+    An SMC socket of the kernel's, as sock_diag describes it.
 
     @ivar mode: C{"SMC-R"}, C{"SMC-D"} or C{"TCP"}.
     @ivar state: the state of the connection, by Linux's name for it.
