@@ -131,10 +131,10 @@ class LinkGroup:
             raise WireError("smc_diag_lgrinfo", len(data), "it is cut off")
         device, port, gid, peerGID, role = _GROUP.unpack_from(data)
         try:
-            gids = [GID.fromString(_text(each)) for each in (gid, peerGID)]
+            here, there = (GID.fromString(_text(each)) for each in (gid, peerGID))
         except ValueError as error:
             raise WireError("smc_diag_lgrinfo", 0, str(error)) from None
-        return cls(_text(device), port, *gids, "server" if role else "client")
+        return cls(_text(device), port, here, there, "server" if role else "client")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,11 @@ from typing import Any
 from hypothesis import given, strategies
 from zope.interface.verify import verifyClass
 
+from twisted.internet import main
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.error import CannotListenError, ConnectBindError
 from twisted.internet.interfaces import IListeningPort, ITCPTransport
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from txrdma.error import WireError
@@ -201,7 +203,7 @@ class StandInTests(StreamContract, TestCase):
         self.patch(transports, "unsent", lambda connected: 1)
         left: list[socket.socket] = []
         self.patch(transports, "_closeLater", left.append)
-        here.transport.connectionLost(transports.Failure(transports.main.CONNECTION_LOST))
+        here.transport.connectionLost(Failure(main.CONNECTION_LOST))
         [connected] = left
         self.assertGreaterEqual(connected.fileno(), 0)
         real(connected)
@@ -219,6 +221,6 @@ class StandInTests(StreamContract, TestCase):
         transport = here.transport
         real, transport.socket = transport.socket, Reset()
         try:
-            self.assertIs(transport._dataReceived(b""), transports.main.CONNECTION_LOST)
+            self.assertIs(transport._dataReceived(b""), main.CONNECTION_LOST)
         finally:
             transport.socket = real
