@@ -25,6 +25,7 @@ from txrdma.error import WireError
 from txrdma.iba.types import GID
 from txrdma.interfaces import ISMCStatus, ISMCTransport
 from txrdma.ports.netlink import DONE, ERROR
+from txrdma.smc.group.groups import closeLinkGroups
 from txrdma.smc.interfaces import ISMCBackend
 from txrdma.smc.kernel import sockets, status, transports
 from txrdma.smc.kernel.backend import KernelBackend
@@ -167,6 +168,9 @@ class OwnEndpointTests(EndpointContract, TestCase):
     PLAIN_SERVER = "tcp:0:interface=127.0.0.1"
     PLAIN_CLIENT = "tcp:127.0.0.1:{port}"
     timeout = 30
+
+    def setUp(self) -> None:
+        self.addCleanup(closeLinkGroups, reactor)
 
 
 class StandInTests(StreamContract, TestCase):
