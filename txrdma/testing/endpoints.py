@@ -28,7 +28,7 @@ reactor: Any = theReactor
 @implementer(IHalfCloseableProtocol)
 class End(Protocol):
     """
-    One end of a connection, which counts what it hears.
+    An end of a connection, which counts what it hears.
 
     @ivar heard: the number of bytes, with their SHA-256 in C{digest}.
     @ivar lost: the reason of the connection's end, when there was one.
@@ -193,7 +193,7 @@ class StreamContract:
             self.assertNotIsInstance(there.lost.value, ConnectionDone)
 
     async def test_refused(self: Any) -> None:
-        """Where nobody listens the connection fails as TCP's does."""
+        """A connection to where nobody listens fails as TCP's does."""
         factory, number = _Ends(), 0
         port = await serverFromString(reactor, self.PLAIN_SERVER).listen(factory)
         number = port.getHost().port
@@ -206,7 +206,7 @@ class EndpointContract(StreamContract):
     """The promises of C{smc:} endpoints over SMC-R, with what their transports tell of it."""
 
     async def test_byte(self: Any) -> None:
-        """One byte goes there, and one comes back, by SMC; both transports are what TCP's are, and say so."""
+        """A byte goes there, and one comes back, by SMC; both transports are what TCP's are, and say so."""
         here, there = await self.pair()
         for one, other in ((here, there), (there, here)):
             one.transport.write(b"x")

@@ -137,6 +137,19 @@ def _toDict(status: ISMCStatus, role: str) -> dict[str, object]:
     return answer
 
 
+def socketToDict(status: ISMCStatus, role: str, transport: Connection | None) -> dict[str, object]:
+    """The part of C{toDict} that is the same for every connection with a socket, None when that is gone."""
+    if transport is None:
+        return {"role": role}
+    answer = _toDict(status, role)
+    try:
+        answer["local"] = describe(transport.getHost())
+        answer["peer"] = describe(transport.getPeer())
+    except (AttributeError, OSError):
+        pass  # a closed TCP transport has no socket that it could ask
+    return answer
+
+
 @implementer(ISMCStatus)
 class TCPStatus:
     """
@@ -186,16 +199,7 @@ class TCPStatus:
 
     def toDict(self) -> dict[str, object]:
         """The status as a dictionary that JSON can carry, as L{ISMCStatus} asks."""
-        transport = self._transport()
-        if transport is None:
-            return {"role": self.role}
-        answer = _toDict(self, self.role)
-        try:
-            answer["local"] = describe(transport.getHost())
-            answer["peer"] = describe(transport.getPeer())
-        except (AttributeError, OSError):
-            pass  # a closed TCP transport has no socket that it could ask
-        return answer
+        return socketToDict(self, self.role, self._transport())
 
 
 @implementer(ISMCStatus)

@@ -131,16 +131,16 @@ class LinkGroup:
             raise WireError("smc_diag_lgrinfo", len(data), "it is cut off")
         device, port, gid, peerGID, role = _GROUP.unpack_from(data)
         try:
-            gids = [GID.fromString(_text(each)) for each in (gid, peerGID)]
+            here, there = (GID.fromString(_text(each)) for each in (gid, peerGID))
         except ValueError as error:
             raise WireError("smc_diag_lgrinfo", 0, str(error)) from None
-        return cls(_text(device), port, *gids, "server" if role else "client")
+        return cls(_text(device), port, here, there, "server" if role else "client")
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosed:
     """
-    One SMC socket of the kernel's.
+    An SMC socket of the kernel's, as sock_diag describes it.
 
     @ivar mode: C{"SMC-R"}, C{"SMC-D"} or C{"TCP"}.
     @ivar state: the state of the connection, by Linux's name for it.

@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from txrdma.error import WireError
 from txrdma.interfaces import ISMCStatus
 from txrdma.logs import Seldom
-from txrdma.smc.insight.status import tcpCounts, toDict
+from txrdma.smc.insight.status import socketToDict, tcpCounts
 from txrdma.smc.kernel.sockdiag import Diagnosed, diagnosed
 from txrdma.smc.kernel.sockets import hasFallenBack
 from txrdma.smc.wire.clc import Diagnosis
@@ -95,19 +95,19 @@ class KernelStatus:
 
     @property
     def mode(self) -> str:
-        """One of C{'SMC-R'}, C{'SMC-D'} and C{'TCP'}, or C{'SMC'} while the kernel can't say which."""
+        """The mode C{'SMC-R'}, C{'SMC-D'} or C{'TCP'}; C{'SMC'} while the kernel can't say which."""
         told = None if self.isTCP else self._told()
         return "TCP" if self.isTCP else told.mode if told else "SMC"
 
     @property
     def fallbackReason(self) -> Diagnosis | None:
-        """Why the connection fell back to TCP, None when it did not."""
+        """Reason for which the connection fell back to TCP, None when it did not."""
         told = self._told()
         return told.fallbackReason if told else None
 
     @property
     def peerDiagnosis(self) -> Diagnosis | None:
-        """Why the peer declined, None when it did not."""
+        """Reason for which the peer declined, None when it did not."""
         told = self._told()
         return told.peerDiagnosis if told else None
 
@@ -147,10 +147,7 @@ class KernelStatus:
 
     def toDict(self) -> dict[str, object]:
         """The status as a dictionary for JSON, as L{ISMCStatus} asks, without what is not counted."""
-        transport = self._transport()
-        answer: dict[str, object] = {"role": self.role}
-        if transport is not None:
-            answer.update(toDict(self, transport))
+        answer = socketToDict(self, self.role, self._transport())
         for name in ("version", "eid", "writes", "messagesSent", "messagesReceived"):
             answer.pop(name, None)
         told = self._last

@@ -157,7 +157,7 @@ class KernelClient(KernelConnection, Client):
         if not self.connected and hasattr(self, "socket"):
             code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            refusal = getConnectError((code, os.strerror(code)))  # type: ignore[no-untyped-call]  # Twisted's
+            refusal = getConnectError((code, os.strerror(code)))
             self.failIfNotConnected(refusal)  # type: ignore[no-untyped-call]
         else:
             super().connectionLost(reason)
@@ -270,5 +270,6 @@ def listen(
     """Listen as C{listenTCP} of the reactor does, by the kernel's SMC."""
     listening = KernelPort(port, factory if fallback else SMCOnly(factory), backlog, interface, reactor)
     listening.startListening()
-    listening.terms = Terms(f"connection at {placeOf(listening.getHost())}", fallback)
+    host = listening.getHost()  # type: ignore[no-untyped-call]  # Twisted's
+    listening.terms = Terms(f"connection at {placeOf(host)}", fallback)
     return listening

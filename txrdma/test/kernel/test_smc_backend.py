@@ -59,10 +59,10 @@ class KernelEndpointTests(EndpointContract, TestCase):
         here, there = await self.pair()
         there.transport.pauseProducing()
         here.transport.write(b"nobody reads this")
-        await self.until(lambda: there.transport.smc.toDict()["cursors"]["arrived"] == 17)  # type: ignore[index]
+        await self.until(lambda: there.transport.smc.toDict()["cursors"]["arrived"] == 17)
         there.transport.abortConnection()
         await self.until(lambda: here.lost is not None or here.hasEnded)
-        record("seen", "orderly" if here.lost is None else str(here.lost.type.__name__))
+        record("seen", "orderly" if here.lost is None else type(here.lost.value).__name__)
 
 
 class LoopbackTests(TestCase):

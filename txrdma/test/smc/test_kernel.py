@@ -14,15 +14,18 @@ from typing import Any
 from hypothesis import given, strategies
 from zope.interface.verify import verifyClass
 
+from twisted.internet import main
 from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.error import CannotListenError, ConnectBindError
 from twisted.internet.interfaces import IListeningPort, ITCPTransport
+from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID
 from txrdma.interfaces import ISMCStatus, ISMCTransport
 from txrdma.ports.netlink import DONE, ERROR
+from txrdma.smc.group.groups import closeLinkGroups
 from txrdma.smc.interfaces import ISMCBackend
 from txrdma.smc.kernel import sockets, status, transports
 from txrdma.smc.kernel.backend import KernelBackend
@@ -166,6 +169,9 @@ class OwnEndpointTests(EndpointContract, TestCase):
     PLAIN_CLIENT = "tcp:127.0.0.1:{port}"
     timeout = 30
 
+    def setUp(self) -> None:
+        self.addCleanup(closeLinkGroups, reactor)
+
 
 class StandInTests(StreamContract, TestCase):
     """
@@ -201,7 +207,7 @@ class StandInTests(StreamContract, TestCase):
         self.patch(transports, "unsent", lambda connected: 1)
         left: list[socket.socket] = []
         self.patch(transports, "_closeLater", left.append)
-        here.transport.connectionLost(transports.Failure(transports.main.CONNECTION_LOST))
+        here.transport.connectionLost(Failure(main.CONNECTION_LOST))
         [connected] = left
         self.assertGreaterEqual(connected.fileno(), 0)
         real(connected)
@@ -219,6 +225,6 @@ class StandInTests(StreamContract, TestCase):
         transport = here.transport
         real, transport.socket = transport.socket, Reset()
         try:
-            self.assertIs(transport._dataReceived(b""), transports.main.CONNECTION_LOST)
+            self.assertIs(transport._dataReceived(b""), main.CONNECTION_LOST)
         finally:
             transport.socket = real
