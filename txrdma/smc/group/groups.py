@@ -121,7 +121,13 @@ def closeLinkGroups(reactor: object) -> None:
 
 
 class LinkGroups:
-    """All link groups over one device."""
+    """
+    All link groups over one device.
+
+    @ivar ports: where links begin: the first of a group at the first port, which is the device's; further
+        ones, if there are any, where no other link of the group does.
+    @ivar maxLinks: links of a group, at most, of up to 8; Linux has 2, too.
+    """
 
     def __init__(self, reactor: Any, description: str, device: IVerbsDevice | None = None) -> None:
         """
@@ -131,7 +137,7 @@ class LinkGroups:
         self.presence = presenceOn(reactor)
         self.isStopping = False
         self._key = (reactor, description)
-        self._groups: dict[GroupKey, list[Group]] = {}
+        self._groups: dict[tuple[object, ...], list[Group]] = {}
         self._orphans: WeakSet[Member] = WeakSet()  # without a link; they wait for TCP's word
         self._endings = 0
         self._stopped: Deferred[None] | None = None
@@ -141,10 +147,12 @@ class LinkGroups:
         self.device = device
         self.timing = timingOn(device.attributes.acknowledgesByProgram)
         try:
-            self.port = port = Port.of(device, 1)
+            port = Port.of(device, 1)
         except Refused:
             device.close()
             raise
+        self.ports = [port]
+        self.maxLinks = 2
         self.gid, self.mac = port.gid, port.mac
         self.peerID = peerID(self.mac)
         self._resting = IRestingDevice(device, None)
@@ -182,7 +190,7 @@ class LinkGroups:
         key = GroupKey.ofProposal(proposal, witness)
         while True:
             making = None
-            for group in self._groups.get(key, ()):
+            for group in self._serving(key):
                 if group.core.usable:
                     return group, False
                 if group.isNew:
@@ -204,7 +212,7 @@ class LinkGroups:
         key = GroupKey.ofAccept(accept, witness)
         if accept.firstContact:
             return self._make(key)
-        for group in self._groups.get(key, ()):
+        for group in self._serving(key):
             if group.core.usable:
                 return group
         raise Refused("the server means a link group that we don't have", Diagnosis.SYNCERR)
@@ -214,9 +222,13 @@ class LinkGroups:
         count = sum(len(group.core.connections) for group in self.groups())
         return next((size for most, size in RINGS if count < most), SMALL_RING)
 
+    def _serving(self, key: GroupKey) -> list[Group]:
+        """The groups with the peer that this names, by whichever of its links."""
+        return [group for group in self._groups.get(key.peer, ()) if group.serves(key)]
+
     def _make(self, key: GroupKey) -> Group:
         group = Group(self, key)
-        self._groups.setdefault(key, []).append(group)
+        self._groups.setdefault(key.peer, []).append(group)
         return group
 
     @contextmanager
@@ -234,11 +246,11 @@ class LinkGroups:
         self._orphans.add(stream)
 
     def _forget(self, group: Group) -> None:
-        groups = self._groups.get(group.key, [])
+        groups = self._groups.get(group.key.peer, [])
         if group in groups:
             groups.remove(group)
         if not groups:
-            self._groups.pop(group.key, None)
+            self._groups.pop(group.key.peer, None)
 
     def _told(self, event: AsyncEvent) -> None:
         """Act on an asynchronous event: a fatal one of the device, or of one link's queue pair."""

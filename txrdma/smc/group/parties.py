@@ -16,8 +16,9 @@ from txrdma.iba.types import RKey
 from txrdma.smc.group._linkgroup import Timing
 from txrdma.smc.group.attachment import Port
 from txrdma.smc.group.buffers import Element
+from txrdma.smc.group.posting import Kept
 from txrdma.smc.presence import Presence
-from txrdma.smc.stream._flow import Flow
+from txrdma.smc.stream._flow import Bearing, Flow
 from txrdma.smc.wire.clc import Accept, Confirm
 
 
@@ -53,6 +54,9 @@ class Member(Protocol):
     def remoteBuffersGone(self, rkeys: Sequence[RKey]) -> None:
         """The peer takes no more writes to these buffers."""
 
+    def move(self, link: Any, bearing: Bearing, kept: Sequence[Kept]) -> None:
+        """Go on by another link of the group, as its own has failed."""
+
     def linkLost(self, mayVanish: bool, arrived: int) -> None:
         """End the connection, because its link is gone."""
 
@@ -67,11 +71,13 @@ class Membership(Protocol):
     """
     The link groups of a device, as each group sees them: L{LinkGroups<txrdma.smc.group.groups.LinkGroups>}.
 
-    @ivar port: where the first link of a group begins.
+    @ivar ports: where links begin, the first of a group at the first one.
+    @ivar maxLinks: links of a group, at most, where there are as many ports.
     """
 
     reactor: Any
-    port: Port
+    ports: list[Port]
+    maxLinks: int
     presence: Presence
     timing: Timing
     peerID: bytes
@@ -116,8 +122,11 @@ class LinkOwner(Protocol):
     def trim(self) -> None:
         """Take back buffers that nobody uses."""
 
-    def target(self, answer: Accept | Confirm) -> int:
+    def target(self, link: Any, answer: Accept | Confirm) -> int:
         """The place where the peer's ring begins."""
+
+    def lookBeside(self) -> None:
+        """Take in what links have brought whose turn it is not."""
 
     def discard(self) -> None:
         """The handshake that the group was perhaps made for has failed."""

@@ -133,7 +133,7 @@ class TransferTests(EndsTestCase):
     async def test_staged(self) -> None:
         """Where a device takes little inline, bytes are copied into registered memory first."""
         opened = linkGroups(reactor, LOCAL_DEVICE)
-        opened.port = replace(opened.port, maxInline=64)
+        opened.ports = [replace(opened.ports[0], maxInline=64)]
         one, other = await self.exchange(Streamer, Streamer)
         self.assertTrue(one.transport.link.turn.poster.isStaged)
 
