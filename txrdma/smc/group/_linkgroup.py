@@ -105,6 +105,7 @@ class LinkGroup:
     @ivar promised: connections that have a place, and are not put on the group yet.
     @param offersLink: as a server, offer a second link, to be rejected: Linux's version 1 clients wait
         3 seconds for that.
+    @param maxConnections: of the group, as version 2.1 has settled it.
     @param maxLinks: the most links that we want, of up to 8; with more than one L{LinkWanted} may happen.
     @param window: CONFIRM RKEYs and DELETE RKEYs under way at once; Linux drops a second one.
     """
@@ -116,6 +117,7 @@ class LinkGroup:
         *,
         timing: Timing = _TIMING,
         version: int = 1,
+        maxConnections: int = MAX_CONNECTIONS,
         offersLink: bool = False,
         maxLinks: int = 1,
         window: int = 1,
@@ -131,6 +133,8 @@ class LinkGroup:
         self.first = core.links[0]
         self._linkFlows = LinkFlows(core)
         self._keyFlows = KeyFlows(core, self._linkFlows, window)
+        core.maxConnections = maxConnections if version > 1 else 0
+        self._maxConnections = maxConnections
         self._inputs = makeLink(core)
         self._timing = timing
         self._token = secrets.randbits(32)
@@ -156,7 +160,7 @@ class LinkGroup:
         """Whether a new connection may be put on it. How many there may be is for the server to say."""
         if not self.isOpen:
             return False
-        return self.role is Role.CLIENT or len(self.connections) + self.promised < MAX_CONNECTIONS
+        return self.role is Role.CLIENT or len(self.connections) + self.promised < self._maxConnections
 
     @property
     def linkNumber(self) -> int:
@@ -275,8 +279,8 @@ class LinkGroup:
         @return: its alert token.
         @raise ResourceExhausted: a server has as many as can be.
         """
-        if self.role is Role.SERVER and len(self.connections) >= MAX_CONNECTIONS:
-            raise ResourceExhausted(f"{MAX_CONNECTIONS} connections in a link group")
+        if self.role is Role.SERVER and len(self.connections) >= self._maxConnections:
+            raise ResourceExhausted(f"{self._maxConnections} connections in a link group")
         token = self._token
         while not token or token in self.connections:
             token = (token + 1) & 0xFFFFFFFF

@@ -25,9 +25,9 @@ from txrdma.iba.verbs import (
     QPState,
     ReceiveRequest,
     Segment,
-    usualGID,
 )
 from txrdma.interfaces import IProtectionDomain, IVerbsDevice
+from txrdma.smc.handshake._offer import Candidate
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.verbs.completions import CompletionReader
 
@@ -35,6 +35,9 @@ _log = Logger()
 
 WINDOW: Final = 40
 """Messages that the peer may not have received yet: it has 48 receives."""
+
+_ROUTED_HOPS: Final = 64
+"""The hop limit where routers are between the two ends (Linux)."""
 
 _RECEIVES: Final = 64
 _RECEIVE_SIZE: Final = 48
@@ -56,43 +59,15 @@ _Handler = Callable[[Sequence[Completion]], None]
 @dataclass(frozen=True, slots=True, eq=False)
 class Port:
     """
-    A port of a device, where links begin.
+    A port of an open device, where links begin.
 
-    @ivar number: from 1.
-    @ivar gidIndex: of C{gid}, in the port's table.
-    @ivar mtu: the most that it takes.
+    @ivar candidate: the port, as handshakes offer it.
     @ivar maxInline: the most bytes of a request that need no registered memory.
     """
 
     device: IVerbsDevice
-    number: int
-    gidIndex: int
-    gid: GID
-    mac: MACAddress
-    mtu: MTU
+    candidate: Candidate
     maxInline: int
-
-    @classmethod
-    def of(cls, device: IVerbsDevice, number: int) -> Port:
-        """
-        A port by its number, with the GID that is usual there.
-
-        @raise Refused: it has no MAC address.
-        """
-        attributes = device.portAttributes(number)
-        if attributes.mac is None:
-            raise Refused(f"port {number} of {device.name} has no MAC address", Diagnosis.NOSMCRDEV)
-        table = device.gidTable(number)
-        index = usualGID(table)
-        return cls(
-            device,
-            number,
-            index,
-            table[index].gid,
-            attributes.mac,
-            MTU(attributes.activeMTU),
-            device.limits.maxInline,
-        )
 
 
 class FarEnd(Protocol):
@@ -142,7 +117,7 @@ class Attachment:
         device = port.device
         byProgram = device.attributes.acknowledgesByProgram
         self._timeout = _PATIENT_TIMEOUT if byProgram else _TIMEOUT
-        self._gidIndex = port.gidIndex
+        self._candidate = port.candidate
         self.domain = domain
         capacity = Capacity(
             maxSend=3 * (WINDOW + 8),
@@ -158,7 +133,9 @@ class Attachment:
         self.sendReader = CompletionReader(reactor, self._sendChannel, [self.sendQueue], sent, failed=failed)
         self.queuePair = self.domain.createQueuePair(QPKind.RC, self.sendQueue, self._queue, capacity)
         rights = Access.LOCAL_WRITE | Access.REMOTE_WRITE
-        self.queuePair.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=port.number, access=rights))
+        self.queuePair.modify(
+            QPAttributes(state=QPState.INIT, pkeyIndex=0, port=port.candidate.port, access=rights)
+        )
         self.receives = memoryview(bytearray(_RECEIVES * _RECEIVE_SIZE))
         region = self.domain.registerMemory(self.receives, Access.LOCAL_WRITE)
         self.requests = [
@@ -166,22 +143,24 @@ class Attachment:
             for at in range(0, _RECEIVES * _RECEIVE_SIZE, _RECEIVE_SIZE)
         ]
 
-    def connect(self, far: FarEnd, mtu: MTU, psn: int) -> None:
+    def connect(self, far: FarEnd, psn: int, isDirect: bool) -> None:
         """
         Make the queue pair ready to send to the peer's.
 
         @param psn: the first packet sequence number that we send.
+        @param isDirect: no router is between the two ends.
         @raise Refused: the device can't do it.
         """
-        queuePair = self.queuePair
+        queuePair, candidate = self.queuePair, self._candidate
+        hops = 1 if isDirect else _ROUTED_HOPS
         queuePair.postReceive(self.requests)
         self.reader.start()
         try:
             queuePair.modify(
                 QPAttributes(
                     state=QPState.RTR,
-                    address=AddressVector(far.gid, self._gidIndex, hopLimit=1, dmac=far.mac),
-                    pathMTU=MTU(min(far.mtu, mtu)),
+                    address=AddressVector(far.gid, candidate.gidIndex, hopLimit=hops, dmac=far.mac),
+                    pathMTU=MTU(min(far.mtu, candidate.mtu)),
                     destinationQPN=far.qpn,
                     rqPSN=far.psn,
                     maxDestRDAtomic=1,

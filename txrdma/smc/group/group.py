@@ -43,6 +43,7 @@ from txrdma.smc.group.buffers import BufferPool, Element, MAX_BUFFERS, RemoteMem
 from txrdma.smc.group.link import Link
 from txrdma.smc.group.parties import Member, Membership
 from txrdma.smc.group.posting import Kept
+from txrdma.smc.handshake._offer import Agreement
 from txrdma.smc.insight.status import describe
 from txrdma.smc.stream._closing import LINGER_TIMEOUT
 from txrdma.smc.stream._flow import Bearing, Flow
@@ -57,16 +58,20 @@ class Group:
     """
     A link group, with its links.
 
+    @ivar agreement: what the two ends have agreed on, by the first contact.
     @ivar isNew: it was made for the connection that is being made: the first contact.
     @ivar links: those that there are, the oldest first.
     @ivar flows: of all connections of the group, by alert token.
     @ivar isOver: the group is gone; connections that still have something to read stay.
     """
 
-    def __init__(self, groups: Membership, key: GroupKey) -> None:
-        port = groups.ports[0]
+    def __init__(self, groups: Membership, key: GroupKey, port: Port, agreement: Agreement) -> None:
+        """
+        @param port: where the first link begins.
+        """
         self.groups = groups
         self.key = key
+        self.agreement = agreement
         self.isNew = True
         self.isOver = False
         self.flows: dict[int, Flow] = {}
@@ -75,7 +80,8 @@ class Group:
         self._lingering: dict[Member, float] = {}
         self._timer: IDelayedCall | None = None
         self._isResting = False
-        self._mayGrow = len(groups.ports) > 1 and groups.maxLinks > 1
+        self._mayGrow = bool(groups.further) and groups.maxLinks > 1
+        self._ports = [port, *groups.further]
         self._domains: dict[IVerbsDevice, IProtectionDomain] = {}
         domain = self._domainOf(port)
         link = Link(self, port, domain, self._mayGrow)
@@ -83,9 +89,11 @@ class Group:
         self.pool = BufferPool(domain)
         self.core = LinkGroup(
             key.role,
-            LinkEnd(port.mac, port.gid, link.qpn),
+            LinkEnd(port.candidate.mac, port.candidate.gid, link.qpn),
             timing=groups.timing,
-            maxLinks=groups.maxLinks if self._mayGrow else 1,
+            version=agreement.version,
+            maxConnections=agreement.maxConnections,
+            maxLinks=min(groups.maxLinks, agreement.maxLinks) if self._mayGrow else 1,
         )
         link.life = self.core.first
         self.name = f"{key.role.value} {link.qpn:06x}"
@@ -104,7 +112,12 @@ class Group:
 
     def serves(self, key: GroupKey) -> bool:
         """Whether this names our peer, by the first contact or by one of its links."""
-        return key == self.key or any(link.leadsTo(key.gid, key.mac, key.qpn) for link in self.links)
+        mine = self.key
+        if key == mine:
+            return True
+        if (key.peer, key.own, key.version) != (mine.peer, mine.own, mine.version):
+            return False
+        return any(link.leadsTo(key.gid, key.mac, key.qpn) for link in self.links)
 
     def connect(self, answer: Accept | Confirm) -> None:
         """First contact: the peer's end is known; L{confirmed} tells when the link is up."""
@@ -339,7 +352,7 @@ class Group:
             self.core.registered(buffer.rkey, {link.life: self._token(buffer, link.port)})
 
     def _token(self, buffer: RemoteMemoryBuffer, port: Port) -> Token:
-        first, domain = self.groups.ports[0], self._domainOf(port)
+        first, domain = self._ports[0], self._domainOf(port)
         region = buffer.region if domain is self._domainOf(first) else buffer.on(domain)
         return Token(region.rkey, region.address)
 
@@ -360,7 +373,8 @@ class Group:
             )
             self.core.decline(now)
             return
-        life = self.core.offer(LinkEnd(port.mac, port.gid, link.qpn), link.mtu, link.psn, tokens, now)
+        end = LinkEnd(port.candidate.mac, port.candidate.gid, link.qpn)
+        life = self.core.offer(end, port.candidate.mtu, link.psn, tokens, now)
         if life is None:
             link.closeAttachment()
         else:
@@ -370,11 +384,11 @@ class Group:
     def _anotherPort(self, far: AddLink | None) -> Port | None:
         """A port of ours without a link; for a client also one with, if the server's is another at least."""
         used = {link.port for link in self.links}
-        for port in self.groups.ports:
+        for port in self._ports:
             if port not in used:
                 return port
         if far is not None and not any(link.leadsTo(far.gid, far.mac, None) for link in self.links):
-            return self.groups.ports[0]
+            return self._ports[0]
         return None
 
     def _connect(self, event: LinkMade) -> None:

@@ -24,14 +24,15 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from txrdma.error import Refused
-from txrdma.iba.types import MACAddress
-from txrdma.iba.verbs import AsyncEventKind
+from txrdma.iba.types import MACAddress, MTU
+from txrdma.iba.verbs import AsyncEventKind, usualGID
 from txrdma.interfaces import AsyncEvent, IRestingDevice, IVerbsDevice
 from txrdma.smc.group._linkgroup import GroupKey, Timing
 from txrdma.smc.group.attachment import Port
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.link import Link
 from txrdma.smc.group.parties import Member
+from txrdma.smc.handshake._offer import Agreement, Candidate, Choice, VERSIONS
 from txrdma.smc.presence import presenceOn
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
 from txrdma.verbs.devices import sharedDevice
@@ -124,9 +125,10 @@ class LinkGroups:
     """
     All link groups over one device.
 
-    @ivar ports: where links begin: the first of a group at the first port, which is the device's; further
-        ones, if there are any, where no other link of the group does.
+    @ivar candidates: the device's ports, by the GID of each that most peers can reach.
+    @ivar further: where further links of a group may begin, each of them once; none, unless somebody says so.
     @ivar maxLinks: links of a group, at most, of up to 8; Linux has 2, too.
+    @ivar maxInline: the most bytes of a request that need no registered memory.
     """
 
     def __init__(self, reactor: Any, description: str, device: IVerbsDevice | None = None) -> None:
@@ -146,16 +148,14 @@ class LinkGroups:
             device = sharedDevice(reactor, description)
         self.device = device
         self.timing = timingOn(device.attributes.acknowledgesByProgram)
-        try:
-            port = Port.of(device, 1)
-        except Refused:
-            device.close()
-            raise
-        self.ports = [port]
-        self.maxLinks = 2
-        self.gid, self.mac = port.gid, port.mac
-        self.peerID = peerID(self.mac)
         self._resting = IRestingDevice(device, None)
+        self.candidates = tuple(self._findCandidates())
+        if not self.candidates:
+            device.close()
+            raise Refused(f"{description} has no MAC address", Diagnosis.NOSMCRDEV)
+        self.maxInline = device.limits.maxInline
+        self.further: list[Port] = []
+        self.maxLinks = 2
         self._unsubscribe = device.subscribe(self._told)
         self._triggers = [
             reactor.addSystemEventTrigger("before", "shutdown", self._reactorStops),
@@ -171,6 +171,20 @@ class LinkGroups:
         """When SMC is not in use links rest; where they can't they are closed."""
         return self._resting is not None
 
+    def _findCandidates(self) -> Iterator[Candidate]:
+        """The ports of the device; those over shared memory have no use for version 2."""
+        device = self.device
+        versions = VERSIONS if self._resting is None else frozenset((1,))
+        for number in range(1, device.portCount + 1):
+            port = device.portAttributes(number)
+            if port.mac is None:
+                continue
+            table = device.gidTable(number)
+            index = usualGID(table)
+            entry, mtu = table[index], MTU(port.activeMTU)
+            owner = peerID(port.mac)
+            yield Candidate(owner, entry.gid, entry.type, port.mac, mtu, device.name, number, index, versions)
+
     def groups(self) -> list[Group]:
         """All link groups over this device."""
         return [group for groups in self._groups.values() for group in groups]
@@ -179,15 +193,16 @@ class LinkGroups:
         """All links of all groups over this device."""
         return [link for group in self.groups() for link in group.links]
 
-    async def forProposal(self, proposal: Proposal, witness: Hashable) -> tuple[Group, bool]:
+    async def forProposal(self, proposal: Proposal, choice: Choice, witness: Hashable) -> tuple[Group, bool]:
         """
         The server's group for a client: one that there is, or a new one.
 
         While one is being made for the same client, the others wait for it.
 
+        @param choice: what we have chosen of the Proposal.
         @param witness: who the client is, by something better than its word.
         """
-        key = GroupKey.ofProposal(proposal, witness)
+        key = GroupKey.ofProposal(proposal, choice, witness)
         while True:
             making = None
             for group in self._serving(key):
@@ -196,22 +211,26 @@ class LinkGroups:
                 if group.isNew:
                     making = group
             if making is None:
-                return self._make(key), True
+                return self._make(key, choice.candidate, choice.agreement), True
             try:
                 await making.confirmed()
             except Refused:
                 pass  # then there will be another one
 
-    def forAccept(self, accept: Accept, witness: Hashable) -> Group:
+    def forAccept(
+        self, accept: Accept, candidate: Candidate, agreement: Agreement, witness: Hashable
+    ) -> Group:
         """
         The client's group that the server means.
 
+        @param candidate: our end, as we have proposed it.
+        @param agreement: what the Accept comes to.
         @param witness: who the server is, by something better than its word.
         @raise Refused: we don't have it.
         """
-        key = GroupKey.ofAccept(accept, witness)
+        key = GroupKey.ofAccept(accept, candidate.gid, witness)
         if accept.firstContact:
-            return self._make(key)
+            return self._make(key, candidate, agreement)
         for group in self._serving(key):
             if group.core.usable:
                 return group
@@ -226,8 +245,9 @@ class LinkGroups:
         """The groups with the peer that this names, by whichever of its links."""
         return [group for group in self._groups.get(key.peer, ()) if group.serves(key)]
 
-    def _make(self, key: GroupKey) -> Group:
-        group = Group(self, key)
+    def _make(self, key: GroupKey, candidate: Candidate, agreement: Agreement) -> Group:
+        port = Port(self.device, candidate, self.maxInline)
+        group = Group(self, key, port, agreement)
         self._groups.setdefault(key.peer, []).append(group)
         return group
 

@@ -49,7 +49,7 @@ class Link:
     """
     One link of a group: its queue pair, and the connections on it.
 
-    @ivar group: the link group.
+    @ivar group: the link group, and C{agreement} what its two ends have agreed on.
     @ivar life: the link as the core of its group knows it, from the beginning.
     @ivar turn: what connections have to post, and when.
     @ivar route: how bytes go, or went, as the queue pair names it; C{''} before the first contact.
@@ -75,7 +75,7 @@ class Link:
         self.port = port
         self.device = port.device.name
         self.contexts: list[Any] = theContextTracker.currentContext().contexts
-        self.mtu = port.mtu
+        self.agreement = group.agreement
         self.psn = secrets.randbits(24)
         self.members: dict[Member, None] = {}
         self.route = ""
@@ -108,20 +108,21 @@ class Link:
 
     def terms(self, element: Element, token: int) -> Terms:
         """Our end of a connection on this link, for an Accept or a Confirm."""
-        port = self.port
+        candidate = self.port.candidate
         rkey, address = self.life.own[element.buffer.rkey]
         return Terms(
-            peerID=self.groups.peerID,
-            gid=port.gid,
-            mac=port.mac,
+            peerID=candidate.peerID,
+            gid=candidate.gid,
+            mac=candidate.mac,
             qpn=self.qpn,
             rkey=rkey,
             index=element.index,
             token=token,
             sizeCode=sizeCode(element.buffer.size),
-            mtu=self.mtu,
+            mtu=candidate.mtu,
             address=address,
             psn=self.psn,
+            agreement=self.agreement,
         )
 
     def connect(self, far: FarEnd) -> None:
@@ -131,7 +132,7 @@ class Link:
         @raise Refused: the device can't do it.
         """
         self._far = far
-        self._attachment.connect(far, self.mtu, self.psn)
+        self._attachment.connect(far, self.psn, self.agreement.isDirect)
         self.route = self._queuePair.route
         self.turn.placing = IPlacing(self._queuePair, None)
         lane = IDirectLane(self._queuePair, None)

@@ -17,6 +17,7 @@ from txrdma.smc.group._linkgroup import Timing
 from txrdma.smc.group.attachment import Port
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.posting import Kept
+from txrdma.smc.handshake._offer import Agreement
 from txrdma.smc.presence import Presence
 from txrdma.smc.stream._flow import Bearing, Flow
 from txrdma.smc.wire.clc import Accept, Confirm
@@ -69,18 +70,17 @@ class Member(Protocol):
 
 class Membership(Protocol):
     """
-    The link groups of a device, as each group sees them: L{LinkGroups<txrdma.smc.group.groups.LinkGroups>}.
+    The link groups of a device, as each of them sees them: L{txrdma.smc.group.groups.LinkGroups}.
 
-    @ivar ports: where links begin, the first of a group at the first one.
-    @ivar maxLinks: links of a group, at most, where there are as many ports.
+    @ivar further: where further links of a group may begin.
+    @ivar maxLinks: links of a group, at most.
     """
 
     reactor: Any
-    ports: list[Port]
+    further: list[Port]
     maxLinks: int
     presence: Presence
     timing: Timing
-    peerID: bytes
     isStopping: bool
 
     @property
@@ -107,6 +107,7 @@ class LinkOwner(Protocol):
     """
 
     groups: Membership
+    agreement: Agreement
     name: str
     flows: dict[int, Flow]
 

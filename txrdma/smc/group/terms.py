@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from txrdma.iba.types import GID, MACAddress, QPN, RKey
-from txrdma.smc.wire.clc import Accept, Confirm
+from txrdma.smc.handshake._offer import Agreement
+from txrdma.smc.wire.clc import Accept, AnswerV2, Confirm
 
 _AnyAnswer = TypeVar("_AnyAnswer", Accept, Confirm)
 
@@ -23,6 +24,7 @@ class Terms:
     @ivar sizeCode: the element has 16 KiB times two to its power.
     @ivar mtu: the most that our port takes.
     @ivar address: where the RMB begins.
+    @ivar agreement: what the two ends of the link group have agreed on.
     @ivar psn: the first packet sequence number that we send.
     """
 
@@ -37,16 +39,25 @@ class Terms:
     mtu: int
     address: int
     psn: int
+    agreement: Agreement
 
-    def accept(self, firstContact: bool) -> Accept:
-        """The server's answer to a Proposal."""
-        return self._answer(Accept, self.mtu, firstContact)
+    def accept(self, firstContact: bool, hostName: bytes) -> Accept:
+        """
+        The server's answer to a Proposal.
 
-    def confirm(self, accept: Accept) -> Confirm:
+        @param hostName: of this host; version 2 tells it.
+        """
+        return self._answer(Accept, self.mtu, firstContact, self.agreement.extension(firstContact, hostName))
+
+    def confirm(self, accept: Accept, hostName: bytes) -> Confirm:
         """The client's answer to an Accept."""
-        return self._answer(Confirm, min(accept.mtu, self.mtu), accept.firstContact)
+        isFirst = accept.firstContact
+        extension = self.agreement.extension(isFirst, hostName, (self.gid,))
+        return self._answer(Confirm, min(accept.mtu, self.mtu), isFirst, extension)
 
-    def _answer(self, kind: type[_AnyAnswer], mtu: int, firstContact: bool) -> _AnyAnswer:
+    def _answer(
+        self, kind: type[_AnyAnswer], mtu: int, firstContact: bool, extension: AnswerV2 | None
+    ) -> _AnyAnswer:
         return kind(
             peerID=self.peerID,
             gid=self.gid,
@@ -60,4 +71,6 @@ class Terms:
             address=self.address,
             psn=self.psn,
             firstContact=firstContact,
+            version=self.agreement.version,
+            v2=extension,
         )

@@ -15,10 +15,11 @@ from txrdma.smc.carriers.local import Announced
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.group import Group
-from txrdma.smc.group.groups import peerID
+from txrdma.smc.group.groups import LinkGroups, peerID
 from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ServerHandshake
-from txrdma.smc.handshake.negotiation import Negotiation
+from txrdma.smc.handshake._offer import Choice, choose
+from txrdma.smc.handshake.negotiation import hostName, Negotiation
 from txrdma.smc.insight.outcomes import Outcomes
 from txrdma.smc.options import Options
 from txrdma.smc.stream.transport import SMCTransport
@@ -59,7 +60,9 @@ class ServerNegotiation(Negotiation):
             self._runOnTCP(Diagnosis.PEERNOSMC, None, b"")
             return
         isSure = peer.process is not None
-        self._begin(ServerHandshake(self._reactor.seconds(), peerID=peerID(), announced=isSure))
+        highest = max(self._options.abilities.versions)
+        core = ServerHandshake(self._reactor.seconds(), peerID=peerID(), announced=isSure, version=highest)
+        self._begin(core)
 
     def readConnectionLost(self) -> None:
         """A client that has confirmed may be quick: it has said all by SMC already, and has gone."""
@@ -92,19 +95,25 @@ class ServerNegotiation(Negotiation):
             await self._confirmed(event.confirm)
 
     async def _accept(self, proposal: Proposal) -> None:
-        group, isNew, element = await self._place(proposal)
+        groups = self._groups()
+        own = self.transport.getHost().host
+        choice = choose(proposal, groups.candidates, self._options.abilities, own)
+        if isinstance(choice, Diagnosis):
+            raise Refused("nothing of the client's Proposal can be had", choice)
+        group, isNew, element = await self._place(groups, proposal, choice)
         link = group.pick()
         self._stream = stream = SMCTransport(link, element, self.transport, self.role)
         if isinstance(self.transport, Server):
             stream.sessionno = self.transport.sessionno
-        message = link.terms(element, stream.token).accept(firstContact=isNew)
+        message = link.terms(element, stream.token).accept(isNew, hostName())
         cast(ServerHandshake, self._core).accept(message, self._reactor.seconds())
 
-    async def _place(self, proposal: Proposal) -> tuple[Group, bool, Element]:
+    async def _place(
+        self, groups: LinkGroups, proposal: Proposal, choice: Choice
+    ) -> tuple[Group, bool, Element]:
         """A group for the client, whether it is new, and a ring there; if it ends meanwhile, another."""
-        groups = self._groups()
         while True:
-            group, isNew = await groups.forProposal(proposal, self._peer.witness)
+            group, isNew = await groups.forProposal(proposal, choice, self._peer.witness)
             self._group = group
             try:
                 return group, isNew, await group.reserve()

@@ -16,13 +16,17 @@ from zope.interface import alsoProvides, implementer
 from twisted.internet.interfaces import IAddress, ITransport
 
 from txrdma.interfaces import ISMCStatus, ISMCTransport
+from txrdma.smc.handshake._offer import Agreement
 from txrdma.smc.stream._flow import Flow
+from txrdma.smc.wire.clc import enterpriseName
 
 if TYPE_CHECKING:
     from twisted.internet.tcp import Connection
 
 _ATTRIBUTES = (
     "mode",
+    "version",
+    "eid",
     "device",
     "route",
     "linkGroup",
@@ -49,6 +53,8 @@ class _Group(Protocol):
 
 
 class _Link(Protocol):
+    @property
+    def agreement(self) -> Agreement: ...
     @property
     def device(self) -> str: ...
     @property
@@ -131,6 +137,8 @@ class TCPStatus:
     __slots__ = ("_received", "_sent", "_transport", "fallbackReason", "peerDiagnosis", "role")
 
     mode = "TCP"
+    version = 0
+    eid = ""
     state = "TCP"
     device = ""
     route = ""
@@ -197,6 +205,16 @@ class SMCStatus:
 
     def __init__(self, transport: _Stream) -> None:
         self._transport = transport
+
+    @property
+    def version(self) -> int:
+        """The version of SMC-R that the connection's link group speaks."""
+        return self._transport.link.agreement.version
+
+    @property
+    def eid(self) -> str:
+        """The enterprise ID that the two ends have in common, C{''} in version 1."""
+        return enterpriseName(self._transport.link.agreement.eid)
 
     @property
     def device(self) -> str:

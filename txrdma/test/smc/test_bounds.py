@@ -36,7 +36,7 @@ class BoundsTests(RaceTestCase):
         return sockets[0], accepting, there
 
     def proposal(self) -> bytes:
-        told = linkGroups(self.client, DEVICE)
+        (told,) = linkGroups(self.client, DEVICE).candidates
         return Proposal(told.peerID, told.gid, told.mac, 0xC6336401, 32).encode()
 
     def test_deciding(self) -> None:

@@ -4,6 +4,8 @@ A link group with two links: how it gets the second one, and what becomes of con
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from txrdma.smc.group.attachment import Port
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import LinkGroups
@@ -20,7 +22,12 @@ class TwoLinkTestCase(RaceTestCase):
         groups = super().groups(host)
         device = self.world.network.device("203.0.113." + host.address.rpartition(".")[2])
         self.addCleanup(device.close)
-        groups.ports.append(Port.of(device, 1))
+        [first] = groups.candidates
+        port = device.portAttributes(1)
+        assert port.mac is not None
+        gid = device.gidTable(1)[first.gidIndex].gid
+        second = replace(first, gid=gid, mac=port.mac, device=device.name)
+        groups.further.append(Port(device, second, groups.maxInline))
         return groups
 
     def both(self) -> list[Group]:
@@ -60,7 +67,7 @@ class SecondLinkTests(TwoLinkTestCase):
 
     def test_onePort(self) -> None:
         """A client with one port, whose server has two, has one link, and nothing is kept for another."""
-        del self.groupsOf[self.client].ports[1]
+        self.groupsOf[self.client].further.clear()
         here, there, _ = self.connect()
         self.until(lambda: here.mode and there.mode)
         self.wait(1)

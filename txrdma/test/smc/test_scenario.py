@@ -350,7 +350,7 @@ class RaceTests(RaceTestCase):
         first, _, _ = self.connect()
         self.until(lambda: first.mode)
         [theirs] = linkGroups(self.server, DEVICE).groups()
-        told = linkGroups(self.client, DEVICE)
+        (told,) = linkGroups(self.client, DEVICE).candidates
         impostor = Host(self.world, "198.51.100.3", lambda: None)
         sockets = connectedSockets(self.world, Random(1), impostor, self.server, 50_000, 1e-3)
         MemoryTCP(sockets[1], self.accepting(Options(device=DEVICE, agreed=True), Listener())).begin()
@@ -385,7 +385,7 @@ class RaceTests(RaceTestCase):
         self.until(lambda: sockets[1].isReadable)
         assert isinstance(decode(sockets[1].recv(1000)), Proposal)
         (buffer,) = group.pool
-        lie = link.terms(Element(buffer, 1), 5).accept(firstContact=False)
+        lie = link.terms(Element(buffer, 1), 5).accept(False, b"")
         sockets[1].send(lie.encode())
         self.until(lambda: here.mode)
         self.assertEqual((here.mode, len(theirs.core.connections)), ("TCP", 1))

@@ -7,7 +7,6 @@ from __future__ import annotations
 import hashlib
 import random
 import socket
-from dataclasses import replace
 from typing import Any
 
 from zope.interface import implementer
@@ -133,7 +132,7 @@ class TransferTests(EndsTestCase):
     async def test_staged(self) -> None:
         """Where a device takes little inline, bytes are copied into registered memory first."""
         opened = linkGroups(reactor, LOCAL_DEVICE)
-        opened.ports = [replace(opened.ports[0], maxInline=64)]
+        opened.maxInline = 64
         one, other = await self.exchange(Streamer, Streamer)
         self.assertTrue(one.transport.link.turn.poster.isStaged)
 
