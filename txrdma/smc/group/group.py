@@ -166,7 +166,8 @@ class Group:
                 self.core.agreed(buffer.rkey, buffer.region.address)
             else:
                 self.pool.ask(buffer)
-                self._register(buffer)
+                tokens = {link.life: self._token(buffer, link.port) for link in self.links}
+                self.core.registered(buffer.rkey, tokens)
                 self.core.confirmRKey(buffer.rkey, buffer.region.address, self._reactor.seconds())
                 self._turnCore()
         element = buffer.take()
@@ -345,11 +346,6 @@ class Group:
                 link.look()
 
     # Further links
-
-    def _register(self, buffer: RemoteMemoryBuffer) -> None:
-        """Let a new buffer have a key on each link."""
-        for link in self.links:
-            self.core.registered(buffer.rkey, {link.life: self._token(buffer, link.port)})
 
     def _token(self, buffer: RemoteMemoryBuffer, port: Port) -> Token:
         first, domain = self._ports[0], self._domainOf(port)
