@@ -91,7 +91,7 @@ def _group(raw: bytes) -> None:
         ends = 0
         for at in range(0, len(raw), llc.LLC_LENGTH):
             group.received(raw[at : at + llc.LLC_LENGTH], 0.0)
-            for answer in group.outgoing():
+            for _, answer in group.outgoing():
                 llc.decode(answer)
             wasOver, ends = ends, ends + (group.state == "ended")
             if wasOver and group.events():

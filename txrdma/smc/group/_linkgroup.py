@@ -1,7 +1,8 @@
 """
-A link group: one link between two ends, the keys of each other's buffers, the connections on it.
+A link group: links between two ends, the keys of each other's buffers, the connections on it.
 
-Follows RFC 7609, 3.2 (link groups) and 4.5 (LLC). Nothing here reads a clock or a queue pair.
+Follows RFC 7609, 3.2 (link groups) and 4.5 (LLC). Nothing here reads a clock or a queue pair. Flows about
+links are L{txrdma.smc.group._linkflows}'s.
 
 Owners post what C{outgoing()} gives before they act on C{events()}: a group's last message says why it
 ended.
@@ -10,20 +11,25 @@ ended.
 from __future__ import annotations
 
 import secrets
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from txrdma.error import Refused, ResourceExhausted, WireError
 from txrdma.iba.types import RKey
+from txrdma.smc.group._keyflows import KeyFlows, KEYS_AT_ONCE
+from txrdma.smc.group._linkflows import LinkFlows
 from txrdma.smc.group._linkstate import (
     Core,
     Event,
     GroupEnded,
     GroupKey,
+    LinkAdded,
     LinkConfirmed,
     LinkEnd,
+    LinkLife,
+    LinkLost,
+    LinkMade,
     LinkRefused,
+    LinkWanted,
     makeLink,
     RemoteRKeysDeleted,
     RKeyConfirmed,
@@ -31,17 +37,21 @@ from txrdma.smc.group._linkstate import (
     RKeysDeleted,
     Role,
     Timing,
+    Token,
 )
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.smc.wire.llc import (
     AddLink,
+    AddLinkContinuation,
     Buffer,
     ConfirmLink,
     ConfirmRKey,
+    ConfirmRKeyContinuation,
     decode,
     DeleteLink,
     DeleteReason,
     DeleteRKey,
+    LinkRKey,
     LLC,
     LLCFlags,
     RejectReason,
@@ -55,16 +65,22 @@ __all__ = [
     "Event",
     "GroupEnded",
     "GroupKey",
+    "LinkAdded",
     "LinkConfirmed",
     "LinkEnd",
     "LinkGroup",
+    "LinkLife",
+    "LinkLost",
+    "LinkMade",
     "LinkRefused",
+    "LinkWanted",
     "RKeyConfirmed",
     "RKeyRefused",
     "RKeysDeleted",
     "RemoteRKeysDeleted",
     "Role",
     "Timing",
+    "Token",
 ]
 
 MAX_CONNECTIONS = 255
@@ -73,37 +89,24 @@ MAX_CONNECTIONS = 255
 MAX_RKEYS = 255
 """Buffers of one end in a group, at most (RFC 7609, 3.3)."""
 
-_KEYS_AT_ONCE = 8
-"""The most remote keys in one DELETE RKEY (RFC 7609, A.3.8)."""
-
 _TIMING = Timing()
-
-
-@dataclass(slots=True)
-class _Flow:
-    """One CONFIRM RKEY or DELETE RKEY of ours; C{address} is None for the latter."""
-
-    rkeys: tuple[RKey, ...]
-    address: int | None
-    until: float = 0.0
 
 
 class LinkGroup:
     """
-    The LLC flows of one link, and the tables of its group.
+    The LLC flows of a group, and its tables.
 
-    Cores' five: C{received(message, now)}, C{expired(now)}, C{deadline()}, C{outgoing()} (LLC messages to
-    SEND), C{events()}.
+    Cores' five: C{received(message, now, link)}, C{expired(now)}, C{deadline()}, C{outgoing()} (LLC messages
+    to SEND, each by its link), C{events()}.
 
-    @ivar heard: when the link last brought something: its owner sets it, once per batch, for what it does not
-        hand to C{received}.
+    @ivar first: the link of the first contact, which has our end from the beginning.
     @ivar isWatched: somebody else tells when the peer's process is gone: no need for TEST LINK.
     @ivar connections: by alert token.
     @ivar promised: connections that have a place, and are not put on the group yet.
-    @ivar remote: the peer's end, once it is known.
     @param offersLink: as a server, offer a second link, to be rejected: Linux's version 1 clients wait
         3 seconds for that.
     @param maxConnections: of the group, as version 2.1 has settled it.
+    @param maxLinks: the most links that we want, of up to 8; with more than one L{LinkWanted} may happen.
     @param window: CONFIRM RKEYs and DELETE RKEYs under way at once; Linux drops a second one.
     """
 
@@ -116,31 +119,29 @@ class LinkGroup:
         version: int = 1,
         maxConnections: int = MAX_CONNECTIONS,
         offersLink: bool = False,
+        maxLinks: int = 1,
         window: int = 1,
     ) -> None:
         self.role = role
         self.local = local
-        self.remote: LinkEnd | None = None
-        self.heard = 0.0
         self.isWatched = False
         self.connections: dict[int, object] = {}
         self.promised = 0
         self._core = core = Core(role is Role.SERVER, local, timing, version)
         core.offersLink = offersLink
+        core.maxLinks = maxLinks
+        self.first = core.links[0]
+        self._linkFlows = LinkFlows(core)
+        self._keyFlows = KeyFlows(core, self._linkFlows, window)
         core.maxConnections = maxConnections if version > 1 else 0
         self._maxConnections = maxConnections
         self._inputs = makeLink(core)
         self._timing = timing
-        self._window = window
         self._token = secrets.randbits(32)
         self._idleSince: float | None = None
         self._retired = False
-        self._known: set[RKey] = set()
-        self._remote: dict[RKey, int] = {}
-        self._waiting: deque[_Flow] = deque()
-        self._flows: list[_Flow] = []
-        self._testData = b""
-        self._testedAt: float | None = None
+        self._known = core.known
+        self._partial: tuple[LLC, LinkLife, dict[LinkLife, Token]] | None = None
 
     # The state
 
@@ -163,19 +164,24 @@ class LinkGroup:
 
     @property
     def linkNumber(self) -> int:
-        """The link's, given by the server."""
-        return self._core.link
+        """The first link's, given by the server."""
+        return self.first.number
 
-    def outgoing(self) -> list[bytes]:
-        """LLC messages to SEND, once."""
+    @property
+    def links(self) -> list[LinkLife]:
+        """The links that connections may use."""
+        return self._core.active
+
+    def outgoing(self) -> list[tuple[LinkLife, bytes]]:
+        """LLC messages to SEND, once, each by its link."""
         output, self._core.output = self._core.output, []
         return output
 
     def events(self) -> list[Event]:
         """Take the events since the last call, each of them once."""
         events, self._core.pending = self._core.pending, []
-        if self._core.place == "ended" and (self._flows or self._waiting):
-            self._abandonFlows()
+        if self._core.place == "ended":
+            self._keyFlows.abandon()
             events, self._core.pending = self._core.pending + events, []
         return events
 
@@ -187,8 +193,8 @@ class LinkGroup:
 
         @param remote: the peer's end, from its Accept or Confirm.
         """
-        self.remote = remote
-        self.heard = now
+        self.first.remote = remote
+        self.first.heard = now
         if not self.connections:
             self._idleSince = now
         self._inputs.begin(now)
@@ -203,9 +209,60 @@ class LinkGroup:
         if not self.connections:
             self.shutdown(now)
 
-    def linkDown(self, now: float, text: str) -> None:
-        """Hear that the link's queue pair failed; the text says how."""
-        self._inputs.down(text)
+    def linkDown(self, now: float, text: str, link: LinkLife | None = None) -> None:
+        """
+        Hear that a link's queue pair failed; the text says how.
+
+        L{LinkLost} follows where others are active, else L{GroupEnded}.
+
+        @param link: None: the first one.
+        """
+        link = self.first if link is None else link
+        core = self._core
+        if link.place == "gone":
+            return
+        if core.place not in ("active", "ending") or not any(each is not link for each in core.active):
+            self._inputs.down(text)
+            return
+        self._linkFlows.lost(link, text, now)
+        self._keyFlows.lostBy(link, now)
+
+    # Further links
+
+    def want(self) -> None:
+        """As a server, have a further link as soon as can be: the owner has another path."""
+        if self.role is Role.SERVER:
+            self._linkFlows.want()
+
+    def offer(
+        self, local: LinkEnd, mtu: int, psn: int, tokens: Mapping[RKey, Token], now: float
+    ) -> LinkLife | None:
+        """
+        Answer to L{LinkWanted}: here is our end of a new link.
+
+        @param tokens: all our buffers on that link, by their names: their keys on the first one.
+        @return: the link; None if it is not wanted any more.
+        """
+        return self._linkFlows.offer(local, mtu, psn, tokens, now)
+
+    def decline(self, now: float) -> None:
+        """Answer to L{LinkWanted}: there is no other path."""
+        self._linkFlows.decline(now)
+        self._keyFlows.next(now)
+
+    def made(self, link: LinkLife, now: float) -> None:
+        """The queue pair of a new link is connected: see L{LinkMade}."""
+        self._linkFlows.made(link, now)
+
+    def elsewhere(self, link: LinkLife, other: LinkLife, rkey: RKey) -> tuple[Token, Token] | None:
+        """Key and address of a buffer of the peer, by its key on a link: there, and on another link."""
+        buffer = link.theirs.get(rkey, {})
+        return (buffer[link], buffer[other]) if link in buffer and other in buffer else None
+
+    @property
+    def mayGrow(self) -> bool:
+        """Whether both ends want more than one link."""
+        return min(self._core.maxLinks, self._core.peerLinks) > 1
 
     def fail(self, text: str) -> None:
         """End the group, because something of ours has failed: the peer is told, as far as it can be."""
@@ -246,21 +303,28 @@ class LinkGroup:
         """Whether the peer knows this buffer of ours."""
         return rkey in self._known
 
-    def agreed(self, rkey: RKey) -> None:
+    def agreed(self, rkey: RKey, address: int = 0) -> None:
         """A first contact's Accept or Confirm named this buffer of ours: no need to confirm it."""
+        self.first.own[rkey] = Token(rkey, address)
         self._known.add(rkey)
 
+    def registered(self, name: RKey, tokens: Mapping[LinkLife, Token]) -> None:
+        """A buffer of ours has these keys and addresses; its name is that of C{confirmRKey}."""
+        for link, token in tokens.items():
+            link.own[name] = token
+
     def confirmRKey(self, rkey: RKey, address: int, now: float) -> None:
-        """Tell the peer of a buffer of ours: L{RKeyConfirmed} or L{RKeyRefused} follows."""
-        self._waiting.append(_Flow((rkey,), address))
-        self._nextFlows(now)
+        """
+        Tell the peer of a buffer of ours on all links: L{RKeyConfirmed} or L{RKeyRefused} follows.
+
+        @param rkey: the buffer's name: its key on the first link, or the one that C{registered} told.
+        """
+        self.first.own.setdefault(rkey, Token(rkey, address))
+        self._keyFlows.confirm(rkey, now)
 
     def deleteRKeys(self, rkeys: Sequence[RKey], now: float) -> None:
         """We take buffers back: L{RKeysDeleted} follows, once or more."""
-        self._known.difference_update(rkeys)
-        for at in range(0, len(rkeys), _KEYS_AT_ONCE):
-            self._waiting.append(_Flow(tuple(rkeys[at : at + _KEYS_AT_ONCE]), None))
-        self._nextFlows(now)
+        self._keyFlows.delete(rkeys, now)
 
     def learn(self, rkey: RKey, address: int) -> None:
         """
@@ -268,20 +332,33 @@ class LinkGroup:
 
         @raise Refused: there are too many.
         """
-        if rkey not in self._remote and len(self._remote) >= MAX_RKEYS:
-            raise Refused(f"the peer has {MAX_RKEYS} buffers already", Diagnosis.ERR_RTOK)
-        self._remote[rkey] = address
+        self._learn({self.first: Token(rkey, address)})
 
-    def target(self, rkey: RKey, address: int, size: int, index: int) -> int:
+    def _learn(self, tokens: dict[LinkLife, Token]) -> None:
+        buffer = next(
+            (link.theirs[token.rkey] for link, token in tokens.items() if token.rkey in link.theirs), None
+        )
+        if buffer is None:
+            buffer = {}
+            if any(len(link.theirs) >= MAX_RKEYS for link in tokens):
+                raise Refused(f"the peer has {MAX_RKEYS} buffers already", Diagnosis.ERR_RTOK)
+        for link, token in tokens.items():
+            buffer[link] = token
+            link.theirs[token.rkey] = buffer
+
+    def target(self, rkey: RKey, address: int, size: int, index: int, link: LinkLife | None = None) -> int:
         """
         The place where the peer's element begins, in the peer's address space.
 
         @param address: of the RMB, as Accept or Confirm names it.
         @param size: of an element.
         @param index: from 1.
+        @param link: where the buffer has that key; None: the first one.
         @raise Refused: the peer never told of that buffer; C{status} is L{Diagnosis.ERR_RTOK}.
         """
-        if self._remote.get(rkey) != address or index < 1:
+        link = self.first if link is None else link
+        token = link.theirs.get(rkey, {}).get(link)
+        if token is None or token.address != address or index < 1:
             raise Refused(f"the peer never told of buffer {rkey:#x} at {address:#x}", Diagnosis.ERR_RTOK)
         return address + size * (index - 1)
 
@@ -292,7 +369,8 @@ class LinkGroup:
         core = self._core
         if core.place == "ended":
             return None
-        times = [core.until, *(flow.until for flow in self._flows), self._testTime(), self._idleTime()]
+        tests = [self._testTime(link) for link in core.active]
+        times = [core.until, self._linkFlows.until, *self._keyFlows.untils, *tests, self._idleTime()]
         return min((each for each in times if each is not None), default=None)
 
     def expired(self, now: float) -> None:
@@ -300,30 +378,34 @@ class LinkGroup:
         core = self._core
         if core.until is not None and core.until <= now:
             self._inputs.expired()
-        for flow in [flow for flow in self._flows if flow.until <= now]:
-            self._flowEnded(flow, False, now)
-        test = self._testTime()
-        if test is not None and test <= now:
-            self._test(now)
+        self._keyFlows.expired(now)
+        until = self._linkFlows.until
+        if until is not None and until <= now:
+            self._linkFlows.expired(now)
+            self._keyFlows.next(now)
+        for link in core.active:
+            test = self._testTime(link)
+            if test is not None and test <= now:
+                self._test(link, now)
         idle = self._idleTime()
         if idle is not None and idle <= now:
             self.shutdown(now)
 
-    def _testTime(self) -> float | None:
+    def _testTime(self, link: LinkLife) -> float | None:
         if self._core.place != "active" or not self._timing.testIdle or self.isWatched:
             return None
         timing = self._timing
-        if self._testedAt is not None and self.heard <= self._testedAt:
-            return min(self._testedAt + timing.testInterval, self.heard + timing.silence)
-        return self.heard + timing.testIdle
+        if link.testedAt is not None and link.heard <= link.testedAt:
+            return min(link.testedAt + timing.testInterval, link.heard + timing.silence)
+        return link.heard + timing.testIdle
 
-    def _test(self, now: float) -> None:
-        if now >= self.heard + self._timing.silence:
-            self._inputs.down("the peer has answered no TEST LINK for too long")
+    def _test(self, link: LinkLife, now: float) -> None:
+        if now >= link.heard + self._timing.silence:
+            self.linkDown(now, "the peer has answered no TEST LINK for too long", link)
             return
-        self._testedAt = now
-        self._testData = secrets.token_bytes(16)
-        self._core.ask(TestLink(userData=self._testData))
+        link.testedAt = now
+        link.testData = secrets.token_bytes(16)
+        self._core.ask(TestLink(userData=link.testData), 0, link)
 
     def _idleTime(self) -> float | None:
         if self._idleSince is None or self._core.place != "active":
@@ -331,76 +413,64 @@ class LinkGroup:
         server = self.role is Role.SERVER
         return self._idleSince + (self._timing.serverIdle if server else self._timing.clientIdle)
 
-    # Our requests about keys
-
-    def _nextFlows(self, now: float) -> None:
-        core = self._core
-        while self._waiting and len(self._flows) < self._window and core.place == "active":
-            flow = self._waiting.popleft()
-            flow.until = now + self._timing.response
-            self._flows.append(flow)
-            if flow.address is not None:
-                core.ask(ConfirmRKey(rkey=flow.rkeys[0], address=flow.address))
-            else:
-                keys = flow.rkeys + (RKey(0),) * (_KEYS_AT_ONCE - len(flow.rkeys))
-                core.ask(DeleteRKey(count=len(flow.rkeys), rkeys=keys))
-
-    def _flowEnded(self, flow: _Flow, well: bool, now: float) -> None:
-        self._flows.remove(flow)
-        self._report(flow, well)
-        self._nextFlows(now)
-
-    def _report(self, flow: _Flow, well: bool) -> None:
-        if flow.address is None:
-            self._core.pending.append(RKeysDeleted(flow.rkeys))
-        elif well:
-            self._known.add(flow.rkeys[0])
-            self._core.pending.append(RKeyConfirmed(flow.rkeys[0]))
-        else:
-            self._core.pending.append(RKeyRefused(flow.rkeys[0]))
-
-    def _abandonFlows(self) -> None:
-        for flow in (*self._flows, *self._waiting):
-            self._report(flow, False)
-        self._flows.clear()
-        self._waiting.clear()
-
     # What the peer sends
 
-    def received(self, raw: Buffer, now: float) -> None:
-        """The link brought an LLC message."""
-        self.heard = now
-        if self._core.place == "ended":
+    def received(self, raw: Buffer, now: float, link: LinkLife | None = None) -> None:
+        """
+        A link brought an LLC message.
+
+        @param link: None: the first one.
+        """
+        self._core.arriving = link = self.first if link is None else link
+        link.heard = now
+        if self._core.place == "ended" or link.place == "gone":
             return
         try:
             one = decode(raw)
             if one.header.version == 2:
                 self._core.bigEndian = one.header.bigEndian
-            self._dispatch(one, now)
+            self._dispatch(one, link, now)
         except WireError as error:
             self._inputs.violated(str(error))
 
-    def _dispatch(self, one: LLC, now: float) -> None:
+    def _dispatch(self, one: LLC, link: LinkLife, now: float) -> None:
         body = one.body
         if isinstance(body, ConfirmLink):
-            self._confirmLink(one, body, now)
+            if link is self.first:
+                self._confirmLink(one, body, now)
+            else:
+                self._onLinks(one, link, now)
         elif isinstance(body, TestLink):
             if not one.isResponse:
                 self._core.reply(one)
-            elif body.userData == self._testData:
-                self._testedAt = None
+            elif body.userData == link.testData:
+                link.testedAt = None
         elif isinstance(body, ConfirmRKey):
-            self._confirmRKey(one, body, now)
+            self._confirmRKey(one, body, link, now)
+        elif isinstance(body, ConfirmRKeyContinuation):
+            self._confirmMore(one, body, link)
         elif isinstance(body, DeleteRKey):
-            self._deleteRKey(one, body, now)
+            self._deleteRKey(one, body, link, now)
         elif isinstance(body, DeleteLink):
-            self._deleteLink(one, body, now)
+            self._deleteLink(one, body, link, now)
         elif isinstance(body, (AddLink, RequestAddLink)):
-            if not one.isResponse:
+            if self._core.place == "active":
+                self._onLinks(one, link, now)
+            elif not one.isResponse:
                 self._core.reply(one, LLCFlags.REJECT, RejectReason.NO_ALTERNATE_PATH)
+        elif isinstance(body, AddLinkContinuation):
+            self._onLinks(one, link, now)
         elif body is None:
             raise WireError("LLC", 0, f"no such message: {one.type}")
-        # CONTINUATIONs are about links that we do not have.
+
+    def _onLinks(self, one: LLC, link: LinkLife, now: float) -> None:
+        """A message about links; when that is settled, what has waited for it goes on."""
+        before = self._core.links[:]
+        self._linkFlows.received(one, link, now)
+        for gone in before:
+            if gone.place == "gone":
+                self._keyFlows.lostBy(gone, now)
+        self._keyFlows.next(now)
 
     def _confirmLink(self, one: LLC, body: ConfirmLink, now: float) -> None:
         if one.isResponse != (self.role is Role.SERVER):
@@ -412,51 +482,83 @@ class LinkGroup:
             self._inputs.confirmed(now)
         elif one.header.flags & LLCFlags.NO_EYECATCHER != LLCFlags.NO_EYECATCHER:
             self._inputs.refused(Diagnosis.RMBE_EC)
-        elif LinkEnd(body.mac, body.gid, body.qpn) != self.remote:
+        elif LinkEnd(body.mac, body.gid, body.qpn) != self.first.remote:
             self._inputs.refused(Diagnosis.NOSRVLINK)
-        elif one.isResponse and body.link != core.link:
+        elif one.isResponse and body.link != self.first.number:
             self._inputs.refused(Diagnosis.NOSRVLINK)
         else:
-            core.link = body.link
+            self.first.number = body.link
+            core.peerLinks = body.maxLinks
             self._inputs.confirmed(now)
-            self._nextFlows(now)
+            self.want()
+            self._keyFlows.next(now)
 
-    def _confirmRKey(self, one: LLC, body: ConfirmRKey, now: float) -> None:
+    def _confirmRKey(self, one: LLC, body: ConfirmRKey, link: LinkLife, now: float) -> None:
         if one.isResponse:
-            for flow in self._flows:
-                if flow.address is not None and flow.rkeys[0] == body.rkey:
-                    self._flowEnded(flow, not one.header.flags & LLCFlags.NEGATIVE, now)
-                    return
-            return  # it took too long
+            self._keyFlows.answered(one, link, now)
+            return
+        tokens = {link: Token(body.rkey, body.address)}
+        self._onOthers(tokens, body.onLinks[: body.others])
+        if body.others > len(body.onLinks):
+            self._partial = one, link, tokens
+        else:
+            self._conclude(one, tokens)
+
+    def _confirmMore(self, one: LLC, body: ConfirmRKeyContinuation, link: LinkLife) -> None:
+        if self._partial is None or one.isResponse or self._partial[1] is not link:
+            return
+        first, _, tokens = self._partial
+        self._onOthers(tokens, body.onLinks[: body.remaining])
+        if body.remaining <= len(body.onLinks):
+            self._partial = None
+            self._conclude(first, tokens)
+
+    def _onOthers(self, tokens: dict[LinkLife, Token], onLinks: Sequence[LinkRKey]) -> None:
+        links = {link.number: link for link in self._core.links}
+        for each in onLinks:
+            if each.link in links:
+                tokens.setdefault(links[each.link], Token(each.rkey, each.address))
+
+    def _conclude(self, one: LLC, tokens: dict[LinkLife, Token]) -> None:
         try:
-            self.learn(body.rkey, body.address)
+            self._learn(tokens)
         except Refused:
             self._core.reply(one, LLCFlags.NEGATIVE)
         else:
             self._core.reply(one)
 
-    def _deleteRKey(self, one: LLC, body: DeleteRKey, now: float) -> None:
-        if one.isResponse:  # they come in order; Linux's do not say which keys they are about
-            for flow in self._flows:
-                if flow.address is None:
-                    self._flowEnded(flow, True, now)
-                    return
+    def _deleteRKey(self, one: LLC, body: DeleteRKey, link: LinkLife, now: float) -> None:
+        if one.isResponse:
+            self._keyFlows.answered(one, link, now)
             return
         keys = one.deletedRKeys
         unknown = 0
+        elsewhere: dict[LinkLife, list[RKey]] = {}
         for place, rkey in enumerate(keys):
-            if self._remote.pop(rkey, None) is None and place < _KEYS_AT_ONCE:
-                unknown |= 0x80 >> place
+            buffer = link.theirs.get(rkey)
+            if buffer is None:
+                unknown |= 0x80 >> place if place < KEYS_AT_ONCE else 0
+                continue
+            for other, token in buffer.items():
+                other.theirs.pop(token.rkey, None)
+                if other is not link and other.place != "gone":
+                    elsewhere.setdefault(other, []).append(token.rkey)
         negative = LLCFlags.NEGATIVE if unknown else 0
         self._core.reply(one, negative, body=body.replace(errorMask=unknown))
-        self._core.pending.append(RemoteRKeysDeleted(keys))
+        self._core.pending.append(RemoteRKeysDeleted(keys, link))
+        for other, gone in elsewhere.items():
+            self._core.pending.append(RemoteRKeysDeleted(tuple(gone), other))
 
-    def _deleteLink(self, one: LLC, body: DeleteLink, now: float) -> None:
+    def _deleteLink(self, one: LLC, body: DeleteLink, link: LinkLife, now: float) -> None:
+        isLast = [each.number for each in self._core.active or self._core.links] == [body.link]
         if one.isResponse:
-            self._inputs.linkDeleted()
-        elif one.header.flags & LLCFlags.ALL_LINKS or body.link == self._core.link:
+            if self._linkFlows.isDeleting(body.link):
+                self._onLinks(one, link, now)
+            else:
+                self._inputs.linkDeleted()
+        elif one.header.flags & LLCFlags.ALL_LINKS or isLast:
             self._inputs.deleteLink(one, now)
             if self.role is Role.CLIENT:
                 self._inputs.linkDeleted()  # we have said yes, and that is all
         else:
-            self._core.reply(one, body=body.replace(reason=DeleteReason.LINK_UNKNOWN))
+            self._onLinks(one, link, now)

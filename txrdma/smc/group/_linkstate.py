@@ -7,7 +7,7 @@ Follows RFC 7609, 4.5.1 to 4.5.4; times are Linux's. L{txrdma.smc.group._linkgro
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol, Union
 
@@ -17,6 +17,7 @@ from txrdma.smc.handshake._offer import Choice
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
 from txrdma.smc.wire.llc import (
     AddLink,
+    AddLinkExtension,
     Body,
     ConfirmLink,
     DeleteLink,
@@ -36,6 +37,7 @@ class Timing:
 
     @ivar response: for the answer to a request.
     @ivar confirmLink: as a client, for the server's CONFIRM LINK.
+    @ivar newLink: for CONFIRM LINK, or its answer, on a further link.
     @ivar testIdle: after that much silence, see whether somebody is there; 0: never.
     @ivar testInterval: how often to ask one that does not answer.
     @ivar silence: a peer that has not answered for so long is dead. A program may be busy for long; this is
@@ -46,6 +48,7 @@ class Timing:
 
     response: float = 2.0
     confirmLink: float = 4.0
+    newLink: float = 5.0
     testIdle: float = 30.0
     testInterval: float = 75.0
     silence: float = 7875.0
@@ -82,6 +85,11 @@ class GroupKey(NamedTuple):
     eid: bytes = b""
     qpn: QPN | None = None
 
+    @property
+    def peer(self) -> tuple[Role, Hashable, bytes]:
+        """The part of the key that is the same for all links of a group."""
+        return self.role, self.witness, self.peerID
+
     @classmethod
     def ofProposal(cls, proposal: Proposal, choice: Choice, witness: Hashable) -> GroupKey:
         """The server's key of the group that the client of this Proposal belongs to."""
@@ -102,6 +110,77 @@ class LinkEnd(NamedTuple):
     mac: MACAddress
     gid: GID
     qpn: QPN
+
+
+class Token(NamedTuple):
+    """The key and the address of a buffer, as they are on one link."""
+
+    rkey: RKey
+    address: int
+
+
+@dataclass(slots=True, eq=False)
+class LinkLife:
+    """
+    One link of a group, as LLC knows it.
+
+    @ivar number: given by the server.
+    @ivar place: C{"fresh"}, C{"confirming"}, C{"active"}, C{"gone"}.
+    @ivar own: our buffers on this link, each by the name that all links have in common: its key on the first
+        link where it was registered.
+    @ivar theirs: the peer's buffers, by their keys on this link; the same buffer is the same dictionary.
+    @ivar heard: when the link last brought something: its owner sets it, once per batch, for what it does not
+        hand to C{received}.
+    """
+
+    local: LinkEnd
+    number: int
+    remote: LinkEnd | None = None
+    place: str = "fresh"
+    own: dict[RKey, Token] = field(default_factory=dict)
+    theirs: dict[RKey, dict[LinkLife, Token]] = field(default_factory=dict)
+    heard: float = 0.0
+    testData: bytes = b""
+    testedAt: float | None = None
+
+    def isSymmetricTo(self, other: LinkLife) -> bool:
+        """Whether the two share no port, at either end (RFC 7609, 2.2)."""
+        assert self.remote is not None and other.remote is not None, "a link without its other end"
+        return self.local[:2] != other.local[:2] and self.remote[:2] != other.remote[:2]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkWanted:
+    """
+    A link is to be added: the owner answers with C{offer}, or C{decline} where it has no other path.
+
+    @ivar far: the server's end, for a client; None: the client's is not known yet.
+    """
+
+    far: AddLink | None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkMade:
+    """Both ends of a new link are known: the owner connects its queue pair, then calls C{made}."""
+
+    link: LinkLife
+    far: AddLink
+
+
+@dataclass(frozen=True, slots=True)
+class LinkAdded:
+    """A further link is confirmed: connections may use it."""
+
+    link: LinkLife
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLost:
+    """A link is gone, others are active: its connections go on there, and its queue pair is closed."""
+
+    link: LinkLife
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +218,14 @@ class RKeysDeleted:
 
 @dataclass(frozen=True, slots=True)
 class RemoteRKeysDeleted:
-    """The peer took these buffers of its own back: nothing may be written there."""
+    """
+    The peer took these buffers of its own back: nothing may be written there.
+
+    @ivar link: where they have these keys; there is an event for each link.
+    """
 
     rkeys: tuple[RKey, ...]
+    link: LinkLife | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +237,17 @@ class GroupEnded:
 
 
 Event = Union[
-    LinkConfirmed, LinkRefused, RKeyConfirmed, RKeyRefused, RKeysDeleted, RemoteRKeysDeleted, GroupEnded
+    LinkConfirmed,
+    LinkRefused,
+    LinkWanted,
+    LinkMade,
+    LinkAdded,
+    LinkLost,
+    RKeyConfirmed,
+    RKeyRefused,
+    RKeysDeleted,
+    RemoteRKeysDeleted,
+    GroupEnded,
 ]
 
 
@@ -189,7 +283,14 @@ class Inputs(Protocol):
 
 
 class Core:
-    """The data that transitions of a link's state machine act on, and that its link group uses, too."""
+    """
+    The data that transitions of a group's state machine act on, and that its flows use, too.
+
+    @ivar links: those that there are; the first one is of the first contact.
+    @ivar arriving: the link by which the message came that is being heard.
+    @ivar known: our buffers that the peer knows.
+    @ivar maxLinks: the most links that we want; C{peerLinks}: that the peer wants.
+    """
 
     def __init__(self, isServer: bool, local: LinkEnd, timing: Timing, version: int) -> None:
         self.isServer = isServer
@@ -197,20 +298,39 @@ class Core:
         self.timing = timing
         self.version = version
         self.bigEndian = False
-        self.link = 1 if isServer else 0  # the server numbers them
-        self.maxLinks = 1
+        self.links = [LinkLife(local, 1 if isServer else 0)]  # the server numbers them
+        self.arriving = self.links[0]
+        self.known: set[RKey] = set()
+        self.maxLinks = self.peerLinks = 1
         self.maxConnections = 0
         self.offersLink = False
         self.until: float | None = None
-        self.output: list[bytes] = []
+        self.output: list[tuple[LinkLife, bytes]] = []
         self.pending: list[Event] = []
         self.place = "fresh"
         self.ending = (DeleteReason.NONE, "")
 
-    def ask(self, body: Body, flags: int = 0) -> None:
-        """Send a message of ours."""
+    @property
+    def active(self) -> list[LinkLife]:
+        """The links that connections may use."""
+        return [link for link in self.links if link.place == "active"]
+
+    @property
+    def carrier(self) -> LinkLife:
+        """The link for what is said about the group."""
+        return next((link for link in self.links if link.place == "active"), self.links[0])
+
+    def ask(
+        self,
+        body: Body,
+        flags: int = 0,
+        link: LinkLife | None = None,
+        extension: AddLinkExtension | None = None,
+    ) -> None:
+        """Send a message of ours, by a certain link, or by any."""
         header = Header(LLCFlags(flags), self.version, RejectReason.NONE, self.bigEndian)
-        self.output.append(message(body, header).encode())
+        raw = LLC(body.TYPE, header, body, extension).encode()
+        self.output.append((self.carrier if link is None else link, raw))
 
     def reply(
         self, request: LLC, flags: int = 0, reject: RejectReason = RejectReason.NONE, body: Body | None = None
@@ -221,26 +341,26 @@ class Core:
         asked = request.header
         reason = reject if asked.version == 1 else RejectReason.NONE  # version 2 has no room for it
         header = Header(asked.flags | flags | LLCFlags.RESPONSE, asked.version, reason, asked.bigEndian)
-        self.output.append(message(body, header).encode())
+        self.output.append((self.arriving, message(body, header).encode()))
 
-    def confirmLink(self, flags: int) -> None:
+    def confirmLink(self, flags: int, link: LinkLife) -> None:
         body = ConfirmLink(
-            mac=self.local.mac,
-            gid=self.local.gid,
-            qpn=self.local.qpn,
-            link=self.link,
-            userID=self.link.to_bytes(4, "big"),
+            mac=link.local.mac,
+            gid=link.local.gid,
+            qpn=link.local.qpn,
+            link=link.number,
+            userID=link.number.to_bytes(4, "big"),
             maxLinks=self.maxLinks,
             maxConnections=self.maxConnections,
         )
-        self.ask(body, flags | LLCFlags.NO_EYECATCHER)
+        self.ask(body, flags | LLCFlags.NO_EYECATCHER, link)
 
     def deleteGroup(self, flags: int, reason: DeleteReason) -> None:
         self.ask(DeleteLink(link=0, reason=reason), flags | LLCFlags.ALL_LINKS)
 
     def offerLink(self) -> None:
         """A second link that nobody can want: Linux's client waits for an ADD LINK, and rejects this one."""
-        self.ask(AddLink(mac=self.local.mac, gid=self.local.gid, link=self.link + 1))
+        self.ask(AddLink(mac=self.local.mac, gid=self.local.gid, link=self.links[0].number + 1))
 
     def finish(self) -> None:
         self.until = None
@@ -257,22 +377,22 @@ def _machine() -> Callable[[Core], Inputs]:
         core.place = "confirming"
         core.until = now + (core.timing.response if core.isServer else core.timing.confirmLink)
         if core.isServer:
-            core.confirmLink(0)
+            core.confirmLink(0, core.links[0])
 
     @confirming.upon(Inputs.confirmed).to(active)
     def confirmed(inputs: Inputs, core: Core, now: float) -> None:
-        core.place = "active"
+        core.place = core.links[0].place = "active"
         core.until = None
         core.pending.append(LinkConfirmed())
         if not core.isServer:
-            core.confirmLink(LLCFlags.RESPONSE)
+            core.confirmLink(LLCFlags.RESPONSE, core.links[0])
         elif core.offersLink:
             core.offerLink()
 
     @active.upon(Inputs.confirmed).loop()
     def confirmedAgain(inputs: Inputs, core: Core, now: float) -> None:
         if not core.isServer:
-            core.confirmLink(LLCFlags.RESPONSE)
+            core.confirmLink(LLCFlags.RESPONSE, core.links[0])
 
     @confirming.upon(Inputs.refused).to(ended)
     def refused(inputs: Inputs, core: Core, diagnosis: Diagnosis) -> None:

@@ -60,6 +60,7 @@ class RemoteMemoryBuffer:
         self._count = region.length // size
         self._free = list(range(self._count, 0, -1))
         self._lost = 0
+        self._further: dict[IProtectionDomain, IMemoryRegion] = {}
 
     @property
     def rkey(self) -> RKey:
@@ -80,6 +81,20 @@ class RemoteMemoryBuffer:
     def isWhole(self) -> bool:
         """Whether all elements of the buffer are free."""
         return len(self._free) == self._count
+
+    def on(self, domain: IProtectionDomain) -> IMemoryRegion:
+        """The same memory in another protection domain, where it has another key and another address."""
+        region = self._further.get(domain)
+        if region is None:
+            region = domain.registerMemory(self.region.view, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
+            self._further[domain] = region
+        return region
+
+    def close(self) -> None:
+        """Close the region, in all protection domains."""
+        for region in self._further.values():
+            region.close()
+        self.region.close()
 
     def take(self) -> Element:
         """Take a free element out of the buffer."""
@@ -189,7 +204,7 @@ class BufferPool:
         """The peer has forgotten it. Unknown ones are ignored."""
         buffer = self._buffers.pop(rkey, None)
         if buffer is not None:
-            buffer.region.close()
+            buffer.close()
 
     def close(self) -> None:
         """Drop all buffers of the pool."""

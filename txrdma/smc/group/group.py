@@ -17,28 +17,38 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError, Refused
+from txrdma.interfaces import IProtectionDomain, IVerbsDevice
 from txrdma.logs import Seldom
 from txrdma.smc.group._linkgroup import (
+    Event,
     GroupEnded,
     GroupKey,
+    LinkAdded,
     LinkConfirmed,
     LinkEnd,
     LinkGroup,
+    LinkLife,
+    LinkLost,
+    LinkMade,
     LinkRefused,
+    LinkWanted,
     RemoteRKeysDeleted,
     RKeyConfirmed,
     RKeyRefused,
     RKeysDeleted,
+    Token,
 )
 from txrdma.smc.group.attachment import Port
-from txrdma.smc.group.buffers import BufferPool, Element, MAX_BUFFERS
+from txrdma.smc.group.buffers import BufferPool, Element, MAX_BUFFERS, RemoteMemoryBuffer
 from txrdma.smc.group.link import Link
 from txrdma.smc.group.parties import Member, Membership
+from txrdma.smc.group.posting import Kept
 from txrdma.smc.handshake._offer import Agreement
 from txrdma.smc.insight.status import describe
 from txrdma.smc.stream._closing import LINGER_TIMEOUT
-from txrdma.smc.stream._flow import Flow
+from txrdma.smc.stream._flow import Bearing, Flow
 from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
+from txrdma.smc.wire.llc import AddLink
 
 _log = Logger()
 _seldom = Seldom(_log)
@@ -70,8 +80,11 @@ class Group:
         self._lingering: dict[Member, float] = {}
         self._timer: IDelayedCall | None = None
         self._isResting = False
-        self._domain = domain = port.device.createProtectionDomain()
-        link = Link(self, port, domain)
+        self._mayGrow = bool(groups.further) and groups.maxLinks > 1
+        self._ports = [port, *groups.further]
+        self._domains: dict[IVerbsDevice, IProtectionDomain] = {}
+        domain = self._domainOf(port)
+        link = Link(self, port, domain, self._mayGrow)
         self.links = [link]
         self.pool = BufferPool(domain)
         self.core = LinkGroup(
@@ -80,13 +93,31 @@ class Group:
             timing=groups.timing,
             version=agreement.version,
             maxConnections=agreement.maxConnections,
+            maxLinks=min(groups.maxLinks, agreement.maxLinks) if self._mayGrow else 1,
         )
+        link.life = self.core.first
         self.name = f"{key.role.value} {link.qpn:06x}"
 
     def __repr__(self) -> str:
         return f"<Group {self.name} {self.core.state} with {len(self.flows)} connections>"
 
+    def _domainOf(self, port: Port) -> IProtectionDomain:
+        """The group's protection domain on a port's device."""
+        domain = self._domains.get(port.device)
+        if domain is None:
+            domain = self._domains[port.device] = port.device.createProtectionDomain()
+        return domain
+
     # Making it
+
+    def serves(self, key: GroupKey) -> bool:
+        """Whether this names our peer, by the first contact or by one of its links."""
+        mine = self.key
+        if key == mine:
+            return True
+        if (key.peer, key.own, key.version) != (mine.peer, mine.own, mine.version):
+            return False
+        return any(link.leadsTo(key.gid, key.mac, key.qpn) for link in self.links)
 
     def connect(self, answer: Accept | Confirm) -> None:
         """First contact: the peer's end is known; L{confirmed} tells when the link is up."""
@@ -132,9 +163,11 @@ class Group:
                 raise Refused(f"no memory for a buffer: {error}", Diagnosis.MEM) from error
             if self.isNew:
                 buffer.isAgreed = True
-                self.core.agreed(buffer.rkey)
+                self.core.agreed(buffer.rkey, buffer.region.address)
             else:
                 self.pool.ask(buffer)
+                tokens = {link.life: self._token(buffer, link.port) for link in self.links}
+                self.core.registered(buffer.rkey, tokens)
                 self.core.confirmRKey(buffer.rkey, buffer.region.address, self._reactor.seconds())
                 self._turnCore()
         element = buffer.take()
@@ -153,12 +186,13 @@ class Group:
 
     def pick(self) -> Link:
         """
-        The server's link for the next connection.
+        The server's link for the next connection: the one with the fewest.
 
         @raise Refused: there is none any more.
         """
-        for link in self.links:
-            return link
+        links = [link for link in self.links if link.isActive or self.isNew]
+        if links:
+            return min(links, key=lambda link: len(link.members))
         raise Refused("the group has ended meanwhile", Diagnosis.NOACTLINK)
 
     def leadingTo(self, accept: Accept) -> Link:
@@ -168,17 +202,17 @@ class Group:
         @raise Refused: there is none such.
         """
         for link in self.links:
-            if accept.firstContact or link.leadsTo(accept.qpn):
+            if accept.firstContact or link.leadsTo(accept.gid, accept.mac, accept.qpn):
                 return link
         raise Refused("the Accept names a link that we don't have", Diagnosis.NOSRVLINK)
 
-    def target(self, answer: Accept | Confirm) -> int:
+    def target(self, link: Link, answer: Accept | Confirm) -> int:
         """
         The place where the peer's ring begins, in the peer's address space.
 
         @raise Refused: the peer never told of that buffer.
         """
-        return self.core.target(answer.rkey, answer.address, answer.size, answer.index)
+        return self.core.target(answer.rkey, answer.address, answer.size, answer.index, link.life)
 
     # Connections
 
@@ -220,17 +254,20 @@ class Group:
 
     def control(self, link: Link, raw: bytes) -> None:
         """A link has brought an LLC message."""
-        self.core.received(raw, self._reactor.seconds())
+        self.core.received(raw, self._reactor.seconds(), link.life)
         self._turnCore()
 
     def linkBroken(self, link: Link, text: str) -> None:
         """A link's queue pair is of no more use; what has arrived by it is taken in."""
-        self.core.linkDown(self._reactor.seconds(), text)
+        self.core.linkDown(self._reactor.seconds(), text, link.life)
         self._turnCore()
 
     def linkFailed(self, link: Link, text: str) -> None:
         """An error of ours, or of the device's, has ended a link: the peer is told, if that can be."""
-        self.core.fail(text)
+        if any(each.isActive and each is not link for each in self.links):
+            self.core.linkDown(self._reactor.seconds(), text, link.life)
+        else:
+            self.core.fail(text)
         self._turnCore()
 
     def retire(self) -> None:
@@ -246,39 +283,160 @@ class Group:
     def _turnCore(self) -> None:
         """Do what the core says."""
         self._post()
-        for event in self.core.events():
-            if isinstance(event, LinkConfirmed):
-                self.isNew = False
-                for link in self.links:
-                    link.isActive = True
-                self._answer(None)
-            elif isinstance(event, LinkRefused):
-                self._over("CONFIRM LINK failed", event.diagnosis)
-            elif isinstance(event, RKeyConfirmed):
-                self.pool.answered(event.rkey, None)
-                for link in self.links[:1]:
-                    link.turn.atEnd(self.trim)  # who wanted it may have gone
-            elif isinstance(event, RKeyRefused):
-                refused = Refused("the peer does not take our buffer", Diagnosis.ERR_RTOK)
-                self.pool.answered(event.rkey, refused)
-            elif isinstance(event, RKeysDeleted):
-                for rkey in event.rkeys:
-                    self.pool.drop(rkey)
-            elif isinstance(event, RemoteRKeysDeleted):
-                for stream in self.streams():
-                    stream.remoteBuffersGone(event.rkeys)
-            elif isinstance(event, GroupEnded):
-                self._over(event.text, Diagnosis.NOACTLINK, mayVanish=True)
+        events = self.core.events()
+        while events:
+            for event in events:
+                self._happened(event)
+            events = self.core.events()
+            if not events and not self.isOver:  # a new link is connected before the peer is told of it
+                self._post()
+                events = self.core.events()
         if not self.isOver:
             self._reschedule()
 
+    def _happened(self, event: Event) -> None:
+        """Do what one event of the core asks for."""
+        if isinstance(event, LinkConfirmed):
+            self.isNew = False
+            self.links[0].isActive = True
+            if not self.core.mayGrow:
+                self._stopKeeping()
+            self._answer(None)
+        elif isinstance(event, LinkWanted):
+            self._extend(event.far)
+        elif isinstance(event, LinkMade):
+            self._connect(event)
+        elif isinstance(event, LinkAdded):
+            self._linkOf(event.link).isActive = True
+        elif isinstance(event, LinkLost):
+            self._failOver(self._linkOf(event.link), event.text)
+        elif isinstance(event, LinkRefused):
+            self._over("CONFIRM LINK failed", event.diagnosis)
+        elif isinstance(event, RKeyConfirmed):
+            self.pool.answered(event.rkey, None)
+            for link in self.links[:1]:
+                link.turn.atEnd(self.trim)  # who wanted it may have gone
+        elif isinstance(event, RKeyRefused):
+            refused = Refused("the peer does not take our buffer", Diagnosis.ERR_RTOK)
+            self.pool.answered(event.rkey, refused)
+        elif isinstance(event, RKeysDeleted):
+            for rkey in event.rkeys:
+                self.pool.drop(rkey)
+        elif isinstance(event, RemoteRKeysDeleted):
+            for link in [link for link in self.links if link.life is event.link]:
+                for stream in list(link.members):
+                    stream.remoteBuffersGone(event.rkeys)
+        elif isinstance(event, GroupEnded):
+            self._over(event.text, Diagnosis.NOACTLINK, mayVanish=True)
+
     def _post(self) -> None:
         """Send what the core has to say."""
-        for raw in self.core.outgoing():
-            for link in self.links:
-                refusal = link.send(raw)
-                if refusal is not None:
-                    self.core.linkDown(self._reactor.seconds(), refusal)
+        for life, raw in self.core.outgoing():
+            refusal = self._linkOf(life).send(raw)
+            if refusal is not None:
+                self.core.linkDown(self._reactor.seconds(), refusal, life)
+
+    def _linkOf(self, life: LinkLife) -> Link:
+        return next(link for link in self.links if link.life is life)
+
+    def lookBeside(self) -> None:
+        """Take in what links have brought whose turn it is not."""
+        for link in list(self.links):
+            if not link.turn.isBusy:
+                link.look()
+
+    # Further links
+
+    def _token(self, buffer: RemoteMemoryBuffer, port: Port) -> Token:
+        first, domain = self._ports[0], self._domainOf(port)
+        region = buffer.region if domain is self._domainOf(first) else buffer.on(domain)
+        return Token(region.rkey, region.address)
+
+    def _extend(self, far: AddLink | None) -> None:
+        """Offer our end of a further link, where there is another path."""
+        now = self._reactor.seconds()
+        port = self._anotherPort(far)
+        if port is None:
+            self.core.decline(now)
+            self._stopKeeping()
+            return
+        try:
+            link = Link(self, port, self._domainOf(port), keeps=True)
+            tokens = {buffer.rkey: self._token(buffer, port) for buffer in self.pool}
+        except (RDMAError, OSError) as error:
+            _seldom.warn(
+                port.device.name, "no further link by {device}: {error}", device=port.device, error=error
+            )
+            self.core.decline(now)
+            return
+        end = LinkEnd(port.candidate.mac, port.candidate.gid, link.qpn)
+        life = self.core.offer(end, port.candidate.mtu, link.psn, tokens, now)
+        if life is None:
+            link.closeAttachment()
+        else:
+            link.life = life
+            self.links.append(link)
+
+    def _anotherPort(self, far: AddLink | None) -> Port | None:
+        """A port of ours without a link; for a client also one with, if the server's is another at least."""
+        used = {link.port for link in self.links}
+        for port in self._ports:
+            if port not in used:
+                return port
+        if far is not None and not any(link.leadsTo(far.gid, far.mac, None) for link in self.links):
+            return self._ports[0]
+        return None
+
+    def _connect(self, event: LinkMade) -> None:
+        try:
+            self._linkOf(event.link).connect(event.far)
+        except Refused as refused:
+            self.core.linkDown(self._reactor.seconds(), str(refused), event.link)
+        else:
+            self.core.made(event.link, self._reactor.seconds())
+
+    def _stopKeeping(self) -> None:
+        """There will be no other link: what is posted need not be kept."""
+        if len(self.links) == 1:
+            self._mayGrow = False
+            self.links[0].turn.poster.kept = None
+
+    def _failOver(self, link: Link, text: str) -> None:
+        """Move the connections of a link that is gone to another one, and close it."""
+        wasActive = link.isActive
+        self.links.remove(link)
+        other = next(each for each in self.links if each.isActive)
+        if wasActive:
+            _seldom.info(
+                self.key.witness,
+                "{count} SMC-R connections with {peer} go on by another link: {reason}",
+                count=len(link.members),
+                peer=self.name,
+                reason=text,
+            )
+        with link.ending():
+            kept = link.turn.handOver(other.turn)
+            for stream in list(link.members):
+                with self._enduring("moved a connection"):
+                    self._move(stream, link, other, kept)
+            with self._enduring("ended its turns"):
+                link.turn.end()
+            link.closeAttachment()
+        if not wasActive:
+            self._stopKeeping()
+
+    def _move(self, stream: Member, link: Link, other: Link, kept: dict[Flow, list[Kept]]) -> None:
+        flow = self.flows[stream.token]
+        bearing = flow.bearing
+        tokens = None if bearing is None else self.core.elsewhere(link.life, other.life, bearing.rkey)
+        if bearing is None or tokens is None:
+            stream.linkLost(False, 0)  # its handshake is not over, or its buffer is gone
+            return
+        here, there = tokens
+        del link.members[stream]
+        other.members[stream] = None
+        address = there.address + bearing.address - here.address
+        stream.move(other, Bearing(other.turn.poster, address, there.rkey), kept.get(flow, []))
 
     # Time
 
@@ -315,7 +473,7 @@ class Group:
         for link in self.links:
             if link.wasHeard:
                 link.wasHeard = False
-                self.core.heard = now
+                link.life.heard = now
         self.core.expired(now)
         for stream in [stream for stream, until in self._lingering.items() if until <= now]:
             stream.expired()
@@ -426,8 +584,9 @@ class Group:
             self.pool.close()  # rings that are not read up stay as long as somebody holds them
         for link in self.links:
             link.closeAttachment()
-        with self._enduring("closed its protection domain"):
-            self._domain.close()
+        for domain in self._domains.values():
+            with self._enduring("closed its protection domain"):
+                domain.close()
 
     @contextmanager
     def _enduring(self, what: str) -> Iterator[None]:

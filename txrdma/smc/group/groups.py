@@ -127,6 +127,8 @@ class LinkGroups:
     """
     All link groups over one device.
 
+    @ivar further: where further links of a group may begin, each of them once; none, unless somebody says so.
+    @ivar maxLinks: links of a group, at most, of up to 8; Linux has 2, too.
     @ivar maxInline: the most bytes of a request that need no registered memory.
     @ivar candidates: the device's ports, by the GID of each that most peers can reach; active ports first.
     """
@@ -139,7 +141,7 @@ class LinkGroups:
         self.presence = presenceOn(reactor)
         self.isStopping = False
         self._key = (reactor, description)
-        self._groups: dict[GroupKey, list[Group]] = {}
+        self._groups: dict[tuple[object, ...], list[Group]] = {}
         self._orphans: WeakSet[Member] = WeakSet()  # without a link; they wait for TCP's word
         self._endings = 0
         self._stopped: Deferred[None] | None = None
@@ -154,6 +156,8 @@ class LinkGroups:
             device.close()
             raise Refused(f"{description} has no port with MAC address and GID", Diagnosis.NOSMCRDEV)
         self.maxInline = device.limits.maxInline
+        self.further: list[Port] = []
+        self.maxLinks = 2
         self._unsubscribe = device.subscribe(self._told)
         self._triggers = [
             reactor.addSystemEventTrigger("before", "shutdown", self._reactorStops),
@@ -210,7 +214,7 @@ class LinkGroups:
         key = GroupKey.ofProposal(proposal, choice, witness)
         while True:
             making = None
-            for group in self._groups.get(key, ()):
+            for group in self._serving(key):
                 if group.core.usable:
                     return group, False
                 if group.isNew:
@@ -236,7 +240,7 @@ class LinkGroups:
         key = GroupKey.ofAccept(accept, candidate.gid, witness)
         if accept.firstContact:
             return self._make(key, candidate, agreement)
-        for group in self._groups.get(key, ()):
+        for group in self._serving(key):
             if group.core.usable:
                 return group
         raise Refused("the server means a link group that we don't have", Diagnosis.SYNCERR)
@@ -246,10 +250,14 @@ class LinkGroups:
         count = sum(len(group.core.connections) for group in self.groups())
         return next((size for most, size in RINGS if count < most), SMALL_RING)
 
+    def _serving(self, key: GroupKey) -> list[Group]:
+        """The groups with the peer that this names, by whichever of its links."""
+        return [group for group in self._groups.get(key.peer, ()) if group.serves(key)]
+
     def _make(self, key: GroupKey, candidate: Candidate, agreement: Agreement) -> Group:
         port = Port(self.device, candidate, self.maxInline)
         group = Group(self, key, port, agreement)
-        self._groups.setdefault(key, []).append(group)
+        self._groups.setdefault(key.peer, []).append(group)
         return group
 
     @contextmanager
@@ -267,11 +275,11 @@ class LinkGroups:
         self._orphans.add(stream)
 
     def _forget(self, group: Group) -> None:
-        groups = self._groups.get(group.key, [])
+        groups = self._groups.get(group.key.peer, [])
         if group in groups:
             groups.remove(group)
         if not groups:
-            self._groups.pop(group.key, None)
+            self._groups.pop(group.key.peer, None)
 
     def _told(self, event: AsyncEvent) -> None:
         """Act on an asynchronous event: a fatal one of device or queue pair, or one of a port."""

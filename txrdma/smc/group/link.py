@@ -20,15 +20,16 @@ from twisted.python.context import theContextTracker
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
-from txrdma.iba.types import QPN
+from txrdma.iba.types import GID, MACAddress, QPN
 from txrdma.iba.verbs import Completion, QPState, ReceiveRequest
 from txrdma.interfaces import IDirectLane, IPlacing, IProtectionDomain, IQueuePair
+from txrdma.smc.group._linkgroup import LinkLife
 from txrdma.smc.group.attachment import Attachment, FarEnd, Port
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.parties import LinkOwner, Member
 from txrdma.smc.group.terms import Terms
 from txrdma.smc.group.turn import HOLD_SECONDS, said, Turn
-from txrdma.smc.stream._flow import Flow
+from txrdma.smc.stream._flow import Bearing, Flow
 from txrdma.smc.wire.cdc import CDC_LENGTH, CDC_TYPE, packInto, unpackFrom
 from txrdma.smc.wire.clc import Accept, Confirm, sizeCode
 
@@ -49,6 +50,7 @@ class Link:
     A link of a group: its queue pair, and the connections on it.
 
     @ivar group: the link group, and C{agreement} what its two ends have agreed on.
+    @ivar life: the link as the core of its group knows it, from the beginning.
     @ivar turn: what connections have to post, and when.
     @ivar route: how bytes go, or went, as the queue pair names it; C{''} before the first contact.
     @ivar isActive: connections may use the link.
@@ -59,10 +61,13 @@ class Link:
     @ivar contexts: the stack of logging contexts of the reactor's thread.
     """
 
-    def __init__(self, group: LinkOwner, port: Port, domain: IProtectionDomain) -> None:
+    life: LinkLife
+
+    def __init__(self, group: LinkOwner, port: Port, domain: IProtectionDomain, keeps: bool) -> None:
         """
         @param port: where the link begins.
         @param domain: the group's protection domain on the device of that port.
+        @param keeps: there may be another link, which sends again what is lost with this one.
         """
         groups = group.groups
         self.group = group
@@ -79,7 +84,7 @@ class Link:
         self._reactor = groups.reactor
         self._presence = groups.presence
         self._flows: dict[int, Flow] = group.flows
-        self._peerQPN = QPN(0)
+        self._far: FarEnd | None = None
         self.isBreaking = False
 
         self._attachment = attachment = Attachment(
@@ -87,6 +92,8 @@ class Link:
         )
         self.turn = Turn(groups.reactor, attachment, self)
         self._poster = self.turn.poster
+        if keeps:
+            self._poster.keep()
         self._reader = attachment.reader
         self._queuePair = attachment.queuePair
         self._receives = attachment.receives
@@ -101,18 +108,19 @@ class Link:
 
     def terms(self, element: Element, token: int) -> Terms:
         """Our end of a connection on this link, for an Accept or a Confirm."""
-        buffer, candidate = element.buffer, self.port.candidate
+        candidate = self.port.candidate
+        rkey, address = self.life.own[element.buffer.rkey]
         return Terms(
             peerID=candidate.peerID,
             gid=candidate.gid,
             mac=candidate.mac,
             qpn=self.qpn,
-            rkey=buffer.rkey,
+            rkey=rkey,
             index=element.index,
             token=token,
-            sizeCode=sizeCode(buffer.size),
+            sizeCode=sizeCode(element.buffer.size),
             mtu=candidate.mtu,
-            address=buffer.region.address,
+            address=address,
             psn=self.psn,
             agreement=self.agreement,
         )
@@ -123,7 +131,7 @@ class Link:
 
         @raise Refused: the device can't do it.
         """
-        self._peerQPN = far.qpn
+        self._far = far
         self._attachment.connect(far, self.psn, self.agreement.isDirect)
         self.route = self._queuePair.route
         self.turn.placing = IPlacing(self._queuePair, None)
@@ -131,6 +139,7 @@ class Link:
         if lane is not None:
             lane.openLane(CDC_LENGTH, CDC_TYPE, packInto, unpackFrom)
             self._poster.lane = lane
+            self._poster.kept = None  # what is in shared memory can't be lost
             self._reader.lookAt(lane.takeMessages, self._taken)
 
     async def prepare(self, answer: Accept | Confirm) -> None:
@@ -146,17 +155,20 @@ class Link:
             except TimeoutError:
                 pass  # a busy peer: the first write will wait for it
 
-    def leadsTo(self, qpn: QPN) -> bool:
-        """Whether this is the number of the queue pair at the other end."""
-        return qpn == self._peerQPN
+    def leadsTo(self, gid: GID, mac: MACAddress, qpn: QPN | None) -> bool:
+        """Whether the other end is at this port, and its queue pair has this number; None: any."""
+        far = self._far
+        if far is None:
+            return False
+        return (far.gid, far.mac) == (gid, mac) and qpn in (None, far.qpn)
 
-    def target(self, answer: Accept | Confirm) -> int:
+    def bearing(self, answer: Accept | Confirm) -> Bearing:
         """
-        The place where the peer's ring begins, in the peer's address space.
+        The way to the peer's ring by this link.
 
         @raise Refused: the peer never told of that buffer.
         """
-        return self.group.target(answer)
+        return Bearing(self._poster, self.group.target(self, answer), answer.rkey)
 
     @property
     def isStopping(self) -> bool:
@@ -338,7 +350,7 @@ class Link:
 
     def wake(self) -> None:
         """Be part of the reactor, again or still: somebody may have removed us, and told nobody."""
-        if not self.isOver and self._peerQPN:
+        if not self.isOver and self._far is not None:
             self._reader.start()
             self.turn.wake()
 

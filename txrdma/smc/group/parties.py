@@ -15,9 +15,11 @@ from twisted.internet.interfaces import IAddress
 from txrdma.iba.types import RKey
 from txrdma.smc.common.presence import Presence
 from txrdma.smc.group._linkgroup import Timing
+from txrdma.smc.group.attachment import Port
 from txrdma.smc.group.buffers import Element
+from txrdma.smc.group.posting import Kept
 from txrdma.smc.handshake._offer import Agreement
-from txrdma.smc.stream._flow import Flow
+from txrdma.smc.stream._flow import Bearing, Flow
 from txrdma.smc.wire.clc import Accept, Confirm
 
 
@@ -52,6 +54,9 @@ class Member(Protocol):
     def remoteBuffersGone(self, rkeys: Sequence[RKey]) -> None:
         """The peer takes no more writes to these buffers."""
 
+    def move(self, link: Any, bearing: Bearing, kept: Sequence[Kept]) -> None:
+        """Go on by another link of the group, as its own has failed."""
+
     def linkLost(self, mayVanish: bool, arrived: int) -> None:
         """End the connection, because its link is gone."""
 
@@ -63,9 +68,16 @@ class Member(Protocol):
 
 
 class Membership(Protocol):
-    """The link groups of a device, as each of them sees them: L{txrdma.smc.group.groups.LinkGroups}."""
+    """
+    The link groups of a device, as each of them sees them: L{txrdma.smc.group.groups.LinkGroups}.
+
+    @ivar further: where further links of a group may begin.
+    @ivar maxLinks: links of a group, at most.
+    """
 
     reactor: Any
+    further: list[Port]
+    maxLinks: int
     presence: Presence
     timing: Timing
     isStopping: bool
@@ -110,8 +122,11 @@ class LinkOwner(Protocol):
     def trim(self) -> None:
         """Take back buffers that nobody uses."""
 
-    def target(self, answer: Accept | Confirm) -> int:
+    def target(self, link: Any, answer: Accept | Confirm) -> int:
         """The place where the peer's ring begins."""
+
+    def lookBeside(self) -> None:
+        """Take in what links have brought whose turn it is not."""
 
     def discard(self) -> None:
         """The handshake that the group was perhaps made for has failed."""

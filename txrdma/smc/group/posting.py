@@ -28,15 +28,31 @@ _UNLIMITED: Final = 1 << 30
 
 _Message = tuple[SendRequest, bytearray]
 
+Kept = tuple[int, Any, int, int, list[bytes | memoryview]]
+"""
+A message that is posted: its number, its flow, its sequence number there, how many bytes were produced with
+it, and those of them that were new.
+"""
+
 
 class Hearing(Protocol):
-    """A connection that hears what became of its bytes."""
+    """
+    A connection that hears what became of its bytes.
+
+    @ivar isPosted: there is nothing to post at present.
+    @ivar lastMessage: the number of the last message that was posted.
+    """
 
     def wasFlushed(self) -> None:
         """All that was written is posted."""
 
     def delivered(self) -> None:
         """The peer has all that was posted."""
+
+    @property
+    def isPosted(self) -> bool: ...
+    @property
+    def lastMessage(self) -> int: ...
 
 
 class Poster:
@@ -54,6 +70,8 @@ class Poster:
     @ivar isStaged: bytes are copied first.
     @ivar isSignaling: each message makes a completion.
     @ivar isUsed: there is something to C{clear}.
+    @ivar kept: what is posted and not known to have arrived, by reference: another link may have to send it
+        again; None where there is none that could.
     """
 
     def __init__(self, domain: IProtectionDomain, capacity: Capacity, schedule: Callable[[], None]) -> None:
@@ -65,6 +83,7 @@ class Poster:
         self.sent = 0
         self.isStaged = self.isSignaling = capacity.maxInline < _UNLIMITED
         self.isUsed = False
+        self.kept: deque[Kept] | None = None
         self._writes: list[SendRequest] = []
         self._used = 0
         self._maxInline = capacity.maxInline
@@ -106,9 +125,24 @@ class Poster:
         """Give a SEND the next number, and have its completion signaled when one is due."""
         self.sent = sent = self.sent + 1
         request.identifier = sent
-        request.signaled = self.isStaged or not sent % SIGNAL_EVERY
+        request.signaled = self.isSignaling or not sent % SIGNAL_EVERY
         if self.isStaged:
             self.mark()
+
+    # Retention
+
+    def keep(self) -> None:
+        """From now on, before the first message, keep what is posted until it has arrived."""
+        self.kept = deque()
+        self.isSignaling = True
+
+    def takeKept(self) -> dict[Any, list[Kept]]:
+        """Take what has not arrived, of each flow; nothing is kept from now on."""
+        found: dict[Any, list[Kept]] = {}
+        for each in self.kept or ():
+            found.setdefault(each[1], []).append(each)
+        self.kept = None
+        return found
 
     # Staging
 
@@ -125,6 +159,10 @@ class Poster:
         marks = self._marks
         while marks and marks[0][0] <= identifier:
             self._freed = marks.popleft()[1]
+        kept = self.kept
+        while kept and kept[0][0] <= identifier:
+            _, flow, sequence, produced, _ = kept.popleft()
+            flow.arrived(sequence, produced)
 
     def _copy(self, region: IMemoryRegion, chunks: Sequence[Buffer], length: int) -> list[Segment]:
         """Into the stage, which is a ring: in one piece or in two."""

@@ -21,7 +21,7 @@ from txrdma.error import RDMAError
 from txrdma.iba.verbs import Completion, SendRequest, Status
 from txrdma.interfaces import IPlacing
 from txrdma.smc.group.attachment import Attachment, WINDOW
-from txrdma.smc.group.posting import Hearing, Poster
+from txrdma.smc.group.posting import Hearing, Kept, Poster
 from txrdma.smc.stream._flow import Flow
 
 _log = Logger()
@@ -264,6 +264,8 @@ class Turn:
                 self._posted(dirty[:room])
         if poster.isUsed:
             poster.clear()
+        if poster.kept and not isOver:
+            self._sendReader.start()
         if poster.isShort:
             poster.isShort = False
             self._waitForSends()
@@ -354,7 +356,7 @@ class Turn:
                 return
             self._acknowledged = completion.identifier
         if batch:
-            if self.poster.isStaged:
+            if self.poster.isStaged or self.poster.kept:
                 self.poster.completed(self._acknowledged)
             if self._isFull:
                 self._isFull = False
@@ -364,7 +366,7 @@ class Turn:
                 self.soon(undelivered.popleft()[1].delivered)
             if self.isHasty:
                 self._owner.turned()
-            elif not undelivered and not self._isFull:
+            elif not undelivered and not self._isFull and not self.poster.kept:
                 self._sendReader.stop()
 
     def deliver(self, stream: Hearing, number: int) -> None:
@@ -388,6 +390,41 @@ class Turn:
         if self.placing is None and not self.poster.isOver:
             self.isHasty = self.poster.isSignaling = True
             self._sendReader.start()
+
+    def handOver(self, other: Turn) -> dict[Any, list[Kept]]:
+        """
+        Let the turn of another link do what this one, whose link has failed, would have done.
+
+        @return: what was posted and is not known to have arrived, by flow.
+        """
+        try:
+            for completion in self._sendQueue.poll(self.poster.sent + 1):
+                if completion.status:
+                    break
+                self.poster.completed(completion.identifier)
+        except Exception:
+            _log.failure(
+                "A link of SMC-R has failed, and so has its completion queue ({link!r})", link=self._owner
+            )
+        soon, self._soon = self._soon, []
+        other._soon += soon
+        last, self._last = self._last, {}
+        other._last.update(last)
+        undelivered = [stream for _, stream in self._undelivered]
+        self._undelivered.clear()
+        for stream in undelivered:
+            other._last[partial(other._deliverLater, stream)] = None
+        self.poster.dirty.clear()
+        if not other.isBusy:
+            other.schedule()
+        return self.poster.takeKept()
+
+    def _deliverLater(self, stream: Hearing) -> None:
+        """Tell a connection that has come from another link when the peer has all that it will post."""
+        if stream.isPosted:
+            self.deliver(stream, stream.lastMessage)
+        else:
+            self._last[partial(self._deliverLater, stream)] = None
 
     def arrived(self) -> int:
         """The number of the last message that the peer has looked at, when the queue pair has failed."""

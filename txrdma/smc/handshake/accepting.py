@@ -128,7 +128,7 @@ class ServerNegotiation(Negotiation):
         elif group.isNew:
             group.connect(confirm)
             await group.confirmed()
-        elif not link.leadsTo(confirm.qpn):
+        elif not link.leadsTo(confirm.gid, confirm.mac, confirm.qpn):
             raise Refused("the Confirm names another link", Diagnosis.NOSRVLINK)
         await link.prepare(confirm)
         stream.attach(confirm)

@@ -11,14 +11,14 @@ map; elsewhere they are work requests.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from txrdma.error import WireError
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Operation, SendRequest
-from txrdma.smc.group.posting import cut, Hearing, Poster, SIGNAL_EVERY
-from txrdma.smc.stream._ring import DATA, Ring, SPACE, UPDATE
-from txrdma.smc.wire.cdc import packInto, StateFlags
+from txrdma.smc.group.posting import cut, Hearing, Kept, Poster, SIGNAL_EVERY
+from txrdma.smc.stream._ring import DATA, Ring, SPACE, spans, UPDATE
+from txrdma.smc.wire.cdc import packInto, ProducerFlags, StateFlags
 
 DELIVERY: Final = 256 * 1024
 """The most bytes for one C{dataReceived}."""
@@ -30,6 +30,7 @@ _EARLY: Final = 64
 """Messages that may come before the handshake is over here."""
 
 _NEWS: Final = SPACE | UPDATE
+_FAILOVER: Final = int(ProducerFlags.FAILOVER_VALIDATION)
 _SIGNAL_MASK: Final = SIGNAL_EVERY - 1
 
 
@@ -61,6 +62,22 @@ class Keeper(Hearing, Protocol):
     def unheard(self) -> None:
         """There is something to post, and nobody to read it."""
 
+    def lookBeside(self) -> None:
+        """Take in what other links of the group have brought."""
+
+
+class Bearing(NamedTuple):
+    """
+    The way of a flow's bytes: what posts them, on which link, and where they go at its other end.
+
+    @ivar address: where the peer's ring begins.
+    @ivar rkey: of the peer's buffer, on that link.
+    """
+
+    poster: Poster
+    address: int
+    rkey: RKey
+
 
 class Flow:
     """
@@ -81,6 +98,9 @@ class Flow:
     @ivar isDirty: the flow is in L{Poster.dirty <txrdma.smc.group.posting.Poster.dirty>}.
     @ivar written: number of the last message that told of new bytes; C{last}: of the last of all; 0: none.
     @ivar writes: RDMA writes, by whichever way.
+    @ivar bearing: the way of the bytes; None before C{attach}.
+    @ivar confirmed: sequence number and bytes produced of the last message that is known to have arrived,
+        where a link keeps what has not.
     """
 
     __slots__ = (
@@ -89,6 +109,7 @@ class Flow:
         *("written", "last", "writes", "messagesSent", "messagesReceived", "poster"),
         *("_view", "_mask", "_contexts", "_isBegun", "_isReading", "_mustSend"),
         *("_address", "_rkey", "_message", "_buffer", "_write", "_target", "_valid"),
+        *("bearing", "confirmed", "_isMoved", "_isNew", "_posted", "_again"),
     )
 
     def __init__(self, poster: Poster, view: memoryview, contexts: list[Any], keeper: Keeper) -> None:
@@ -118,14 +139,53 @@ class Flow:
         self._write = SendRequest(0, Operation.RDMA_WRITE, inline=self.pending, signaled=False)
         self._target: memoryview | None = None
         self._valid = memoryview(b"\0")
+        self.bearing: Bearing | None = None
+        self.confirmed = (0, 0)
+        self._isMoved = self._isNew = False
+        self._posted: list[bytes | memoryview] = []
+        self._again: list[bytes | memoryview] = []
 
     # Begin and end
 
-    def attach(self, address: int, rkey: RKey, size: int, token: int) -> None:
-        """The peer's buffer and its alert token are known."""
+    def attach(self, bearing: Bearing, size: int, token: int) -> None:
+        """The peer's buffer, of that size, and its alert token are known."""
         self.ring = Ring(self._view.nbytes, size, token)
-        self._address = address
-        self._rkey = self._write.rkey = rkey
+        self._bind(bearing)
+
+    def _bind(self, bearing: Bearing) -> None:
+        self.bearing = bearing
+        self.poster = bearing.poster
+        self._address = bearing.address
+        self._rkey = self._write.rkey = bearing.rkey
+        self._target = None
+
+    def move(self, bearing: Bearing, kept: Sequence[Kept]) -> None:
+        """
+        Go on by another link: first the peer is asked whether it has what we think that it has, then all that
+        is not known to have arrived is sent again (RFC 7609, 4.6).
+
+        @param kept: what the link that has failed has kept of this flow.
+        """
+        self._bind(bearing)
+        ring = self.ring
+        again: list[bytes | memoryview] = []
+        for each in kept:
+            again += each[4]
+        again += self._posted
+        again += self._again  # where that was not the first link to fail
+        length = sum(map(len, again))
+        read = ring.peerConsumed - ring.produced + length
+        if read > 0:
+            cut(again, read)
+        self._again = again
+        self._posted = []
+        self._isMoved = self._isNew = True
+        self.last = self.written = bearing.poster.sent + 1  # which is not posted yet
+        self.touch()
+
+    def arrived(self, sequence: int, produced: int) -> None:
+        """The peer's adapter has our message of this number, and so many bytes."""
+        self.confirmed = (sequence, produced)
 
     def begin(self) -> None:
         """Take messages, those first that came early."""
@@ -161,8 +221,10 @@ class Flow:
         try:
             what = ring.received(message)
         except WireError as error:
-            self.keeper.violated(str(error))
-            return
+            if not message[8] & _FAILOVER or not self._hasCaughtUp(message):
+                self.keeper.violated(str(error))
+                return
+            what = 0
         self.messagesReceived += 1
         if what & DATA and not self.isPaused:
             # All that is here but loops and exceptions is C{deliver}'s: this is what mostly happens, once.
@@ -189,8 +251,17 @@ class Flow:
             self._mustSend |= bool(what & UPDATE)
             if not self.isDirty:
                 self.touch()
-        if message[9] != self.peerState:
+        if message[9] != self.peerState and not message[8] & _FAILOVER:
             self.keeper.heard(message[9])
+
+    def _hasCaughtUp(self, message: tuple[int, ...]) -> bool:
+        """Whether what the peer, on another link now, thinks that we have had come by the old one."""
+        self.keeper.lookBeside()
+        try:
+            self.ring.received(message)
+        except WireError:
+            return False
+        return True
 
     def _keep(self, message: tuple[int, ...]) -> None:
         """The peer is quicker here than over TCP."""
@@ -277,6 +348,9 @@ class Flow:
         """Send what there is, directly, or append requests that have to be posted now."""
         ring = self.ring
         poster = self.poster
+        if self._isMoved:
+            self._goOn(requests)
+            return
         # Nothing overtakes what is to be posted: messages have numbers in the order in which they go out.
         lane = None if requests else poster.lane
         backlog = self.backlog
@@ -298,7 +372,7 @@ class Flow:
                 self.writes += 2 if second else 1
                 if lane is not None and self._place(lane, offset, first, second):
                     pass
-                elif first == backlog and not poster.isStaged:
+                elif first == backlog and not poster.isStaged and poster.kept is None:
                     self.backlog = 0
                     write = self._write
                     write.remoteAddress = self._address + offset
@@ -320,6 +394,9 @@ class Flow:
             if hasWritten:
                 self.written = number
             values = ring.message(self.flags)
+            if poster.kept is not None:
+                poster.kept.append((number, self, ring.sequence, ring.produced, self._posted))
+                self._posted = []
             if lane is None or requests or not lane.putMessage(number, signaled, values):
                 message = self._message
                 message.identifier = number
@@ -370,7 +447,41 @@ class Flow:
         poster = self.poster
         pending = self.pending
         address, rkey = self._address, self._rkey
-        requests.append(poster.write(address + offset, rkey, cut(pending, first), first))
+        chunks = cut(pending, first)
+        requests.append(poster.write(address + offset, rkey, chunks, first))
+        if poster.kept is not None:
+            self._posted += chunks
         if second:
-            requests.append(poster.write(address, rkey, cut(pending, second), second))
+            chunks = cut(pending, second)
+            requests.append(poster.write(address, rkey, chunks, second))
+            if poster.kept is not None:
+                self._posted += chunks
         self.backlog -= first + second
+
+    def _goOn(self, requests: list[SendRequest]) -> None:
+        """Append what goes first on another link: whether all is there, then what is sent again."""
+        poster, ring = self.poster, self.ring
+        if self._isNew:
+            self._isNew = False
+            message = self._message
+            poster.number(message)
+            packInto(self._buffer, 0, *ring.validation(self.confirmed[0]))
+            requests.append(message)
+        again = [] if self.peerState & ENDS else self._again  # nobody reads it any more
+        length = sum(map(len, again))
+        most = poster.most(length) if poster.isStaged else length
+        if most:
+            offset, first, second = spans(ring.produced - length, most, ring.peerSize)
+            for at, count in ((offset, first), (0, second)):
+                if count:
+                    chunks = cut(again, count)
+                    requests.append(poster.write(self._address + at, self._rkey, chunks, count))
+                    self.writes += 1
+                    if poster.kept is not None:
+                        self._posted += chunks
+        if most < length:
+            poster.isShort = True
+        else:
+            self._isMoved = False
+            self._mustSend = True
+        self.touch()

@@ -227,6 +227,15 @@ class Ring:
         self.consumed = consumed = self.consumed + length
         return consumed > self.dueAbove and self.updateDue
 
+    def validation(self, sequence: int) -> tuple[int, int, int, int, int, int, int]:
+        """
+        The CDC message by which the peer sees whether it has all that we think it has (RFC 7609, 4.6).
+
+        @param sequence: of the last message that is known to have arrived.
+        @return: what L{txrdma.smc.wire.cdc.packInto} takes.
+        """
+        return CDC_HEAD | sequence, self.token, 0, 0, 0, 0, _FAILOVER << 8
+
     @property
     def updateDue(self) -> bool:
         """

@@ -28,9 +28,10 @@ from txrdma.smc.common.presence import Use
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.link import Link
+from txrdma.smc.group.posting import Kept
 from txrdma.smc.insight.status import describe
 from txrdma.smc.stream._closing import Closing, Ended, Ending, ReadEnded, Released, Send
-from txrdma.smc.stream._flow import ENDS, Flow
+from txrdma.smc.stream._flow import Bearing, ENDS, Flow
 from txrdma.smc.stream.companion import Companion
 from txrdma.smc.wire.cdc import StateFlags
 from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
@@ -114,7 +115,7 @@ class Stream:
         if self._element is None:
             raise Refused("the link has ended meanwhile", Diagnosis.NOACTLINK)
         self._rkey = answer.rkey
-        self.flow.attach(self.link.target(answer), answer.rkey, answer.size, answer.token)
+        self.flow.attach(self.link.bearing(answer), answer.size, answer.token)
 
     def start(self, front: Front, companion: Companion) -> None:
         """Begin to serve an application, with what watches the TCP connection."""
@@ -269,6 +270,28 @@ class Stream:
     def look(self) -> None:
         """Take in what the link has brought."""
         self.link.look()
+
+    @property
+    def lastMessage(self) -> int:
+        """The number of the last message that was posted; 0 before the first."""
+        return self.flow.last
+
+    @property
+    def isPosted(self) -> bool:
+        """Whether there is nothing to post at present."""
+        return not (self.flow.backlog or self.flow.isDirty)
+
+    def lookBeside(self) -> None:
+        """Take in what other links of the group have brought."""
+        self.link.group.lookBeside()
+
+    def move(self, link: Link, bearing: Bearing, kept: Sequence[Kept]) -> None:
+        """Go on by another link of the group, as this one has failed."""
+        self.link = link
+        self._turn = link.turn
+        self._rkey = bearing.rkey
+        self.flow.isDirty = False
+        self.flow.move(bearing, kept)
 
     def linkLost(self, mayVanish: bool, arrived: int) -> None:
         """

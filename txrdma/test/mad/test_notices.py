@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from zope.interface import implementer
+
 from twisted.internet.task import Clock
-from twisted.logger import globalLogPublisher
+from twisted.logger import globalLogPublisher, ILogObserver, LogEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, ResourceExhausted
@@ -213,7 +215,11 @@ class SubscriptionTests(SynchronousTestCase):
     def test_silentLoss(self) -> None:
         """The loss of the port is logged once, not again and again; so is an administration's silence."""
         logged: list[str] = []
-        observer = lambda event: logged.append(event["log_level"].name)  # noqa: E731
+
+        @implementer(ILogObserver)
+        def observer(event: LogEvent) -> None:
+            logged.append(event["log_level"].name)
+
         globalLogPublisher.addObserver(observer)
         self.addCleanup(globalLogPublisher.removeObserver, observer)
         self.wire.lose = lambda datagram: True
@@ -236,8 +242,13 @@ class SubscriptionTests(SynchronousTestCase):
                 raise DeviceUnavailable("not yet")
             port = WiredPort(self.wire, 1)
             self.wire.ports = (port, self.wire.ports[1])
-            self.served = served = []
-            self.patch(port, "serve", lambda *what: served.append(what) or (lambda: None))
+            self.served: list[tuple[object, ...]] = []
+
+            def serve(*what: object) -> Callable[[], None]:
+                self.served.append(what)
+                return lambda: None
+
+            self.patch(port, "serve", serve)
             return port
 
         self.agent = MADAgent(self.clock, self.wire.ports[0], timeoutSeconds=0.5, reopen=reopen)

@@ -4,6 +4,8 @@ A peer whose program is busy is not dead, and one whose host is gone is no longe
 
 from __future__ import annotations
 
+from typing import Any
+
 from twisted.internet.error import ConnectionLost
 
 from txrdma.smc.group.groups import linkGroups, timingOn
@@ -65,9 +67,9 @@ class BusyTests(RaceTestCase):
         asked = []
         real = group.core._core.ask
 
-        def ask(body: Body, flags: int = 0) -> None:
+        def ask(body: Body, *rest: Any) -> None:
             asked.append(type(body))
-            real(body, flags)
+            real(body, *rest)
 
         self.patch(group.core._core, "ask", ask)
         self.server.die(silently=True)

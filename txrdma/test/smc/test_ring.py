@@ -468,6 +468,16 @@ class FailoverTests(SynchronousTestCase):
         self.ring = Ring(SIZE, SIZE, 7)
         self.ring.received(fields(sequence=2, producerCount=12))
 
+    def test_validation(self) -> None:
+        """The first message on another link is the recorded kernel's."""
+        recorded = [raw for _, raw in messages("smc-two-links") if raw[0] == CDC_TYPE and raw[24] & 8]
+        self.assertEqual(len(recorded), 2)
+        for raw in recorded:
+            kernel = CDC.decode(raw)
+            buffer = bytearray(44)
+            packInto(buffer, 0, *Ring(SIZE, SIZE, kernel.token).validation(kernel.sequence))
+            self.assertEqual(bytes(buffer), raw)
+
     def test_nothingLost(self) -> None:
         """We have all that the peer knows to be done; places before that are no news, and no error."""
         moved = fields(sequence=1, flags=ProducerFlags.FAILOVER_VALIDATION)

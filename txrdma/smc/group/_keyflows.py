@@ -1,0 +1,171 @@
+"""
+Flows about buffers: how the peer learns the keys of ours, and forgets them.
+
+Follows RFC 7609, 4.4.2 and A.3.5 to A.3.8: CONFIRM RKEY with its continuations, DELETE RKEY; each is about
+all links of the group, and asked again by another link when its own fails.
+L{txrdma.smc.group._linkgroup} feeds them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from txrdma.iba.types import RKey
+from txrdma.smc.group._linkflows import LinkFlows
+from txrdma.smc.group._linkstate import Core, LinkLife, RKeyConfirmed, RKeyRefused, RKeysDeleted, Token
+from txrdma.smc.wire.llc import (
+    ConfirmRKey,
+    ConfirmRKeyContinuation,
+    DeleteRKey,
+    LinkRKey,
+    LLC,
+    LLCFlags,
+)
+
+KEYS_AT_ONCE = 8
+"""The most remote keys in one DELETE RKEY (RFC 7609, A.3.8)."""
+
+
+@dataclass(slots=True)
+class _Flow:
+    """
+    One CONFIRM RKEY or DELETE RKEY of ours.
+
+    @ivar rkeys: names of buffers.
+    @ivar carrier: the link that it was asked by; C{asked}: the first key, as it is there; C{told}: the links
+        whose keys it named.
+    """
+
+    rkeys: tuple[RKey, ...]
+    isDeletion: bool
+    until: float = 0.0
+    carrier: LinkLife | None = None
+    asked: RKey = RKey(0)
+    told: list[LinkLife] = field(default_factory=list)
+
+
+class KeyFlows:
+    """
+    The requests of one end about its buffers.
+
+    @param window: how many are under way at once; Linux drops a second one.
+    """
+
+    def __init__(self, core: Core, links: LinkFlows, window: int) -> None:
+        self._core = core
+        self._links = links
+        self._window = window
+        self._waiting: deque[_Flow] = deque()
+        self._flows: list[_Flow] = []
+
+    @property
+    def untils(self) -> list[float]:
+        """When each of those under way has taken too long."""
+        return [flow.until for flow in self._flows]
+
+    def confirm(self, name: RKey, now: float) -> None:
+        """Tell the peer of a buffer."""
+        self._waiting.append(_Flow((name,), False))
+        self.next(now)
+
+    def delete(self, names: Sequence[RKey], now: float) -> None:
+        """Tell the peer that buffers are taken back."""
+        self._core.known.difference_update(names)
+        for at in range(0, len(names), KEYS_AT_ONCE):
+            self._waiting.append(_Flow(tuple(names[at : at + KEYS_AT_ONCE]), True))
+        self.next(now)
+
+    def lostBy(self, link: LinkLife, now: float) -> None:
+        """Ask again by another link what was asked by one that is gone."""
+        for flow in [flow for flow in self._flows if flow.carrier is link]:
+            self._flows.remove(flow)
+            self._waiting.appendleft(flow)
+        self.next(now)
+
+    def answered(self, one: LLC, link: LinkLife, now: float) -> None:
+        """A response has come; one to nothing has taken too long. DELETE RKEY's come in order."""
+        isDeletion = isinstance(one.body, DeleteRKey)  # Linux's do not say which keys they are about
+        asked = one.body.rkey if isinstance(one.body, ConfirmRKey) else None
+        for flow in self._flows:
+            if flow.isDeletion is isDeletion and flow.carrier is link and asked in (None, flow.asked):
+                self._ended(flow, isDeletion or not one.header.flags & LLCFlags.NEGATIVE, now)
+                return
+
+    def expired(self, now: float) -> None:
+        """End those that have taken too long."""
+        for flow in [flow for flow in self._flows if flow.until <= now]:
+            self._ended(flow, False, now)
+
+    def next(self, now: float) -> None:
+        """Begin what waits, as much as may go on at once; not while a link is being added."""
+        core = self._core
+        while self._waiting and len(self._flows) < self._window and core.place == "active":
+            if self._links.isAdding:
+                return
+            flow = self._waiting.popleft()
+            flow.until = now + self._core.timing.response
+            flow.carrier = carrier = core.carrier
+            self._flows.append(flow)
+            if flow.isDeletion:
+                keys = [carrier.own[name].rkey if name in carrier.own else name for name in flow.rkeys]
+                keys += [RKey(0)] * (KEYS_AT_ONCE - len(keys))
+                core.ask(DeleteRKey(count=len(flow.rkeys), rkeys=tuple(keys)), 0, carrier)
+            else:
+                self._askRKey(flow, carrier)
+
+    def _askRKey(self, flow: _Flow, carrier: LinkLife) -> None:
+        """Tell of a buffer, with its keys on all links; what does not fit goes into continuations."""
+        name = flow.rkeys[0]
+        flow.told = [link for link in self._core.active if name in link.own]
+        flow.asked, address = carrier.own.get(name, Token(name, 0))
+        others = [
+            LinkRKey(link=link.number, rkey=link.own[name].rkey, address=link.own[name].address)
+            for link in flow.told
+            if link is not carrier
+        ]
+        here, more = _filled(others[:2], 2), others[2:]
+        body = ConfirmRKey(others=len(others), rkey=flow.asked, address=address, onLinks=here)
+        self._core.ask(body, 0, carrier)
+        while more:
+            rest = ConfirmRKeyContinuation(remaining=len(more), onLinks=_filled(more[:3], 3))
+            self._core.ask(rest, 0, carrier)
+            more = more[3:]
+
+    def _ended(self, flow: _Flow, well: bool, now: float) -> None:
+        self._flows.remove(flow)
+        name = flow.rkeys[0]
+        if (
+            well
+            and not flow.isDeletion
+            and any(name in link.own and link not in flow.told for link in self._core.links)
+        ):
+            self._waiting.appendleft(flow)  # a link has come meanwhile, on which it is not known
+        else:
+            self._report(flow, well)
+        self.next(now)
+
+    def _report(self, flow: _Flow, well: bool) -> None:
+        if flow.isDeletion:
+            for link in self._core.links:
+                for name in flow.rkeys:
+                    link.own.pop(name, None)
+            self._core.pending.append(RKeysDeleted(flow.rkeys))
+        elif well:
+            self._core.known.add(flow.rkeys[0])
+            self._core.pending.append(RKeyConfirmed(flow.rkeys[0]))
+        else:
+            self._core.pending.append(RKeyRefused(flow.rkeys[0]))
+
+    def abandon(self) -> None:
+        """The group is over: nothing is answered any more."""
+        for flow in (*self._flows, *self._waiting):
+            self._report(flow, False)
+        self._flows.clear()
+        self._waiting.clear()
+
+
+def _filled(keys: Sequence[LinkRKey], count: int) -> tuple[LinkRKey, ...]:
+    """So many places of a message, those that are left over empty."""
+    return (*keys, *[LinkRKey()] * (count - len(keys)))

@@ -1,0 +1,403 @@
+"""
+Flows about links: how a group gets further ones, and loses them.
+
+Follows RFC 7609, 4.4 and 4.5: ADD LINK with its continuations and CONFIRM LINK over the new link, DELETE
+LINK. One flow goes on at a time. The server runs them; a client asks for them, and where both want something,
+the server's word counts. L{txrdma.smc.group._linkgroup} feeds them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from txrdma.iba.types import RKey
+from txrdma.smc.group._linkstate import (
+    Core,
+    LinkAdded,
+    LinkEnd,
+    LinkLife,
+    LinkLost,
+    LinkMade,
+    LinkWanted,
+    Token,
+)
+from txrdma.smc.wire.llc import (
+    AddLink,
+    AddLinkContinuation,
+    AddLinkExtension,
+    ConfirmLink,
+    DeleteLink,
+    DeleteReason,
+    LLC,
+    LLCFlags,
+    RejectReason,
+    RKeyPair,
+)
+
+_PAIRS = 2
+"""Buffers in one ADD LINK CONTINUATION (RFC 7609, A.3.3)."""
+
+MOST_LINKS = 8
+"""Links of a group, at most (RFC 7609, 2.2)."""
+
+
+@dataclass(slots=True, eq=False)
+class _Adding:
+    """
+    ADD LINK under way.
+
+    @ivar stage: C{"wanted"}: the owner is asked; C{"offered"}: the server has asked, C{"keys"}: buffers are
+        told, C{"making"}: the owner connects; C{"confirming"}.
+    @ivar carrier: the old link that all is said by, except CONFIRM LINK.
+    @ivar request: the server's, for a client.
+    @ivar left: our buffers that the peer has not been told of.
+    """
+
+    carrier: LinkLife
+    request: LLC | None = None
+    stage: str = "wanted"
+    link: LinkLife | None = None
+    far: AddLink | None = None
+    left: list[RKeyPair] = field(default_factory=list)
+    until: float | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Deleting:
+    """The server's DELETE LINK under way."""
+
+    number: int
+    reason: DeleteReason
+    flags: int
+    until: float | None = None
+
+
+class LinkFlows:
+    """
+    The flows about links of one group.
+
+    @ivar current: what goes on.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self.current: _Adding | _Deleting | None = None
+        self._core = core
+        self._deletions: deque[_Deleting] = deque()
+        self._remembered: tuple[LLC, LinkLife] | None = None
+        self._numbers = core.links[0].number
+
+    @property
+    def isAdding(self) -> bool:
+        """Whether a link is being added, and so the list of buffers is being told."""
+        return isinstance(self.current, _Adding)
+
+    def isDeleting(self, number: int) -> bool:
+        """Whether this is the link that our DELETE LINK is about."""
+        return isinstance(self.current, _Deleting) and self.current.number == number
+
+    @property
+    def until(self) -> float | None:
+        """When what goes on has taken too long."""
+        return self.current.until if self.current is not None else None
+
+    # Adding
+
+    def mayAdd(self) -> bool:
+        """Whether there may be one more link; an asymmetric one may be exchanged for a better one."""
+        core = self._core
+        most = min(core.maxLinks, core.peerLinks, MOST_LINKS)
+        active = core.active
+        if most < 2 or core.place != "active":
+            return False
+        if len(active) < most:
+            return True
+        return len(active) == most and not any(
+            one.isSymmetricTo(other) for one, other in combinations(active, 2)
+        )
+
+    def want(self) -> None:
+        """As a server, have a further link, if the owner has another path."""
+        if self.current is None and self.mayAdd():
+            self.current = _Adding(self._core.carrier)
+            self._core.pending.append(LinkWanted(None))
+
+    def offer(
+        self, local: LinkEnd, mtu: int, psn: int, tokens: Mapping[RKey, Token], now: float
+    ) -> LinkLife | None:
+        """
+        Answer to L{LinkWanted}: here is our end of a new link.
+
+        @param tokens: all our buffers on that link, by their names.
+        @return: the link; None if it is not wanted any more.
+        """
+        core, adding = self._core, self.current
+        if not isinstance(adding, _Adding) or adding.stage != "wanted" or core.place != "active":
+            return None
+        number = adding.far.link if adding.far is not None else self._freeNumber()
+        adding.link = link = LinkLife(local, number, own=dict(tokens), heard=now)
+        core.links.append(link)
+        old = adding.carrier.own
+        pairs = [
+            RKeyPair(known=old[name].rkey, new=token.rkey, address=token.address)
+            for name, token in tokens.items()
+            if name in core.known and name in old
+        ]
+        body = AddLink(mac=local.mac, gid=local.gid, qpn=local.qpn, link=number, mtu=mtu, psn=psn)
+        extension = None
+        if core.version == 2:
+            extension = AddLinkExtension(local.gid, True, tuple(pairs))
+        else:
+            adding.left = pairs
+        adding.until = now + core.timing.response
+        if adding.far is None:
+            adding.stage = "offered"
+            core.ask(body, 0, adding.carrier, extension)
+        else:
+            core.ask(body, LLCFlags.RESPONSE, adding.carrier, extension)
+            self._agreed(adding, adding.request, now)
+        return link
+
+    def decline(self, now: float) -> None:
+        """Answer to L{LinkWanted}: there is no other path."""
+        adding = self.current
+        if isinstance(adding, _Adding) and adding.stage == "wanted":
+            if adding.request is not None:
+                self._reject(adding.request, adding.carrier)
+            self._end(now)
+
+    def _reject(self, request: LLC, link: LinkLife) -> None:
+        self._core.arriving = link
+        self._core.reply(request, LLCFlags.REJECT, RejectReason.NO_ALTERNATE_PATH)
+
+    def _freeNumber(self) -> int:
+        taken = {link.number for link in self._core.links} | {each.number for each in self._deletions}
+        while True:  # others than those before, of which there may still be something under way
+            self._numbers = self._numbers % 255 + 1
+            if self._numbers not in taken:
+                return self._numbers
+
+    def _agreed(self, adding: _Adding, one: LLC | None, now: float) -> None:
+        """Both ends of the new link are known; their buffers come next."""
+        assert adding.link is not None and adding.far is not None and one is not None
+        far = adding.far
+        adding.link.remote = LinkEnd(far.mac, far.gid, far.qpn)
+        if one.header.version == 2:
+            for pair in one.extension.pairs if one.extension is not None else ():
+                self._learn(adding, pair)
+            self._make(adding, now)
+        else:
+            adding.stage = "keys"
+            adding.until = now + self._core.timing.response
+            if self._core.isServer:
+                self._tellKeys(adding, 0)
+
+    def _learn(self, adding: _Adding, pair: RKeyPair) -> None:
+        buffer = adding.carrier.theirs.get(pair.known)
+        if buffer is not None and adding.link is not None:
+            buffer[adding.link] = Token(pair.new, pair.address)
+            adding.link.theirs[pair.new] = buffer
+
+    def _tellKeys(self, adding: _Adding, flags: int) -> None:
+        """Linux counts what the message has among what is to come."""
+        assert adding.link is not None
+        count = len(adding.left)
+        pairs, adding.left = adding.left[:_PAIRS], adding.left[_PAIRS:]
+        pairs += [RKeyPair()] * (_PAIRS - len(pairs))
+        body = AddLinkContinuation(link=adding.link.number, remaining=count, pairs=tuple(pairs))
+        self._core.ask(body, flags, adding.carrier)
+
+    def _make(self, adding: _Adding, now: float) -> None:
+        assert adding.link is not None and adding.far is not None
+        adding.stage = "making"
+        adding.until = now + self._core.timing.newLink
+        self._core.pending.append(LinkMade(adding.link, adding.far))
+
+    def made(self, link: LinkLife, now: float) -> None:
+        """The queue pair of a new link is connected."""
+        adding = self.current
+        if isinstance(adding, _Adding) and adding.link is link and adding.stage == "making":
+            adding.stage = link.place = "confirming"
+            adding.until = now + self._core.timing.newLink
+            if self._core.isServer:
+                self._core.confirmLink(0, link)
+
+    # Deleting
+
+    def lost(
+        self, link: LinkLife, text: str, now: float, reason: DeleteReason = DeleteReason.LOST_PATH
+    ) -> None:
+        """A link is of no more use, while others are active: the peer is told, or asked."""
+        core, current = self._core, self.current
+        wasKnown = link.place in ("active", "confirming")
+        if isinstance(current, _Adding) and link in (current.link, current.carrier):
+            if current.carrier is link and current.link is not None and current.stage != "confirming":
+                self._drop(current.link, "the link that it was agreed by has failed")
+            if current.link is link or current.stage != "confirming":
+                self.current = None
+        self._drop(link, text)
+        if wasKnown and core.isServer:
+            self._deletions.append(_Deleting(link.number, reason, LLCFlags.ORDERLY))
+        elif wasKnown:
+            core.ask(DeleteLink(link=link.number, reason=reason), LLCFlags.ORDERLY)
+        if isinstance(current, _Deleting):
+            self._ask(current, now)  # perhaps it was said by that link
+        elif self.current is None:
+            self._end(now)
+
+    def _drop(self, link: LinkLife, text: str) -> None:
+        core = self._core
+        if link in core.links:
+            core.links.remove(link)
+            link.place = "gone"
+            core.output = [each for each in core.output if each[0] is not link]
+            core.pending.append(LinkLost(link, text))
+
+    def _ask(self, deleting: _Deleting, now: float) -> None:
+        deleting.until = now + self._core.timing.response
+        self._core.ask(DeleteLink(link=deleting.number, reason=deleting.reason), deleting.flags)
+
+    def _end(self, now: float) -> None:
+        """A flow is over: the next one begins."""
+        self.current = None
+        if self._deletions:
+            self.current = self._deletions.popleft()
+            self._ask(self.current, now)
+        elif self._remembered is not None:
+            (one, link), self._remembered = self._remembered, None
+            if link in self._core.links:
+                self.received(one, link, now)
+
+    def expired(self, now: float) -> None:
+        """End the flow that has taken too long."""
+        current = self.current
+        if isinstance(current, _Adding) and current.link is not None:
+            self.lost(current.link, "the peer has not confirmed it", now)
+        else:
+            self._end(now)
+
+    # What the peer sends
+
+    def received(self, one: LLC, link: LinkLife, now: float) -> None:
+        """A message about links has arrived by an active link, or CONFIRM LINK by a new one."""
+        body, current = one.body, self.current
+        if isinstance(body, ConfirmLink):
+            self._confirmed(one, body, link, now)
+        elif isinstance(body, AddLinkContinuation):
+            self._keys(one, body, link, now)
+        elif one.isResponse:
+            self._answered(one, now)
+        elif isinstance(body, DeleteLink):
+            self._deleteAsked(one, body, link, now)
+        elif current is not None:
+            if self._remembered is None:
+                self._remembered = one, link
+        elif self._core.isServer:
+            if self.mayAdd():
+                self.want()
+            else:
+                self._reject(one, link)
+        elif isinstance(body, AddLink) and self.mayAdd():
+            self.current = _Adding(link, one, far=body)
+            self._core.pending.append(LinkWanted(body))
+        else:
+            self._reject(one, link)
+
+    def _answered(self, one: LLC, now: float) -> None:
+        body, current = one.body, self.current
+        if isinstance(body, AddLink) and isinstance(current, _Adding) and current.stage == "offered":
+            assert current.link is not None
+            if one.header.flags & LLCFlags.REJECT or not body.qpn:
+                self._drop(current.link, "the peer has no other path")
+                self._end(now)
+            else:
+                current.far = body
+                self._agreed(current, one, now)
+        elif isinstance(body, DeleteLink) and isinstance(current, _Deleting) and body.link == current.number:
+            self._end(now)
+
+    def _keys(self, one: LLC, body: AddLinkContinuation, link: LinkLife, now: float) -> None:
+        current = self.current
+        if not isinstance(current, _Adding) or current.stage != "keys" or current.carrier is not link:
+            return
+        assert current.link is not None
+        if body.link != current.link.number or one.isResponse != self._core.isServer:
+            return
+        for pair in body.pairs[: body.remaining]:
+            self._learn(current, pair)
+        isLast = body.remaining <= _PAIRS and not current.left
+        current.until = now + self._core.timing.response
+        if self._core.isServer:
+            if isLast:
+                self._make(current, now)
+            else:
+                self._tellKeys(current, 0)
+        else:
+            isLast = body.remaining <= _PAIRS and len(current.left) <= _PAIRS
+            self._tellKeys(current, LLCFlags.RESPONSE)
+            if isLast:
+                self._make(current, now)
+
+    def _confirmed(self, one: LLC, body: ConfirmLink, link: LinkLife, now: float) -> None:
+        core, current = self._core, self.current
+        if not isinstance(current, _Adding) or current.link is not link or link.place != "confirming":
+            return
+        if one.isResponse != core.isServer:
+            return
+        if LinkEnd(body.mac, body.gid, body.qpn) != link.remote or body.link != link.number:
+            self.lost(link, "CONFIRM LINK names another link", now)
+            return
+        if not core.isServer:
+            core.confirmLink(LLCFlags.RESPONSE, link)
+        link.place = "active"
+        link.heard = now
+        core.pending.append(LinkAdded(link))
+        self._end(now)
+        if core.isServer:
+            surplus = self._surplus()
+            if surplus is not None:
+                reason = DeleteReason.ASYMMETRIC_LINK_NO_LONGER_NEEDED
+                self.lost(surplus, "two links are symmetric", now, reason)
+            else:
+                self.want()
+
+    def _surplus(self) -> LinkLife | None:
+        """An asymmetric link that is not needed, since two others share no port."""
+        active = self._core.active
+        for one, other in combinations(active, 2):
+            if one.isSymmetricTo(other):
+                for each in active:
+                    if each not in (one, other):
+                        if not (each.isSymmetricTo(one) and each.isSymmetricTo(other)):
+                            return each
+        return None
+
+    def _deleteAsked(self, one: LLC, body: DeleteLink, link: LinkLife, now: float) -> None:
+        core, current = self._core, self.current
+        gone = next((each for each in core.links if each.number == body.link), None)
+        if core.isServer:
+            if gone is not None:
+                self.lost(gone, "the peer has lost it", now, body.reason)
+            elif not any(
+                each.number == body.link
+                for each in (current, *self._deletions)
+                if isinstance(each, _Deleting)
+            ):
+                core.reply(one, body=body.replace(reason=DeleteReason.LINK_UNKNOWN))
+            return
+        if gone is None:
+            core.reply(one, body=body.replace(reason=DeleteReason.LINK_UNKNOWN))
+            return
+        if isinstance(current, _Adding) and gone in (current.link, current.carrier):
+            if current.link is not None and current.link is not gone and current.stage != "confirming":
+                self._drop(current.link, "the link that it was agreed by is deleted")
+            if current.link is gone or current.stage != "confirming":
+                self.current = None
+        self._drop(gone, "the peer has deleted it")
+        if link is gone:
+            core.arriving = core.carrier
+        core.reply(one)
+        if self.current is None:
+            self._end(now)
