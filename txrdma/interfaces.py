@@ -5,7 +5,6 @@ The seams of txrdma: what one part promises so that another can be exchanged.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -33,12 +32,13 @@ from txrdma.iba.verbs import (
     ReceiveRequest,
     SendRequest,
 )
+from txrdma.values import frozen
 
 if TYPE_CHECKING:
     from txrdma.mad.messages import MADRequest
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AsyncEvent:
     """
     An asynchronous event of a device, and what it happened to (IBA 11.6.3): the other attributes are None.

@@ -14,13 +14,13 @@ from the difference to that.
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar, Union
 
 from txrdma.error import WireError
 from txrdma.iba.headers import BTH, EXTENSIONS
 from txrdma.iba.internet import ipHeaders, IPv4, IPv6, packedIP, UDP
+from txrdma.values import frozen
 from txrdma.wire import Layout
 
 if TYPE_CHECKING:
@@ -229,7 +229,7 @@ class Flow:
         return self.identification(datagram) is not None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RoCEPacket:
     """
     A whole packet, from BTH to payload.

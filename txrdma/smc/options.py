@@ -4,11 +4,12 @@ Options of an C{smc:} endpoint, from its string or its arguments.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
+from txrdma.values import frozen
 
-@dataclass(frozen=True, slots=True)
+
+@frozen
 class Options:
     """
     The options of an C{smc:} endpoint, a client's or a server's.

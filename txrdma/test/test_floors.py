@@ -28,6 +28,7 @@ FLOORS = {
     "wire": 1,
     "error": 1,
     "strings": 1,
+    "values": 1,
     "logs": 1,
     "unixlines": 1,
     "unixsockets": 1,

@@ -7,7 +7,6 @@ Follows RFC 7609, 4.5.1 to 4.5.4; times are Linux's. L{txrdma.smc.group._linkgro
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol, Union
 
@@ -26,9 +25,10 @@ from txrdma.smc.wire.llc import (
     message,
     RejectReason,
 )
+from txrdma.values import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Timing:
     """
     How long to wait, in seconds.
@@ -95,47 +95,47 @@ class LinkEnd(NamedTuple):
     qpn: QPN
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinkConfirmed:
     """CONFIRM LINK is done: connections may use the link."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinkRefused:
     """CONFIRM LINK failed, and the group with it: decline with this."""
 
     diagnosis: Diagnosis
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RKeyConfirmed:
     """The peer knows our buffer: it may be named in Accept or Confirm."""
 
     rkey: RKey
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RKeyRefused:
     """The peer did not take our buffer's key, or did not answer."""
 
     rkey: RKey
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RKeysDeleted:
     """The peer forgot these buffers of ours (or did not answer): they may be freed."""
 
     rkeys: tuple[RKey, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RemoteRKeysDeleted:
     """The peer took these buffers of its own back: nothing may be written there."""
 
     rkeys: tuple[RKey, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GroupEnded:
     """The group is over: every connection on it is lost, the queue pair can be closed."""
 

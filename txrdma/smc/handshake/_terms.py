@@ -6,13 +6,12 @@ Follows RFC 7609, 4.3.1, A.2.2 and A.2.3.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from txrdma.iba.types import MTU
 from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis, Proposal
+from txrdma.values import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Subnets:
     """
     Where our end of the TCP connection lives, for the check that version 1 makes (RFC 7609, 4.3.1).

@@ -17,12 +17,12 @@ that have arrived: those are read first (L{Closing.drained}).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Protocol, Union
 
 from txrdma.smc._machines import machineBuilder
 from txrdma.smc.wire.cdc import StateFlags
+from txrdma.values import frozen
 
 LINGER_TIMEOUT = 60.0
 """Seconds to wait for the peer's part of a close, once the application is gone, before C{expired()}."""
@@ -54,26 +54,26 @@ class Ending(Enum):
     LOST = "the link is gone"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Send:
     """Send a CDC message with these flags, after all that was written; every later one has them, too."""
 
     flags: StateFlags
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReadEnded:
     """The application has read all that there will be: end of file."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ended:
     """For the application it is over; it may neither read nor write."""
 
     how: Ending
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Released:
     """
     The connection is over: its token and its buffer are free.

@@ -6,7 +6,6 @@ Follows RFC 7609, appendices A.2.2 and A.2.3, and IBM's "SMC Version 2".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 from typing_extensions import Self
@@ -27,6 +26,7 @@ from txrdma.smc.wire._clcframe import (
     SMCD,
     SMCR,
 )
+from txrdma.values import frozen
 from txrdma.wire import bits, data, Layout, reserved, wire
 
 
@@ -68,7 +68,7 @@ class FirstContactV21(Layout):
     reserved44: bytes = reserved(64)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FirstContact:
     """
     The extension of version 2 for the first contact: 52 bytes, or 36 from kernels of 5.16's age.
@@ -92,7 +92,7 @@ class FirstContact:
         return head.encode() + (self.v21.encode() if self.v21 is not None else b"")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AnswerV2:
     """
     The version 2 extension of Accept and Confirm.
@@ -111,7 +111,7 @@ Answer = TypeVar("Answer", bound="_Answer")
 DirectAnswer = TypeVar("DirectAnswer", bound="_SMCDAnswer")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Answer:
     """
     The common form of Accept and Confirm: one end of a connection over SMC-R (RFC 7609, A.2.2).
@@ -207,14 +207,14 @@ def _readFirstContact(body: bytes, at: int) -> tuple[FirstContact, int]:
     return FirstContact(head.direct, head.osType, head.release, head.hostName, v21), at
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Accept(_Answer):
     """The server's answer to a Proposal (RFC 7609, A.2.2)."""
 
     _TYPE: ClassVar[MessageType] = MessageType.ACCEPT
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Confirm(_Answer):
     """The client's answer to an Accept (RFC 7609, A.2.3)."""
 
@@ -239,7 +239,7 @@ class _SMCDBodyV2(Layout):
     gidExtension: int = bits(64)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _SMCDAnswer:
     """The common form of Accept and Confirm on SMC-D, which is read here, but not spoken."""
 
@@ -293,14 +293,14 @@ class _SMCDAnswer:
         return cls(*common, more.chid, more.eid, more.gidExtension, contact)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SMCDAccept(_SMCDAnswer):
     """A server's Accept for SMC-D, which uses shared memory devices."""
 
     _TYPE: ClassVar[MessageType] = MessageType.ACCEPT
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SMCDConfirm(_SMCDAnswer):
     """A client's Confirm for SMC-D, which uses shared memory devices."""
 

@@ -10,7 +10,6 @@ are Linux's::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Union
 
 from typing_extensions import Self
@@ -47,6 +46,7 @@ from txrdma.smc.wire._clcframe import (
     TRAILER_LENGTH,
 )
 from txrdma.smc.wire._clcproposal import IPv6Prefix, ISMDevice, Proposal, ProposalV2, SMCDArea, SMCDV2
+from txrdma.values import frozen
 from txrdma.wire import bits, data, Layout, reserved, wire
 
 __all__ = [
@@ -90,7 +90,7 @@ class _DeclineBody(Layout):
     reserved20: int = reserved(28)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Decline:
     """
     No SMC: what follows in the TCP connection is the application's (RFC 7609, A.2.4).
