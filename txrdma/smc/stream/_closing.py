@@ -303,7 +303,7 @@ _OURS: frozenset[tuple[str, str]] = frozenset(
         *((place, "established") for place in (_ACTIVE, _PEER1, _PEER2)),
     )
 )
-"""Transitions that only a mistake of ours can bring about: Automat's C{NoTransition}."""
+"""Transitions that only a mistake of ours can bring about: C{NoTransition}."""
 
 
 def _outputs(there: str, actions: tuple[_Action, ...]) -> Callable[[Inputs, _Core], None]:
