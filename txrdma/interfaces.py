@@ -13,7 +13,6 @@ from zope.interface import Attribute, Interface
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import ITransport
 
-from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GID, LKey, PKey, QPN, RKey
 from txrdma.iba.verbs import (
     Access,
@@ -35,6 +34,7 @@ from txrdma.iba.verbs import (
 from txrdma.values import frozen
 
 if TYPE_CHECKING:
+    from txrdma.iba.path import IBPath, MADEndPort  # streams have no paths: 4 ms of their imports
     from txrdma.mad.messages import MADRequest
 
 
