@@ -22,8 +22,8 @@ from txrdma.iba.internet import (
     PROTOCOL_UDP,
     UDP,
 )
-from txrdma.iba.roce import Flow, ROCE_PORT
-from txrdma.iba.types import MACAddress
+from txrdma.iba.roce import Flow
+from txrdma.iba.types import MACAddress, ROCE_PORT
 from txrdma.values import frozen
 from txrdma.wire import bits, Code, Layout, wire
 

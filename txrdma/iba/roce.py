@@ -36,7 +36,6 @@ __all__ = [
     "IDENTIFICATION_CHANGES",
     "LARGEST",
     "RESIDUE",
-    "ROCE_PORT",
     "Flow",
     "RoCEPacket",
     "crc32",
@@ -46,7 +45,6 @@ __all__ = [
 Buffer = Union[bytes, bytearray, memoryview]
 T = TypeVar("T", bound=Layout)
 
-ROCE_PORT = 4791
 ICRC_LENGTH = 4
 
 LARGEST = 65507

@@ -29,6 +29,9 @@ RKey = NewType("RKey", int)
 
 DEFAULT_PKEY = PKey(0xFFFF)
 
+ROCE_PORT = 4791
+"""The UDP port of RoCE v2 (annex A17)."""
+
 
 class MTU(IntEnum):
     """A path's maximum payload, by its code (IBA 14.2.5.6)."""

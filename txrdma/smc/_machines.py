@@ -57,11 +57,11 @@ class Upon(Generic[_Inputs, _Core, _P]):
         self._name = name
 
     def to(self, state: State[_Inputs, _Core]) -> Transition[_Inputs, _Core, _P]:
-        """Lead to another state."""
+        """Declare that the input leads to that state."""
         return Transition(self._state, self._name, state)
 
     def loop(self) -> Transition[_Inputs, _Core, _P]:
-        """Lead to the same state."""
+        """Declare that the input leads to no other state."""
         return self.to(self._state)
 
 

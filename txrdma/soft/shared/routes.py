@@ -17,7 +17,6 @@ from typing import cast, Final, TYPE_CHECKING
 from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable, ProtectionError, WireError
-from txrdma.iba.pcap import RoCECapture
 from txrdma.iba.types import GID, QPN
 from txrdma.iba.verbs import AsyncEventKind, QPKind
 from txrdma.logs import Seldom
@@ -45,11 +44,11 @@ from txrdma.soft.shared._rendezvous import (
     Want,
 )
 from txrdma.soft.shared.attachment import Attachment, LocalOwner, SharingReactor
-from txrdma.soft.shared.capture import RecordedLane, Recorder
 from txrdma.soft.shared.unixpackets import NO_DESCRIPTORS, PacketSocket, packetSocket
 from txrdma.unixsockets import LocalListener, peerOf, Reactor
 
 if TYPE_CHECKING:
+    from txrdma.iba.pcap import RoCECapture
     from txrdma.soft.memory import KeyTable
 
 _log = Logger()
@@ -455,6 +454,9 @@ class SharedMemoryPort:
         shared = owner.shared is not None
         if self._capture is None:
             return Lane(owner, surroundings, box, shared)
+        # Not at the top: few record, and all would wait for what a recording is made of.
+        from txrdma.soft.shared.capture import RecordedLane, Recorder
+
         here = (self.address, self.port)
         recorder = Recorder(
             self._capture,
