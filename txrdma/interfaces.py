@@ -481,7 +481,12 @@ class IReactorPolling(Interface):
     """A reactor that looks at its completion queues for a while before it sleeps."""
 
     def addPollable(pollable: IPollable) -> None:
-        """Look at it, until it is removed."""
+        """
+        Look at it, until it is removed.
+
+        What has had nothing for long may be armed instead, and not be looked at any more: whose descriptor is
+        woken then is added once more.
+        """
 
     def removePollable(pollable: IPollable) -> None:
         """Don't look any more. Unknown ones are ignored."""
