@@ -6,6 +6,7 @@ Follows RFC 7609, appendices A.2.2 and A.2.3, and IBM's "SMC Version 2".
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import ClassVar, TypeVar
 
 from typing_extensions import Self
@@ -45,6 +46,10 @@ class _AnswerBody(Layout):
     address: int = bits(64)
     reserved60: int = reserved(8)
     psn: int = bits(24)
+
+
+_NAMES = tuple(field.name for field in _AnswerBody.fields if not field.reserved)
+_valuesOf = attrgetter(*_NAMES)
 
 
 @wire(36)
@@ -152,8 +157,7 @@ class _Answer:
 
         @raise WireError: a value does not fit.
         """
-        names = (field.name for field in _AnswerBody.fields if not field.reserved)
-        body = _AnswerBody(**{name: getattr(self, name) for name in names}).encode()
+        body = _AnswerBody(**dict(zip(_NAMES, _valuesOf(self), strict=True))).encode()
         if self.v2 is not None:
             body += self.v2.eid.ljust(EID_LENGTH)[:EID_LENGTH] + bytes(8)
             if self.v2.firstContact is not None:
@@ -173,8 +177,7 @@ class _Answer:
             checkLength(name, body, fixed.size)
         else:
             v2 = _readAnswerV2(name, body, first, cls._TYPE is MessageType.CONFIRM)
-        names = (field.name for field in fixed.fields if not field.reserved)
-        values = {name: getattr(fixed, name) for name in names}
+        values = dict(zip(_NAMES, _valuesOf(fixed), strict=True))
         return cls(**values, firstContact=first, version=header.version, v2=v2)
 
 

@@ -27,6 +27,7 @@ from txrdma.smc.wire._clcanswer import (
 )
 from txrdma.smc.wire._clcframe import (
     Buffer,
+    checkEyecatcher,
     checkLength,
     Diagnosis,
     FLAG,
@@ -39,6 +40,7 @@ from txrdma.smc.wire._clcframe import (
     needed,
     OSType,
     Path,
+    readHeader,
     sizeCode,
     SMALLEST_BUFFER,
     SMCD,
@@ -146,10 +148,11 @@ def decode(buffer: Buffer) -> Message:
     @raise WireError: it is none.
     """
     raw = bytes(buffer)
-    size = needed(raw)
-    if len(raw) != size:
+    checkEyecatcher(raw)
+    header = readHeader(raw) if len(raw) >= HEADER_LENGTH else None
+    size = HEADER_LENGTH if header is None else header.length
+    if header is None or len(raw) != size:
         raise WireError("CLC", min(len(raw), size), f"it has {size} bytes, and {len(raw)} are there")
-    header = Header.decode(raw)
     if raw[-TRAILER_LENGTH:] != header.eyecatcher:
         raise WireError("CLC", size - TRAILER_LENGTH, f"no eyecatcher at the end: {raw[-4:].hex()}")
     body = raw[HEADER_LENGTH:-TRAILER_LENGTH]
