@@ -80,7 +80,7 @@ class PollingReactor(EPollReactor):
         self._rounds += 1
         if self._rounds > _ROUNDS:
             self._sweep()
-            timeout = self.timeout()
+            timeout = 0 if timeout == 0 or self._calledAway() else self.timeout()
         if not self._live:
             self._wait(timeout)
         elif timeout is not None and timeout <= 0:
@@ -104,6 +104,7 @@ class PollingReactor(EPollReactor):
         until = now + self._window()
         due = float("inf") if timeout is None else now + timeout
         next = now + _LOOK_SECONDS
+        note = self._hits.add
         found = False
         try:
             while now < until:
@@ -113,7 +114,7 @@ class PollingReactor(EPollReactor):
                         for poll in self._polls:
                             if poll():
                                 hit = True
-                                self._hits.add(poll)
+                                note(poll)
                         if hit:
                             break
                 except Exception:

@@ -382,3 +382,20 @@ class PollingReactorTests(SynchronousTestCase):
         self.reactor.removePollable(quiet)
         self.reactor._look()
         self.assertEqual(quiet.looks, looks + 1)
+
+    def test_stoppedWhileArming(self) -> None:
+        """What is found while something quiet is armed may stop the reactor: it does not sleep over that."""
+        late = Looked()
+        late.handler = self.reactor.stop
+
+        def arm() -> None:
+            late.there = 1
+
+        late.arm = arm  # type: ignore[method-assign]  # for the test
+        self.reactor.addPollable(late)
+        self.reactor.removePollable(self.looked)
+        self.reactor._hits.clear()
+        self.reactor._rounds = 1000
+        began = time.monotonic()
+        self.run_()
+        self.assertLess(time.monotonic() - began, 10)
