@@ -498,6 +498,8 @@ class ISMCStatus(Interface):
     mode: str = Attribute("'SMC-R' or 'TCP'.")
     fallbackReason: Enum | None = Attribute("Why we fell back: a txrdma.smc.wire.clc.Diagnosis, or None.")
     peerDiagnosis: Enum | int | None = Attribute("Why the peer declined, an int when unknown to us.")
+    version: int = Attribute("The version of SMC-R that the two ends speak, 1 or 2; 0 on TCP.")
+    eid: str = Attribute("The enterprise ID by which the two ends speak version 2, '' elsewhere.")
     device: str = Attribute("The RDMA device's name, '' on TCP.")
     route: str = Attribute("'shared-memory', 'rocev2' or 'verbs', '' on TCP.")
     linkGroup: str = Attribute("The link group's name, the same for all its connections, '' on TCP.")

@@ -86,6 +86,7 @@ def connectionsTable(entries: Sequence[dict[str, Any]]) -> Table:
             lines(entry.get("role"), entry.get("local"), f"to {entry.get('peer')}"),
             lines(
                 mode if mode == "TCP" else f"{mode} {entry.get('state')}",
+                entry.get("eid") and f"version {entry.get('version')} by {entry.get('eid')}",
                 reason and f"because of {reason}",
                 diagnosis and f"peer said {diagnosis}",
                 f"{entry.get('device')} {entry.get('route')}".strip(),

@@ -4,9 +4,28 @@ Options of an C{smc:} endpoint, from its string or its arguments.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
+from txrdma.smc.handshake._offer import Abilities, MOST_UEIDS, VERSIONS
+from txrdma.smc.wire.clc import enterpriseID
 from txrdma.values import frozen
+
+
+@lru_cache(64)
+def _abilities(versions: tuple[int, ...], ueids: tuple[str, ...]) -> Abilities:
+    """
+    What an end with these options is willing to speak.
+
+    @raise ValueError: that makes no sense.
+    """
+    if not versions or not VERSIONS.issuperset(versions):
+        raise ValueError(f"{versions} are not versions of SMC-R: 1 and 2 are")
+    if len(ueids) > MOST_UEIDS:
+        raise ValueError(f"{len(ueids)} UEIDs, and {MOST_UEIDS} are the most")
+    if 1 not in versions and not ueids:
+        raise ValueError("version 2 needs a UEID")
+    return Abilities(frozenset(versions), tuple(map(enterpriseID, ueids)))
 
 
 @frozen
@@ -19,6 +38,9 @@ class Options:
     @ivar timeout: seconds for the TCP connection (client, 30 when None) or for the handshake (server).
     @ivar fallback: whether plain TCP will do.
     @ivar bindAddress: where a client's TCP connection comes from; None leaves that to the system.
+    @ivar versions: of SMC-R, that may be spoken; 2 comes before 1 where device, UEIDs and peer allow it.
+    @ivar ueids: names of the enterprises that this end belongs to, at most 4. Version 2 needs one that both
+        ends have.
     """
 
     device: str = "auto"
@@ -26,6 +48,21 @@ class Options:
     timeout: float | None = None
     fallback: bool = True
     bindAddress: str | None = None
+    versions: tuple[int, ...] = (1, 2)
+    ueids: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """
+        Check the versions and UEIDs.
+
+        @raise ValueError: they make no sense.
+        """
+        _abilities(self.versions, self.ueids)
+
+    @property
+    def abilities(self) -> Abilities:
+        """The versions, UEIDs and limits of an end with these options."""
+        return _abilities(self.versions, self.ueids)
 
 
 USUAL: Final = Options()

@@ -58,8 +58,45 @@ def _choice(key: str, value: str, choices: tuple[str, ...]) -> str:
     raise ValueError(f"smc: {key}={value} is none of {', '.join(choices)}")
 
 
+def _versions(version: str) -> tuple[int, ...]:
+    """The versions of SMC-R that may be spoken."""
+    choices = {"auto": (1, 2), "1": (1,), "2": (2,)}
+    return choices[_choice("version", version, tuple(choices))]
+
+
+def _ueids(version: str, ueid: str | None) -> tuple[str, ...]:
+    """The UEIDs of an end, which stand one behind the other."""
+    from txrdma.smc.handshake._offer import MOST_UEIDS
+    from txrdma.smc.wire.clc import enterpriseID
+
+    if ueid is None:
+        if version == "2":
+            raise ValueError("smc: version=2 needs ueid=, the name of an enterprise that both ends belong to")
+        return ()
+    if version == "1":
+        raise ValueError(
+            f"smc: ueid={ueid} is for version 2, and version=1 says that this is not to be spoken"
+        )
+    names = tuple(ueid.split(","))
+    if len(names) > MOST_UEIDS:
+        raise ValueError(f"smc: ueid={ueid} are {len(names)}, and {MOST_UEIDS} are the most")
+    for name in names:
+        try:
+            enterpriseID(name)
+        except ValueError as error:
+            raise ValueError(f"smc: ueid={ueid}: {error}") from None
+    return names
+
+
 def _options(
-    device: str, backend: str, peer: str, timeout: str | None, fallback: str, bindAddress: str | None = None
+    device: str,
+    backend: str,
+    peer: str,
+    timeout: str | None,
+    fallback: str,
+    version: str,
+    ueid: str | None,
+    bindAddress: str | None = None,
 ) -> Options:
     """Options from the keys of either side, and the address that a client connects from."""
     from txrdma.smc.options import Options
@@ -77,6 +114,8 @@ def _options(
         timeout=None if timeout is None else _seconds("timeout", timeout),
         fallback=_choice("fallback", fallback, ("yes", "no")) == "yes",
         bindAddress=None if bindAddress is None else _address("bindAddress", bindAddress),
+        versions=_versions(version),
+        ueids=_ueids(version, ueid),
     )
 
 
@@ -102,7 +141,10 @@ def _take(kwargs: dict[str, str], key: str, default: str) -> str:
 
 @implementer(IPlugin, IStreamClientEndpointStringParserWithReactor)
 class SMCClientParser:
-    """C{smc:host:port}, with C{device}, C{backend}, C{peer}, C{timeout}, C{fallback} and C{bindAddress}."""
+    """
+    C{smc:host:port}, with C{device}, C{backend}, C{peer}, C{timeout}, C{fallback}, C{version}, C{ueid} and
+    C{bindAddress}.
+    """
 
     prefix = "smc"
 
@@ -124,6 +166,8 @@ class SMCClientParser:
             _take(kwargs, "peer", "auto"),
             kwargs.pop("timeout", None),
             _take(kwargs, "fallback", "yes"),
+            _take(kwargs, "version", "auto"),
+            kwargs.pop("ueid", None),
             kwargs.pop("bindAddress", None),
         )
         _unknown(kwargs)
@@ -134,7 +178,7 @@ class SMCClientParser:
 class SMCServerParser:
     """
     C{smc:port}, C{smc:address:port} or C{smc:port:interface=address}, with C{device}, C{backend}, C{peer},
-    C{timeout} (of a handshake), C{backlog} and C{fallback}.
+    C{timeout} (of a handshake), C{backlog}, C{fallback}, C{version} and C{ueid}.
     """
 
     prefix = "smc"
@@ -157,6 +201,8 @@ class SMCServerParser:
             _take(kwargs, "peer", "auto"),
             kwargs.pop("timeout", None),
             _take(kwargs, "fallback", "yes"),
+            _take(kwargs, "version", "auto"),
+            kwargs.pop("ueid", None),
         )
         _unknown(kwargs)
         return SMCServerEndpoint(reactor, port, interface, backlog, options)

@@ -103,6 +103,7 @@ class LinkGroup:
     @ivar remote: the peer's end, once it is known.
     @param offersLink: as a server, offer a second link, to be rejected: Linux's version 1 clients wait
         3 seconds for that.
+    @param maxConnections: of the group, as version 2.1 has settled it.
     @param window: CONFIRM RKEYs and DELETE RKEYs under way at once; Linux drops a second one.
     """
 
@@ -113,6 +114,7 @@ class LinkGroup:
         *,
         timing: Timing = _TIMING,
         version: int = 1,
+        maxConnections: int = MAX_CONNECTIONS,
         offersLink: bool = False,
         window: int = 1,
     ) -> None:
@@ -125,6 +127,8 @@ class LinkGroup:
         self.promised = 0
         self._core = core = Core(role is Role.SERVER, local, timing, version)
         core.offersLink = offersLink
+        core.maxConnections = maxConnections if version > 1 else 0
+        self._maxConnections = maxConnections
         self._inputs = makeLink(core)
         self._timing = timing
         self._window = window
@@ -155,7 +159,7 @@ class LinkGroup:
         """Whether a new connection may be put on it. How many there may be is for the server to say."""
         if not self.isOpen:
             return False
-        return self.role is Role.CLIENT or len(self.connections) + self.promised < MAX_CONNECTIONS
+        return self.role is Role.CLIENT or len(self.connections) + self.promised < self._maxConnections
 
     @property
     def linkNumber(self) -> int:
@@ -218,8 +222,8 @@ class LinkGroup:
         @return: its alert token.
         @raise ResourceExhausted: a server has as many as can be.
         """
-        if self.role is Role.SERVER and len(self.connections) >= MAX_CONNECTIONS:
-            raise ResourceExhausted(f"{MAX_CONNECTIONS} connections in a link group")
+        if self.role is Role.SERVER and len(self.connections) >= self._maxConnections:
+            raise ResourceExhausted(f"{self._maxConnections} connections in a link group")
         token = self._token
         while not token or token in self.connections:
             token = (token + 1) & 0xFFFFFFFF

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol, Union
 
 from txrdma.iba.types import GID, MACAddress, QPN, RKey
 from txrdma.smc._machines import machineBuilder
+from txrdma.smc.handshake._offer import Choice
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
 from txrdma.smc.wire.llc import (
     AddLink,
@@ -66,6 +67,7 @@ class GroupKey(NamedTuple):
     The rest is what the peer says of itself, so it may be another's: only the same witness makes it the same.
 
     @ivar witness: what this host's kernel says of the peer: its process, its user, or its TCP address.
+    @ivar own: the GID of our end.
     @ivar qpn: counts for clients only.
     """
 
@@ -74,17 +76,21 @@ class GroupKey(NamedTuple):
     peerID: bytes
     gid: GID
     mac: MACAddress
+    own: GID
+    version: int
     qpn: QPN | None = None
 
     @classmethod
-    def ofProposal(cls, proposal: Proposal, witness: Hashable) -> GroupKey:
+    def ofProposal(cls, proposal: Proposal, choice: Choice, witness: Hashable) -> GroupKey:
         """The server's key of the group that the client of this Proposal belongs to."""
-        return cls(Role.SERVER, witness, proposal.peerID, proposal.gid, proposal.mac)
+        version, own = choice.agreement.version, choice.candidate.gid
+        return cls(Role.SERVER, witness, proposal.peerID, choice.gid, proposal.mac, own, version)
 
     @classmethod
-    def ofAccept(cls, accept: Accept, witness: Hashable) -> GroupKey:
+    def ofAccept(cls, accept: Accept, own: GID, witness: Hashable) -> GroupKey:
         """The client's key of the group that the server of this Accept belongs to."""
-        return cls(Role.CLIENT, witness, accept.peerID, accept.gid, accept.mac, accept.qpn)
+        version, qpn = accept.version, accept.qpn
+        return cls(Role.CLIENT, witness, accept.peerID, accept.gid, accept.mac, own, version, qpn)
 
 
 class LinkEnd(NamedTuple):
@@ -190,6 +196,7 @@ class Core:
         self.bigEndian = False
         self.link = 1 if isServer else 0  # the server numbers them
         self.maxLinks = 1
+        self.maxConnections = 0
         self.offersLink = False
         self.until: float | None = None
         self.output: list[bytes] = []
@@ -221,6 +228,7 @@ class Core:
             link=self.link,
             userID=self.link.to_bytes(4, "big"),
             maxLinks=self.maxLinks,
+            maxConnections=self.maxConnections,
         )
         self.ask(body, flags | LLCFlags.NO_EYECATCHER)
 

@@ -7,13 +7,14 @@ The attributes of the queue pair are those that Linux uses for SMC-R.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError, Refused
-from txrdma.iba.types import MTU
+from txrdma.iba.types import GID, MACAddress, MTU, QPN
 from txrdma.iba.verbs import (
     Access,
     AddressVector,
@@ -25,14 +26,18 @@ from txrdma.iba.verbs import (
     ReceiveRequest,
     Segment,
 )
-from txrdma.interfaces import IVerbsDevice
-from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
+from txrdma.interfaces import IProtectionDomain, IVerbsDevice
+from txrdma.smc.handshake._offer import Candidate
+from txrdma.smc.wire.clc import Diagnosis
 from txrdma.verbs.completions import CompletionReader
 
 _log = Logger()
 
 WINDOW: Final = 40
 """Messages that the peer may not have received yet: it has 48 receives."""
+
+_ROUTED_HOPS: Final = 64
+"""The hop limit where routers are between the two ends (Linux)."""
 
 _RECEIVES: Final = 64
 _RECEIVE_SIZE: Final = 48
@@ -51,6 +56,39 @@ tcp_retries2).
 _Handler = Callable[[Sequence[Completion]], None]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Port:
+    """
+    A port of an open device, where links begin.
+
+    @ivar candidate: the port, as handshakes offer it.
+    @ivar maxInline: the most bytes of a request that need no registered memory.
+    """
+
+    device: IVerbsDevice
+    candidate: Candidate
+    maxInline: int
+
+
+class FarEnd(Protocol):
+    """
+    The queue pair at the other end, as Accept, Confirm and ADD LINK name it.
+
+    @ivar psn: the first packet sequence number that it sends.
+    """
+
+    @property
+    def gid(self) -> GID: ...
+    @property
+    def mac(self) -> MACAddress: ...
+    @property
+    def qpn(self) -> QPN: ...
+    @property
+    def mtu(self) -> int: ...
+    @property
+    def psn(self) -> int: ...
+
+
 class Attachment:
     """
     The verbs objects of one link.
@@ -64,23 +102,28 @@ class Attachment:
     def __init__(
         self,
         reactor: Any,
-        device: IVerbsDevice,
-        maxInline: int,
+        port: Port,
+        domain: IProtectionDomain,
         received: _Handler,
         sent: _Handler,
         failed: Callable[[Failure], None],
     ) -> None:
         """
-        @param maxInline: the most bytes of a request that need no registered memory.
+        @param domain: of the port's device; it is not closed with this.
         @param received: takes completions of receives.
         @param sent: takes completions of sends.
         @param failed: hears that completions can be taken no more.
         """
+        device = port.device
         byProgram = device.attributes.acknowledgesByProgram
         self._timeout = _PATIENT_TIMEOUT if byProgram else _TIMEOUT
-        self.domain = device.createProtectionDomain()
+        self._candidate = port.candidate
+        self.domain = domain
         capacity = Capacity(
-            maxSend=3 * (WINDOW + 8), maxReceive=_RECEIVES, maxSendSegments=2, maxInline=maxInline
+            maxSend=3 * (WINDOW + 8),
+            maxReceive=_RECEIVES,
+            maxSendSegments=2,
+            maxInline=port.maxInline,
         )
         self._channel = device.createChannel()
         self._queue = device.createCompletionQueue(_RECEIVES, self._channel)
@@ -90,7 +133,9 @@ class Attachment:
         self.sendReader = CompletionReader(reactor, self._sendChannel, [self.sendQueue], sent, failed=failed)
         self.queuePair = self.domain.createQueuePair(QPKind.RC, self.sendQueue, self._queue, capacity)
         rights = Access.LOCAL_WRITE | Access.REMOTE_WRITE
-        self.queuePair.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1, access=rights))
+        self.queuePair.modify(
+            QPAttributes(state=QPState.INIT, pkeyIndex=0, port=port.candidate.port, access=rights)
+        )
         self.receives = memoryview(bytearray(_RECEIVES * _RECEIVE_SIZE))
         region = self.domain.registerMemory(self.receives, Access.LOCAL_WRITE)
         self.requests = [
@@ -98,25 +143,26 @@ class Attachment:
             for at in range(0, _RECEIVES * _RECEIVE_SIZE, _RECEIVE_SIZE)
         ]
 
-    def connect(self, answer: Accept | Confirm, mtu: MTU, psn: int, gidIndex: int) -> None:
+    def connect(self, far: FarEnd, psn: int, isDirect: bool) -> None:
         """
         Make the queue pair ready to send to the peer's.
 
         @param psn: the first packet sequence number that we send.
-        @param gidIndex: of our GID, in the port's table.
+        @param isDirect: no router is between the two ends.
         @raise Refused: the device can't do it.
         """
-        queuePair = self.queuePair
+        queuePair, candidate = self.queuePair, self._candidate
+        hops = 1 if isDirect else _ROUTED_HOPS
         queuePair.postReceive(self.requests)
         self.reader.start()
         try:
             queuePair.modify(
                 QPAttributes(
                     state=QPState.RTR,
-                    address=AddressVector(answer.gid, gidIndex, hopLimit=1, dmac=answer.mac),
-                    pathMTU=MTU(min(answer.mtu, mtu)),
-                    destinationQPN=answer.qpn,
-                    rqPSN=answer.psn,
+                    address=AddressVector(far.gid, candidate.gidIndex, hopLimit=hops, dmac=far.mac),
+                    pathMTU=MTU(min(far.mtu, candidate.mtu)),
+                    destinationQPN=far.qpn,
+                    rqPSN=far.psn,
                     maxDestRDAtomic=1,
                     minRNRTimer=5,
                 )
@@ -135,11 +181,11 @@ class Attachment:
             raise Refused(f"the queue pair did not get ready: {error}", Diagnosis.ERR_RDYLNK) from error
 
     def close(self) -> None:
-        """Destroy all of it, children first; memory of the domain was closed before."""
+        """Destroy all of it, children first."""
         self.reader.stop()
         self.sendReader.stop()
         queues, channels = (self._queue, self.sendQueue), (self._channel, self._sendChannel)
-        for each in (self.queuePair, *queues, *channels, self.domain):
+        for each in (self.queuePair, *queues, *channels):
             try:
                 each.close()
             except Exception:

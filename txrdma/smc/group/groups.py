@@ -1,7 +1,7 @@
 """
 The link groups of a device, which of them a connection joins, and how long they live.
 
-Follows RFC 7609, 3.2. A link group has one link here, so L{Link} is both.
+Follows RFC 7609, 3.2.
 
 Groups without connections are kept, since to make them anew costs more than a connection does. When SMC is
 not in use on the reactor (L{txrdma.smc.presence}) nothing of them stays there: those over shared memory rest,
@@ -28,8 +28,11 @@ from txrdma.iba.types import MACAddress, MTU
 from txrdma.iba.verbs import AsyncEventKind, usualGID
 from txrdma.interfaces import AsyncEvent, IRestingDevice, IVerbsDevice
 from txrdma.smc.group._linkgroup import GroupKey, Timing
+from txrdma.smc.group.attachment import Port
+from txrdma.smc.group.group import Group
 from txrdma.smc.group.link import Link
 from txrdma.smc.group.parties import Member
+from txrdma.smc.handshake._offer import Agreement, Candidate, Choice, VERSIONS
 from txrdma.smc.presence import presenceOn
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
 from txrdma.verbs.devices import sharedDevice
@@ -119,7 +122,12 @@ def closeLinkGroups(reactor: object) -> None:
 
 
 class LinkGroups:
-    """All link groups over one device."""
+    """
+    All link groups over one device.
+
+    @ivar candidates: the device's ports, by the GID of each that most peers can reach.
+    @ivar maxInline: the most bytes of a request that need no registered memory.
+    """
 
     def __init__(self, reactor: Any, description: str, device: IVerbsDevice | None = None) -> None:
         """
@@ -129,7 +137,7 @@ class LinkGroups:
         self.presence = presenceOn(reactor)
         self.isStopping = False
         self._key = (reactor, description)
-        self._links: dict[GroupKey, list[Link]] = {}
+        self._groups: dict[GroupKey, list[Group]] = {}
         self._orphans: WeakSet[Member] = WeakSet()  # without a link; they wait for TCP's word
         self._endings = 0
         self._stopped: Deferred[None] | None = None
@@ -138,18 +146,12 @@ class LinkGroups:
             device = sharedDevice(reactor, description)
         self.device = device
         self.timing = timingOn(device.attributes.acknowledgesByProgram)
-        port = device.portAttributes(1)
-        if port.mac is None:
+        self._resting = IRestingDevice(device, None)
+        self.candidates = tuple(self._findCandidates())
+        if not self.candidates:
             device.close()
             raise Refused(f"{description} has no MAC address", Diagnosis.NOSMCRDEV)
-        table = device.gidTable(1)
-        self.gidIndex = usualGID(table)
-        self.gid = table[self.gidIndex].gid
-        self.mac = port.mac
-        self.mtu = MTU(port.activeMTU)
         self.maxInline = device.limits.maxInline
-        self.peerID = peerID(self.mac)
-        self._resting = IRestingDevice(device, None)
         self._unsubscribe = device.subscribe(self._told)
         self._triggers = [
             reactor.addSystemEventTrigger("before", "shutdown", self._reactorStops),
@@ -165,64 +167,88 @@ class LinkGroups:
         """When SMC is not in use links rest; where they can't they are closed."""
         return self._resting is not None
 
+    def _findCandidates(self) -> Iterator[Candidate]:
+        """The ports of the device; those over shared memory have no use for version 2."""
+        device = self.device
+        versions = VERSIONS if self._resting is None else frozenset((1,))
+        for number in range(1, device.portCount + 1):
+            port = device.portAttributes(number)
+            if port.mac is None:
+                continue
+            table = device.gidTable(number)
+            index = usualGID(table)
+            entry, mtu = table[index], MTU(port.activeMTU)
+            owner = peerID(port.mac)
+            yield Candidate(owner, entry.gid, entry.type, port.mac, mtu, device.name, number, index, versions)
+
+    def groups(self) -> list[Group]:
+        """All link groups over this device."""
+        return [group for groups in self._groups.values() for group in groups]
+
     def links(self) -> list[Link]:
         """All links of all groups over this device."""
-        return [link for links in self._links.values() for link in links]
+        return [link for group in self.groups() for link in group.links]
 
-    async def forProposal(self, proposal: Proposal, witness: Hashable) -> tuple[Link, bool]:
+    async def forProposal(self, proposal: Proposal, choice: Choice, witness: Hashable) -> tuple[Group, bool]:
         """
-        The server's link for a client: one that there is, or a new one.
+        The server's group for a client: one that there is, or a new one.
 
         While one is being made for the same client, the others wait for it.
 
+        @param choice: what we have chosen of the Proposal.
         @param witness: who the client is, by something better than its word.
         """
-        key = GroupKey.ofProposal(proposal, witness)
+        key = GroupKey.ofProposal(proposal, choice, witness)
         while True:
             making = None
-            for link in self._links.get(key, ()):
-                if link.core.usable:
-                    return link, False
-                if link.isNew:
-                    making = link
+            for group in self._groups.get(key, ()):
+                if group.core.usable:
+                    return group, False
+                if group.isNew:
+                    making = group
             if making is None:
-                return self._make(key), True
+                return self._make(key, choice.candidate, choice.agreement), True
             try:
                 await making.confirmed()
             except Refused:
                 pass  # then there will be another one
 
-    def forAccept(self, accept: Accept, witness: Hashable) -> Link:
+    def forAccept(
+        self, accept: Accept, candidate: Candidate, agreement: Agreement, witness: Hashable
+    ) -> Group:
         """
-        The client's link that the server means.
+        The client's group that the server means.
 
+        @param candidate: our end, as we have proposed it.
+        @param agreement: what the Accept comes to.
         @param witness: who the server is, by something better than its word.
         @raise Refused: we don't have it.
         """
-        key = GroupKey.ofAccept(accept, witness)
+        key = GroupKey.ofAccept(accept, candidate.gid, witness)
         if accept.firstContact:
-            return self._make(key)
-        for link in self._links.get(key, ()):
-            if link.core.usable:
-                return link
+            return self._make(key, candidate, agreement)
+        for group in self._groups.get(key, ()):
+            if group.core.usable:
+                return group
         raise Refused("the server means a link group that we don't have", Diagnosis.SYNCERR)
 
     def ringSize(self) -> int:
         """Bytes of the next connection's ring."""
-        count = sum(len(link.core.connections) for link in self.links())
+        count = sum(len(group.core.connections) for group in self.groups())
         return next((size for most, size in RINGS if count < most), SMALL_RING)
 
-    def _make(self, key: GroupKey) -> Link:
-        link = Link(self, key)
-        self._links.setdefault(key, []).append(link)
-        return link
+    def _make(self, key: GroupKey, candidate: Candidate, agreement: Agreement) -> Group:
+        port = Port(self.device, candidate, self.maxInline)
+        group = Group(self, key, port, agreement)
+        self._groups.setdefault(key, []).append(group)
+        return group
 
     @contextmanager
-    def forgetting(self, link: Link) -> Iterator[None]:
-        """A link is over: no connection finds it any more, while it lets go of everything."""
+    def forgetting(self, group: Group) -> Iterator[None]:
+        """A group is over: no connection finds it any more, while it lets go of everything."""
         self._endings += 1
         try:
-            self._forget(link)
+            self._forget(group)
             yield
         finally:
             self._endings -= 1
@@ -231,13 +257,12 @@ class LinkGroups:
         """A connection lives on without its link."""
         self._orphans.add(stream)
 
-    def _forget(self, link: Link) -> None:
-        key = link.key
-        links = self._links.get(key, [])
-        if link in links:
-            links.remove(link)
-        if not links:
-            self._links.pop(key, None)
+    def _forget(self, group: Group) -> None:
+        groups = self._groups.get(group.key, [])
+        if group in groups:
+            groups.remove(group)
+        if not groups:
+            self._groups.pop(group.key, None)
 
     def _told(self, event: AsyncEvent) -> None:
         """Act on an asynchronous event: a fatal one of the device, or of one link's queue pair."""
@@ -251,8 +276,8 @@ class LinkGroups:
 
     @property
     def isBusy(self) -> bool:
-        """Some link is in the middle of its turn, or of its end."""
-        return self._endings > 0 or any(link.turn.isBusy for link in self.links())
+        """Some group is in the middle of a turn, or of its end."""
+        return self._endings > 0 or any(group.isBusy for group in self.groups())
 
     def rest(self) -> None:
         """Leave the reactor: links rest where peers can do without us meanwhile, and end elsewhere."""
@@ -261,17 +286,17 @@ class LinkGroups:
         if self._resting is None:
             self.close()
             return
-        for link in self.links():
-            link.turn.finish()
-            link.rest()
+        for group in self.groups():
+            group.finish()
+            group.rest()
         self._resting.rest()
 
     def wake(self) -> None:
         """Be part of the reactor, again or still."""
         if self._resting is not None:
             self._resting.wake()
-        for link in self.links():
-            link.wake()
+        for group in self.groups():
+            group.wake()
 
     # The end of the process
 
@@ -285,7 +310,7 @@ class LinkGroups:
         del self._triggers[0]
         for link in self.links():
             link.turn.finish()
-            for stream in link.streams():
+            for stream in list(link.members):
                 if stream.connected and not stream.hasHeardEnd:
                     self._targets[stream] = stream.written
                     link.hasten(stream)
@@ -331,7 +356,7 @@ class LinkGroups:
         self.close()
 
     def close(self) -> None:
-        """Close all links, then the device. Twice is fine."""
+        """Close all groups, then the device. Twice is fine."""
         if _open.get(self._key) is self:
             del _open[self._key]
         self.presence.remove(self)
@@ -340,7 +365,7 @@ class LinkGroups:
         triggers, self._triggers = self._triggers, []
         for trigger in triggers:
             self.reactor.removeSystemEventTrigger(trigger)
-        for link in self.links():
-            link.close("the device is closed")
+        for group in self.groups():
+            group.close("the device is closed")
         self._unsubscribe()
         self.device.close()

@@ -1,7 +1,7 @@
 """
-The parties that a link has to do with: the link groups that it belongs to, and the connections on it.
+The parties that a link has to do with: its group, all groups of the device, and the connections on it.
 
-Both know links; here is as much of them as links have to know.
+All of them know links; here is as much of them as links, and groups, have to know.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ from typing import Any, Protocol
 
 from twisted.internet.interfaces import IAddress
 
-from txrdma.iba.types import GID, MACAddress, MTU, RKey
-from txrdma.interfaces import IVerbsDevice
+from txrdma.iba.types import RKey
 from txrdma.smc.group._linkgroup import Timing
+from txrdma.smc.group.buffers import Element
+from txrdma.smc.handshake._offer import Agreement
 from txrdma.smc.presence import Presence
+from txrdma.smc.stream._flow import Flow
+from txrdma.smc.wire.clc import Accept, Confirm
 
 
 class Member(Protocol):
@@ -61,18 +64,11 @@ class Member(Protocol):
 
 
 class Membership(Protocol):
-    """The link groups of a device, as links see them: L{LinkGroups<txrdma.smc.group.groups.LinkGroups>}."""
+    """The link groups of a device, as each of them sees them: L{txrdma.smc.group.groups.LinkGroups}."""
 
     reactor: Any
-    device: IVerbsDevice
     presence: Presence
     timing: Timing
-    peerID: bytes
-    gid: GID
-    gidIndex: int
-    mac: MACAddress
-    mtu: MTU
-    maxInline: int
     isStopping: bool
 
     @property
@@ -84,8 +80,48 @@ class Membership(Protocol):
     def checkStopped(self) -> None:
         """Fewer peers may be without what was written for them."""
 
-    def forgetting(self, link: Any) -> AbstractContextManager[None]:
-        """Let no connection find a link any more, while it lets go of everything."""
+    def forgetting(self, group: Any) -> AbstractContextManager[None]:
+        """Let no connection find a group any more, while it lets go of everything."""
 
     def orphaned(self, stream: Member) -> None:
         """A connection lives on without its link."""
+
+
+class LinkOwner(Protocol):
+    """
+    A link group, as its links see it: L{Group<txrdma.smc.group.group.Group>}.
+
+    @ivar flows: of all its connections, by alert token.
+    """
+
+    groups: Membership
+    agreement: Agreement
+    name: str
+    flows: dict[int, Flow]
+
+    def add(self, stream: Member, flow: Flow) -> int:
+        """Add a connection, and return its alert token."""
+
+    def forget(self, stream: Member, element: Element, quiet: bool) -> None:
+        """Let go of a connection that is over."""
+
+    def linger(self, stream: Member) -> None:
+        """The application is gone, the peer has some time for its part."""
+
+    def trim(self) -> None:
+        """Take back buffers that nobody uses."""
+
+    def target(self, answer: Accept | Confirm) -> int:
+        """The place where the peer's ring begins."""
+
+    def discard(self) -> None:
+        """The handshake that the group was perhaps made for has failed."""
+
+    def control(self, link: Any, raw: bytes) -> None:
+        """A link has brought an LLC message."""
+
+    def linkBroken(self, link: Any, text: str) -> None:
+        """A link's queue pair is of no more use; what has arrived by it is taken in."""
+
+    def linkFailed(self, link: Any, text: str) -> None:
+        """An error of ours, or of the device's, has ended a link."""

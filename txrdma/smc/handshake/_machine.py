@@ -10,7 +10,8 @@ C{done}: once it is true, what TCP brings is none of their business (but see C{m
                       -> decline(diagnosis, now) -> FellBack                    anywhere before established()
 
 The client's Proposal goes out at once -> Accepted -> confirm(message, now) -> established(). Either side gets
-FellBack when the peer declines or does not answer, and Failed when the connection is of no use.
+FellBack when the peer declines or does not answer, and Failed when the connection is of no use. What there is
+to be agreed on is a matter of L{txrdma.smc.handshake._offer}.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Protocol, Union
 
 from txrdma.error import RDMAError, WireError
 from txrdma.smc._machines import machineBuilder
-from txrdma.smc.handshake._terms import objectionTo, Subnets
+from txrdma.smc.handshake._offer import Agreement, check, checkConfirm, Offer, VERSIONS
 from txrdma.smc.wire.clc import (
     Accept,
     Confirm,
@@ -30,7 +31,6 @@ from txrdma.smc.wire.clc import (
     MAX_LENGTH,
     Message,
     needed,
-    Path,
     Proposal,
 )
 from txrdma.values import frozen
@@ -44,16 +44,17 @@ LATE_DECLINE_TIMEOUT = 1.0
 
 @frozen
 class Proposed:
-    """The client proposes SMC-R, in a form that we can speak: answer by C{accept} or C{decline}."""
+    """The client proposes SMC: answer by C{accept} or C{decline}."""
 
     proposal: Proposal
 
 
 @frozen
 class Accepted:
-    """The server accepts: answer by C{confirm} or C{decline}."""
+    """The server accepts, by an Accept that keeps to our offer: answer by C{confirm} or C{decline}."""
 
     accept: Accept
+    agreement: Agreement
 
 
 @frozen
@@ -115,8 +116,8 @@ class _Inputs(Protocol):
     def answer(self, message: Accept | Confirm, now: float) -> None:
         """Our end agrees to SMC-R, by this Accept or Confirm."""
 
-    def decline(self, decline: Decline, now: float) -> None:
-        """Our end declines SMC-R, by this message."""
+    def decline(self, diagnosis: Diagnosis, now: float) -> None:
+        """Our end declines SMC-R, for this reason."""
 
     def established(self) -> None:
         """The link carries the connection: the handshake has succeeded."""
@@ -141,11 +142,13 @@ class _Core:
     @ivar announced: the peer speaks SMC, somebody said.
     @ivar sniffing: nothing else is known of the peer.
     @ivar mayCross: CLC of the peer's may be under way, although nobody waits for it.
+    @ivar version: of SMC, that the two ends speak, as far as they have spoken.
     """
 
-    def __init__(self, announced: bool, peerID: bytes) -> None:
+    def __init__(self, announced: bool, peerID: bytes, version: int) -> None:
         self.announced = announced
         self.peerID = peerID
+        self.version = version
         self.sniffing = not announced
         self.buffer = bytearray()
         self.whole = 0
@@ -194,13 +197,13 @@ class _Core:
 
     def giveUp(self, now: float) -> None:
         """The peer took too long, perhaps only that: it reads our Decline before anything behind it."""
-        self.decline(Decline(self.peerID, Diagnosis.TIMEOUT_CL), now + LATE_DECLINE_TIMEOUT)
+        self.decline(Diagnosis.TIMEOUT_CL, now + LATE_DECLINE_TIMEOUT)
 
-    def decline(self, decline: Decline, until: float) -> None:
+    def decline(self, diagnosis: Diagnosis, until: float) -> None:
         """TCP it is; until the peer has heard of that it may send more CLC."""
-        self.send(decline)
+        self.send(Decline.inVersion(self.version, self.peerID, diagnosis))
         self.fellBack = True
-        self.pending.append(FellBack(decline.diagnosis, None, b""))
+        self.pending.append(FellBack(diagnosis, None, b""))
         self.wait(until)
 
     def letPass(self) -> None:
@@ -279,6 +282,7 @@ def _machine(server: bool) -> _Machine:
 
     @deciding.upon(_Inputs.answer).to(waiting if server else linking)
     def answer(inputs: _Inputs, core: _Core, message: Accept | Confirm, now: float) -> None:
+        core.version = message.version
         core.send(message)
         core.wait(now + CLC_TIMEOUT if server else None)
 
@@ -298,17 +302,17 @@ def _machine(server: bool) -> _Machine:
     def violatedBy(inputs: _Inputs, core: _Core) -> None:
         core.fail(WireError("CLC", 4, "a message out of its turn"))
 
-    def declineNow(inputs: _Inputs, core: _Core, decline: Decline, now: float) -> None:
-        core.decline(decline, now)
+    def declineNow(inputs: _Inputs, core: _Core, diagnosis: Diagnosis, now: float) -> None:
+        core.decline(diagnosis, now)
 
-    def declineLate(inputs: _Inputs, core: _Core, decline: Decline, now: float) -> None:
-        core.decline(decline, now + LATE_DECLINE_TIMEOUT)
+    def declineLate(inputs: _Inputs, core: _Core, diagnosis: Diagnosis, now: float) -> None:
+        core.decline(diagnosis, now + LATE_DECLINE_TIMEOUT)
 
-    def declineUnasked(inputs: _Inputs, core: _Core, decline: Decline, now: float) -> None:
+    def declineUnasked(inputs: _Inputs, core: _Core, diagnosis: Diagnosis, now: float) -> None:
         if core.announced:
-            declineLate(inputs, core, decline, now)
+            declineLate(inputs, core, diagnosis, now)
         else:
-            core.fallBack(decline.diagnosis)  # who knows that the peer speaks CLC?
+            core.fallBack(diagnosis)  # who knows that the peer speaks CLC?
 
     def crossed(inputs: _Inputs, core: _Core) -> None:
         core.consume()
@@ -364,10 +368,9 @@ class _Handshake:
 
     _reply: type[Accept] | type[Confirm]
 
-    def __init__(self, machine: _Machine, announced: bool, peerID: bytes) -> None:
-        self._core = _Core(announced, peerID)
+    def __init__(self, machine: _Machine, announced: bool, peerID: bytes, version: int) -> None:
+        self._core = _Core(announced, peerID, version)
         self._inputs = machine(self._core)
-        self._peerID = peerID
 
     @property
     def done(self) -> bool:
@@ -404,13 +407,13 @@ class _Handshake:
         """The link carries it now."""
         self._inputs.established()
 
-    def decline(self, diagnosis: Diagnosis, now: float, outOfSync: bool = False) -> None:
+    def decline(self, diagnosis: Diagnosis, now: float) -> None:
         """
-        No: use TCP. Legal at any time before L{established}.
+        Decline SMC: use TCP. Legal at any time before L{established}.
 
-        @param outOfSync: the peer should forget the link group that it meant.
+        @param diagnosis: the reason; C{SYNCERR} asks the peer to forget the link group that it meant.
         """
-        self._inputs.decline(Decline(self._peerID, diagnosis, outOfSync), now)
+        self._inputs.decline(diagnosis, now)
         self._read(now)
         self.expired(now)
 
@@ -475,14 +478,14 @@ class ServerHandshake(_Handshake):
     @param peerID: ours, for Decline.
     @param announced: a carrier said that the client speaks SMC: wait for its Proposal, C{CLC_TIMEOUT} long.
         Otherwise anything that is not a whole valid Proposal is the application's.
-    @param subnets: check that the client is in one of them; None: don't.
+    @param version: the highest version of SMC that we speak.
     """
 
     _reply = Confirm
 
-    def __init__(self, now: float, *, peerID: bytes, announced: bool, subnets: Subnets | None = None) -> None:
-        super().__init__(_server, announced, peerID)
-        self._subnets = subnets
+    def __init__(self, now: float, *, peerID: bytes, announced: bool, version: int = max(VERSIONS)) -> None:
+        super().__init__(_server, announced, peerID, 1)
+        self._highest = version
         self._proposal: Proposal | None = None
         self._accept: Accept | None = None
         if announced:
@@ -500,44 +503,34 @@ class ServerHandshake(_Handshake):
 
     def _proposed(self, proposal: Proposal, now: float) -> None:
         self._inputs.proposal()
-        if self._core.fellBack or self._core.done:
-            return
-        self._proposal = proposal
-        objection = self._objection(proposal)
-        if objection is None:
-            self._core.pending.append(Proposed(proposal))
-        else:
-            self.decline(objection, now)
-
-    def _objection(self, proposal: Proposal) -> Diagnosis | None:
-        """Why we need not even think about it."""
-        if not proposal.offersV1:
-            return Diagnosis.VERSMISMAT if proposal.typeV1 == Path.NONE else Diagnosis.MODEUNSUPP
-        if self._subnets is not None and not self._subnets.shares(proposal):
-            return Diagnosis.DIFFPREFIX
-        return None
+        core = self._core
+        if not core.fellBack and not core.done:
+            core.version = min(proposal.version, self._highest)
+            self._proposal = proposal
+            core.pending.append(Proposed(proposal))
 
     def _replied(self, message: Accept | Confirm, now: float) -> None:
         assert isinstance(message, Confirm) and self._proposal is not None and self._accept is not None
-        mistake = objectionTo(message)
-        if message.firstContact != self._accept.firstContact:
-            mistake = Diagnosis.SYNCERR
-        elif message.peerID != self._proposal.peerID:
-            mistake = Diagnosis.CNFERR
-        if mistake is None:
+        objection = checkConfirm(message, self._accept, self._proposal)
+        if objection is None:
             self._core.pending.append(Confirmed(message))
         else:
-            self.decline(mistake, now)
+            self.decline(objection, now)
 
 
 class ClientHandshake(_Handshake):
-    """The client's end: its Proposal is in C{outgoing} at once."""
+    """
+    The client's end of a CLC handshake.
+
+    @param offer: its Proposal is in C{outgoing} at once.
+    """
 
     _reply = Accept
 
-    def __init__(self, now: float, proposal: Proposal) -> None:
-        super().__init__(_client, True, proposal.peerID)
-        self._core.send(proposal)
+    def __init__(self, now: float, offer: Offer) -> None:
+        super().__init__(_client, True, offer.proposal.peerID, offer.proposal.version)
+        self._offer = offer
+        self._core.send(offer.proposal)
         self._core.deadline = now + CLC_TIMEOUT
 
     def confirm(self, message: Confirm, now: float) -> None:
@@ -550,8 +543,9 @@ class ClientHandshake(_Handshake):
 
     def _replied(self, message: Accept | Confirm, now: float) -> None:
         assert isinstance(message, Accept)
-        mistake = objectionTo(message)
-        if mistake is None:
-            self._core.pending.append(Accepted(message))
+        self._core.version = min(message.version, self._core.version)
+        agreement = check(message, self._offer)
+        if isinstance(agreement, Diagnosis):
+            self.decline(agreement, now)
         else:
-            self.decline(mistake, now)
+            self._core.pending.append(Accepted(message, agreement))

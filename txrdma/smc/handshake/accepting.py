@@ -14,15 +14,16 @@ from txrdma.error import Refused
 from txrdma.smc.carriers.local import Announced
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.buffers import Element
-from txrdma.smc.group.groups import peerID
-from txrdma.smc.group.link import Link
+from txrdma.smc.group.group import Group
+from txrdma.smc.group.groups import LinkGroups, peerID
 from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ServerHandshake
-from txrdma.smc.handshake.negotiation import Negotiation
+from txrdma.smc.handshake._offer import Choice, choose
+from txrdma.smc.handshake.negotiation import hostName, Negotiation
 from txrdma.smc.insight.outcomes import Outcomes
 from txrdma.smc.options import Options
 from txrdma.smc.stream.transport import SMCTransport
-from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis, Proposal
+from txrdma.smc.wire.clc import Confirm, Diagnosis, Proposal
 
 
 class ServerNegotiation(Negotiation):
@@ -33,7 +34,7 @@ class ServerNegotiation(Negotiation):
     """
 
     role = Role.SERVER
-    _link: Link | None = None
+    _group: Group | None = None
     _isConfirmed = False
 
     def __init__(
@@ -59,7 +60,9 @@ class ServerNegotiation(Negotiation):
             self._runOnTCP(Diagnosis.PEERNOSMC, None, b"")
             return
         isSure = peer.process is not None
-        self._begin(ServerHandshake(self._reactor.seconds(), peerID=peerID(), announced=isSure))
+        highest = max(self._options.abilities.versions)
+        core = ServerHandshake(self._reactor.seconds(), peerID=peerID(), announced=isSure, version=highest)
+        self._begin(core)
 
     def readConnectionLost(self) -> None:
         """A client that has confirmed may be quick: it has said all by SMC already, and has gone."""
@@ -79,8 +82,8 @@ class ServerNegotiation(Negotiation):
         super()._end()
 
     def _handle(self, event: clcEvents.Event) -> None:
-        if isinstance(event, clcEvents.FellBack) and event.outOfSync and self._link is not None:
-            self._link.retire()
+        if isinstance(event, clcEvents.FellBack) and event.outOfSync and self._group is not None:
+            self._group.retire()
         super()._handle(event)
 
     async def _answer(self, event: clcEvents.Event) -> None:
@@ -92,45 +95,48 @@ class ServerNegotiation(Negotiation):
             await self._confirmed(event.confirm)
 
     async def _accept(self, proposal: Proposal) -> None:
-        link, isNew, element = await self._place(proposal)
+        groups = self._groups()
+        own = self.transport.getHost().host
+        choice = choose(proposal, groups.candidates, self._options.abilities, own)
+        if isinstance(choice, Diagnosis):
+            raise Refused("nothing of the client's Proposal can be had", choice)
+        group, isNew, element = await self._place(groups, proposal, choice)
+        link = group.pick()
         self._stream = stream = SMCTransport(link, element, self.transport, self.role)
         if isinstance(self.transport, Server):
             stream.sessionno = self.transport.sessionno
-        message = Accept(
-            **link.terms(element),
-            token=stream.token,
-            mtu=link.mtu,
-            firstContact=isNew,
-        )
+        message = link.terms(element, stream.token).accept(isNew, hostName())
         cast(ServerHandshake, self._core).accept(message, self._reactor.seconds())
 
-    async def _place(self, proposal: Proposal) -> tuple[Link, bool, Element]:
-        """A link for the client, whether it is new, and a ring there; if it ends meanwhile, another."""
-        groups = self._groups()
+    async def _place(
+        self, groups: LinkGroups, proposal: Proposal, choice: Choice
+    ) -> tuple[Group, bool, Element]:
+        """A group for the client, whether it is new, and a ring there; if it ends meanwhile, another."""
         while True:
-            link, isNew = await groups.forProposal(proposal, self._peer.witness)
-            self._link = link
+            group, isNew = await groups.forProposal(proposal, choice, self._peer.witness)
+            self._group = group
             try:
-                return link, isNew, await link.reserve()
+                return group, isNew, await group.reserve()
             except BaseException as error:
                 if isNew:
-                    link.discard()
+                    group.discard()
                 elif isinstance(error, Refused) and error.status == Diagnosis.NOACTLINK:
                     continue
                 raise
 
     async def _confirmed(self, confirm: Confirm) -> None:
-        link, stream = self._link, self._stream
-        assert link is not None and stream is not None, "a Confirm before the Accept"
+        group, stream = self._group, self._stream
+        assert group is not None and stream is not None, "a Confirm before the Accept"
+        link = stream.link
         self._isConfirmed = True
         if link.isOver and not stream.wasLost:
             raise Refused("the link has ended meanwhile", Diagnosis.NOACTLINK)
         if link.isOver:
             pass  # the client has said all, and gone
-        elif link.isNew:
-            link.connect(confirm)
-            await link.confirmed()
-        elif not link.leadsTo(confirm):
+        elif group.isNew:
+            group.connect(confirm)
+            await group.confirmed()
+        elif not link.leadsTo(confirm.qpn):
             raise Refused("the Confirm names another link", Diagnosis.NOSRVLINK)
         await link.prepare(confirm)
         stream.attach(confirm)

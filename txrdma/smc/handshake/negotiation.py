@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Coroutine, Generator
+from functools import lru_cache
 from typing import Any
 
 from zope.interface import implementer
@@ -38,6 +39,13 @@ from txrdma.smc.wire.clc import Crossed, Diagnosis
 
 _log = Logger()
 _seldom = Seldom(_log)
+
+
+@lru_cache(1)
+def hostName() -> bytes:
+    """The name of this host, as version 2 tells it to the peer in a first contact."""
+    return os.uname().nodename.encode("ascii", "replace")
+
 
 LOCAL_DEVICE = "soft:route=shared-memory"
 """The device string that C{device=auto} stands for when the peer is on this host, of the same user."""
@@ -244,7 +252,7 @@ class Negotiation(Protocol):
     def _decline(self, diagnosis: Diagnosis) -> None:
         self._abandon()
         if not self._over:
-            self._core.decline(diagnosis, self._reactor.seconds(), outOfSync=diagnosis is Diagnosis.SYNCERR)
+            self._core.decline(diagnosis, self._reactor.seconds())
             self._turn()
 
     # How it ends
@@ -257,7 +265,7 @@ class Negotiation(Protocol):
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.discard()
-            stream.link.discard()  # if it was new, then for this connection: nobody else would end it
+            stream.link.group.discard()  # if it was new, then for this connection: nobody else would end it
 
     def _end(self) -> None:
         self._over = True
@@ -312,7 +320,8 @@ class Negotiation(Protocol):
     def _startSMC(self, stream: SMCTransport) -> None:
         self._stream = None
         self._end()
-        self._outcomes.established(stream.link.device, stream.link.route)
+        link = stream.link
+        self._outcomes.established(link.agreement.version, link.device, link.route)
         companion = Companion(stream, self.transport, self._reactor)
         self.transport.protocol = companion
         protocol = self._build()

@@ -4,9 +4,7 @@ The client's end of a CLC handshake: who proposes, when the listener is known to
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, cast
 
 from twisted.internet.defer import Deferred
@@ -15,29 +13,20 @@ from twisted.internet.interfaces import IProtocol
 from twisted.python.failure import Failure
 
 from txrdma.error import Refused
-from txrdma.iba.types import GID, MACAddress
 from txrdma.smc.carriers.announcing import Announcement
 from txrdma.smc.group._linkgroup import Role
+from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import LinkGroups, peerID
 from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ClientHandshake
+from txrdma.smc.handshake._offer import Agreement, Offer, propose
 from txrdma.smc.handshake._silence import silentPeers
-from txrdma.smc.handshake.negotiation import Negotiation
+from txrdma.smc.handshake.negotiation import hostName, Negotiation
 from txrdma.smc.handshake.plaintcp import Foreign
 from txrdma.smc.insight.outcomes import Outcomes, tellSilence
 from txrdma.smc.options import Options
 from txrdma.smc.stream.transport import SMCTransport
-from txrdma.smc.wire.clc import Accept, Confirm, Decline, Diagnosis, IPv6Prefix, Proposal
-
-
-@lru_cache(64)
-def _proposal(peerID: bytes, gid: GID, mac: MACAddress, address: str) -> Proposal:
-    """The Proposal of a client with such an address, which is the same for all its connections."""
-    host = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(host, ipaddress.IPv4Address):
-        return Proposal(peerID=peerID, gid=gid, mac=mac, subnet=int(host), prefixLength=32)
-    prefixes = (IPv6Prefix(prefix=host.packed, length=128),)
-    return Proposal(peerID=peerID, gid=gid, mac=mac, ipv6Prefixes=prefixes)
+from txrdma.smc.wire.clc import Accept, Decline, Diagnosis
 
 
 class ClientNegotiation(Negotiation):
@@ -52,6 +41,7 @@ class ClientNegotiation(Negotiation):
     role = Role.CLIENT
     _announcement: Announcement | None = None
     _accept: Accept | None = None
+    _group: Group | None = None
     _held = b""
     _hasAsked = False
 
@@ -61,6 +51,7 @@ class ClientNegotiation(Negotiation):
         super().__init__(reactor, options, outcomes, build)
         self._finished: Deferred[IProtocol] = Deferred(self._cancelled)
         self._manager: LinkGroups | None = None
+        self._offer: Offer | None = None
 
     def finished(self) -> Deferred[IProtocol]:
         """The user's protocol, when it is connected."""
@@ -157,34 +148,36 @@ class ClientNegotiation(Negotiation):
         except Refused as refused:
             self._declineAtOnce(Diagnosis(refused.status))
             return
+        offer = propose(groups.candidates, self._options.abilities, self.transport.getHost().host)
+        if isinstance(offer, Diagnosis):
+            self._declineAtOnce(offer)
+            return
         self._hasAsked = True
-        proposal = _proposal(groups.peerID, groups.gid, groups.mac, self.transport.getHost().host)
-        self._begin(ClientHandshake(self._reactor.seconds(), proposal))
+        self._offer = offer
+        self._begin(ClientHandshake(self._reactor.seconds(), offer))
         if held:
             self.dataReceived(held)
 
     async def _answer(self, event: clcEvents.Event) -> None:
         if isinstance(event, clcEvents.Accepted):
-            await self._accepted(event.accept)
+            await self._accepted(event.accept, event.agreement)
 
-    async def _accepted(self, accept: Accept) -> None:
-        assert self._manager is not None, "an Accept before the Proposal"
-        link = self._manager.forAccept(accept, self._peer.witness)
+    async def _accepted(self, accept: Accept, agreement: Agreement) -> None:
+        assert self._manager is not None and self._offer is not None, "an Accept before the Proposal"
+        candidate = self._offer.candidate(agreement.version)
+        assert candidate is not None, "a version that was not offered"
+        self._group = group = self._manager.forAccept(accept, candidate, agreement, self._peer.witness)
         try:
-            element = await link.reserve()
+            element = await group.reserve()
+            link = group.leadingTo(accept)
         except BaseException:
             if accept.firstContact:
-                link.discard()
+                group.discard()
             raise
         self._stream = stream = SMCTransport(link, element, self.transport, self.role)
         if accept.firstContact:
-            link.connect(accept)
-        message = Confirm(
-            **link.terms(element),
-            token=stream.token,
-            mtu=min(accept.mtu, link.mtu),
-            firstContact=accept.firstContact,
-        )
+            group.connect(accept)
+        message = link.terms(element, stream.token).confirm(accept, hostName())
         cast(ClientHandshake, self._core).confirm(message, self._reactor.seconds())
         self._accept = accept
 
@@ -196,8 +189,9 @@ class ClientNegotiation(Negotiation):
 
     async def _linked(self, stream: SMCTransport, accept: Accept) -> None:
         """Make the link ready after our Confirm is sent, and attach the stream to it."""
+        assert self._group is not None, "a stream before its group"
         if accept.firstContact:
-            await stream.link.confirmed()
+            await self._group.confirmed()
         await stream.link.prepare(accept)
         stream.attach(accept)
         self._core.established()

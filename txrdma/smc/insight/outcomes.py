@@ -64,12 +64,13 @@ class Outcomes:
             peer="" if peerDiagnosis is None else f"; the peer says {diagnosisName(peerDiagnosis)}",
         )
 
-    def established(self, device: str, route: str) -> None:
-        """A connection runs on SMC-R."""
+    def established(self, version: int, device: str, route: str) -> None:
+        """A connection runs on SMC-R, of that version."""
         _seldom.info(
-            (self._where, device, route),
-            "{where}: SMC-R by {device}, {route}",
+            (self._where, version, device, route),
+            "{where}: {what} by {device}, {route}",
             where=self._where,
+            what="SMC-R" if version == 1 else f"SMC-Rv{version}",
             device=device,
             route=route,
         )

@@ -16,13 +16,17 @@ from zope.interface import alsoProvides, implementer
 from twisted.internet.interfaces import IAddress, ITransport
 
 from txrdma.interfaces import ISMCStatus, ISMCTransport
+from txrdma.smc.handshake._offer import Agreement
 from txrdma.smc.stream._flow import Flow
+from txrdma.smc.wire.clc import enterpriseName
 
 if TYPE_CHECKING:
     from twisted.internet.tcp import Connection
 
 _ATTRIBUTES = (
     "mode",
+    "version",
+    "eid",
     "device",
     "route",
     "linkGroup",
@@ -43,13 +47,20 @@ fallbacks: Counter[str] = Counter()
 """How often connections of this process fell back to TCP, by the name of the reason."""
 
 
+class _Group(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
 class _Link(Protocol):
+    @property
+    def agreement(self) -> Agreement: ...
     @property
     def device(self) -> str: ...
     @property
     def route(self) -> str: ...
     @property
-    def name(self) -> str: ...
+    def group(self) -> _Group: ...
 
 
 class _Stream(Protocol):
@@ -126,6 +137,8 @@ class TCPStatus:
     __slots__ = ("_received", "_sent", "_transport", "fallbackReason", "peerDiagnosis", "role")
 
     mode = "TCP"
+    version = 0
+    eid = ""
     state = "TCP"
     device = ""
     route = ""
@@ -194,6 +207,16 @@ class SMCStatus:
         self._transport = transport
 
     @property
+    def version(self) -> int:
+        """The version of SMC-R that the connection's link group speaks."""
+        return self._transport.link.agreement.version
+
+    @property
+    def eid(self) -> str:
+        """The enterprise ID that the two ends have in common, C{''} in version 1."""
+        return enterpriseName(self._transport.link.agreement.eid)
+
+    @property
     def device(self) -> str:
         """The name of the RDMA device that carries the connection."""
         return self._transport.link.device
@@ -206,7 +229,7 @@ class SMCStatus:
     @property
     def linkGroup(self) -> str:
         """The name of the connection's link group."""
-        return self._transport.link.name
+        return self._transport.link.group.name
 
     @property
     def state(self) -> str:

@@ -280,7 +280,7 @@ class SMCTransport(Stream):
         for name in _TLS_METHODS:  # they hold on to the protocol
             self.__dict__.pop(name, None)
         status.forget(cast(Any, self))
-        self.link.linger(self)
+        self.link.group.linger(self)
         self._mayLeaveTCP(how)
         producer, self.producer = self.producer, None
         protocol, self.protocol = self.protocol, None

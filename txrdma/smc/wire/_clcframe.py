@@ -6,6 +6,7 @@ Follows RFC 7609, appendix A.2. The messages are in L{txrdma.smc.wire.clc}.
 
 from __future__ import annotations
 
+import re
 from typing import Union
 
 from txrdma.error import WireError
@@ -32,6 +33,27 @@ MAX_SIZE_CODE = 15
 
 EID_LENGTH = 32
 """Bytes of an enterprise ID, blank padded."""
+
+_UEID = re.compile(r"[A-Z0-9][A-Z0-9.-]*")
+
+
+def enterpriseID(name: str) -> bytes:
+    """
+    The user-defined enterprise ID (UEID) of that name, as version 2 carries it.
+
+    @raise ValueError: a UEID has 1 to 32 characters of C{A-Z}, C{0-9}, C{.} and C{-}; the first is a
+        letter or a digit.
+    """
+    if not _UEID.fullmatch(name) or len(name) > EID_LENGTH:
+        raise ValueError(
+            f"{name!r} is no UEID: up to {EID_LENGTH} of A-Z, 0-9, '.' and '-', a letter or digit first"
+        )
+    return name.encode().ljust(EID_LENGTH)
+
+
+def enterpriseName(eid: bytes) -> str:
+    """The name of an enterprise ID, without the blanks behind it, whatever bytes a peer has put there."""
+    return eid.decode("ascii", "backslashreplace").rstrip()
 
 
 def sizeCode(size: int) -> int:

@@ -129,6 +129,7 @@ class Proposal:
     @ivar subnet: of the client's IPv4 address; 0 for IPv6.
     @ivar typeV1: what is offered by version 1; with C{NONE} there are no subnet and no prefixes.
     @ivar smcd: always there in version 2.
+    @ivar v2: the extension; a peer that offers something by version 2 and has none is to be declined.
     """
 
     peerID: bytes
@@ -196,7 +197,7 @@ class Proposal:
             )
             at += area.ipv6Count * IPv6Prefix.size
         v2 = None
-        if header.version > 1 and header.typeV2 != Path.NONE and smcd is not None:
+        if header.version > 1 and header.typeV2 != Path.NONE and smcd is not None and smcd.extensionOffset:
             if smcd.extensionOffset + 12 + head.size != at:
                 raise WireError("Proposal", 50, f"version 2 at {smcd.extensionOffset}")
             v2, at = _decodeV2(body, at)

@@ -30,6 +30,8 @@ from txrdma.smc.wire._clcframe import (
     checkEyecatcher,
     checkLength,
     Diagnosis,
+    enterpriseID,
+    enterpriseName,
     FLAG,
     frame,
     Header,
@@ -79,9 +81,15 @@ __all__ = [
     "SMCDArea",
     "SMCDConfirm",
     "decode",
+    "enterpriseID",
+    "enterpriseName",
     "needed",
     "sizeCode",
 ]
+
+
+_WORDS = 16
+"""Bytes of the four words that version 2 adds to a Decline."""
 
 
 @wire(16)
@@ -97,6 +105,8 @@ class Decline:
     """
     No SMC: what follows in the TCP connection is the application's (RFC 7609, A.2.4).
 
+    Kernels insist on 28 bytes in version 1 and on 44 in version 2; older ones sent 28 in both.
+
     @ivar outOfSync: forget the group that you thought of.
     @ivar words: four more of diagnosis, in the longer form, which version 2 has.
     """
@@ -107,6 +117,14 @@ class Decline:
     version: int = 1
     osType: OSType = OSType(0)
     words: bytes = b""
+
+    @classmethod
+    def inVersion(cls, version: int, peerID: bytes, diagnosis: Diagnosis) -> Self:
+        """A Decline in the exact form of the version, 1 or 2, that the two ends have been speaking."""
+        outOfSync = diagnosis is Diagnosis.SYNCERR
+        if version == 1:
+            return cls(peerID, diagnosis, outOfSync)
+        return cls(peerID, diagnosis, outOfSync, version, OSType.LINUX, bytes(_WORDS))
 
     def encode(self) -> bytes:
         """
@@ -127,7 +145,7 @@ class Decline:
     def read(cls, header: Header, body: bytes) -> Self:
         """Decode a Decline: the bytes between its header and its trailer."""
         fixed = _DeclineBody.decode(body)
-        checkLength("Decline", body, fixed.size, fixed.size + 16)
+        checkLength("Decline", body, fixed.size, fixed.size + _WORDS)
         return cls(
             fixed.peerID,
             fixed.diagnosis,

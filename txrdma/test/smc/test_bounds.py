@@ -11,8 +11,8 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from txrdma.error import Refused
+from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import linkGroups
-from txrdma.smc.group.link import Link
 from txrdma.smc.options import Options
 from txrdma.smc.wire.clc import Decline, Diagnosis, Proposal
 from txrdma.test.smc.races import Listener, RaceTestCase
@@ -36,17 +36,17 @@ class BoundsTests(RaceTestCase):
         return sockets[0], accepting, there
 
     def proposal(self) -> bytes:
-        told = linkGroups(self.client, DEVICE)
+        (told,) = linkGroups(self.client, DEVICE).candidates
         return Proposal(told.peerID, told.gid, told.mac, 0xC6336401, 32).encode()
 
     def test_deciding(self) -> None:
         """While a Proposal is thought about, TCP brings no more than a few reads; nothing of it is lost."""
         decision: Deferred[None] = Deferred()
 
-        async def reserve(link: Link) -> None:
+        async def reserve(group: Group) -> None:
             await decision
 
-        self.patch(Link, "reserve", reserve)
+        self.patch(Group, "reserve", reserve)
         socket, accepting, there = self.accept()
         left = self.proposal() + FLOOD
         for _ in range(2000):

@@ -61,15 +61,15 @@ class BusyTests(RaceTestCase):
     def test_vanished(self) -> None:
         """A host that is gone without a word is given up when TCP's keepalive would, and was asked before."""
         here, _ = self.pair()
-        [link] = linkGroups(self.client, DEVICE).links()
+        [group] = linkGroups(self.client, DEVICE).groups()
         asked = []
-        real = link.core._core.ask
+        real = group.core._core.ask
 
         def ask(body: Body, flags: int = 0) -> None:
             asked.append(type(body))
             real(body, flags)
 
-        self.patch(link.core._core, "ask", ask)
+        self.patch(group.core._core, "ask", ask)
         self.server.die(silently=True)
         begun = self.client.seconds()
         self.until(lambda: here.reason, timingOn(True).silence + 1000)

@@ -37,6 +37,8 @@ class ToldStatus:
     """A connection with something to tell."""
 
     mode = "SMC-R"
+    version = 1
+    eid = ""
     fallbackReason = None
     peerDiagnosis = None
     device = "soft"

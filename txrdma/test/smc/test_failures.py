@@ -12,7 +12,7 @@ from twisted.internet.error import ConnectionLost
 from twisted.logger import formatEvent, globalLogPublisher, ILogObserver
 
 from txrdma.iba.verbs import AsyncEventKind
-from txrdma.smc.group import link as linkModule
+from txrdma.smc.group import group as groupModule
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.attachment import WINDOW
 from txrdma.smc.group.groups import linkGroups
@@ -231,7 +231,7 @@ class FailureTests(RaceTestCase):
         """A link that ends while the peer's buffer is looked for is no error: both ends hear of it."""
 
         async def prepare(link: Link, answer: object) -> None:
-            if link.key.role is Role.SERVER:
+            if link.group.name.startswith(Role.SERVER.value):
                 link.broken("for the test")
 
         self.patch(Link, "prepare", prepare)
@@ -244,8 +244,9 @@ class FailureTests(RaceTestCase):
         """What is done about time raises."""
         pairs = self.begin()
         assert self.link is not None
-        self.breakable(type(self.link.core), "expired", lambda link, core: core is link.core)
-        self.wait(self.link.core.deadline() or 0.0)
+        [group] = linkGroups(self.client, DEVICE).groups()
+        self.breakable(type(group.core), "expired", lambda link, core: core is group.core)
+        self.wait(group.core.deadline() or 0.0)
         self.check(pairs)
 
 
@@ -349,7 +350,7 @@ class WordsTests(RaceTestCase):
         observer = cast(ILogObserver, self.observe)
         self.addCleanup(globalLogPublisher.removeObserver, observer)
         globalLogPublisher.addObserver(observer)
-        for module in (linkModule, streamModule):
+        for module in (groupModule, streamModule):
             self.patch(module._seldom, "_entries", {})
 
     def observe(self, event: Any) -> None:
@@ -364,10 +365,11 @@ class WordsTests(RaceTestCase):
         """A process that ends in order says so by DELETE LINK, and its peer is told of an orderly end."""
         here, there = self.pair()
         here.transport.write(b"last words")
-        [link] = linkGroups(self.server, DEVICE).links()
+        [group] = linkGroups(self.server, DEVICE).groups()
+        [link] = group.links
         self.client.stop()
         self.until(lambda: link.isOver)
-        self.assertIs(link.core._core.ending[0], DeleteReason.PROGRAM_ENDING)
+        self.assertIs(group.core._core.ending[0], DeleteReason.PROGRAM_ENDING)
         self.assertEqual((there.heard, there.hasEnded), (b"last words", True))
 
     def test_linkFails(self) -> None:
@@ -388,8 +390,8 @@ class WordsTests(RaceTestCase):
             if number % 2:
                 there.transport.violated(f"offence {number}")
             else:
-                there.transport.link.core.received(b"\0" * 44, 0.0)
-                there.transport.link._turnCore()
+                there.transport.link.group.core.received(b"\0" * 44, 0.0)
+                there.transport.link.group._turnCore()
             self.until(lambda end=there: end.reason)  # type: ignore[misc]
             self.wait(0.1)
         told = [each for each in self.said if "rules" in each or "SMC-R connections" in each]

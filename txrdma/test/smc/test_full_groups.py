@@ -31,7 +31,7 @@ class FullGroupTests(RaceTestCase):
     def sizes(self) -> list[list[int]]:
         """Connections of each group, of the client and of the server."""
         groups = (self.groupsOf[host] for host in (self.client, self.server))
-        return [sorted(len(link.core.connections) for link in each.links()) for each in groups]
+        return [sorted(len(group.core.connections) for group in each.groups()) for each in groups]
 
     def test_burst(self) -> None:
         """A burst beyond two groups makes a third, and none of it falls back."""
@@ -63,16 +63,17 @@ class FullGroupTests(RaceTestCase):
     def test_groupEndsMeanwhile(self) -> None:
         """A server whose group ends while it tells the client of a buffer answers with another group."""
         self.connectMany(1)
-        [link] = self.groupsOf[self.server].links()
-        grown = link._pool.grow
+        [group] = self.groupsOf[self.server].groups()
+        [link] = group.links
+        grown = group.pool.grow
 
         def ending(size: int) -> object:
-            self.world.clock.callLater(0, link.close, "the test says so")
+            self.world.clock.callLater(0, group.close, "the test says so")
             return grown(size)
 
-        self.patch(link._pool, "grow", ending)
+        self.patch(group.pool, "grow", ending)
         [first] = self.connectMany(1)
-        while link._pool.withRoom(16384) is not None:  # until a buffer has to be asked for
+        while group.pool.withRoom(16384) is not None:  # until a buffer has to be asked for
             self.connectMany(1)
         ends = self.connectMany(1)
         self.assertTrue(link.isOver)

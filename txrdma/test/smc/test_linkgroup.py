@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import Refused, ResourceExhausted
-from txrdma.iba.types import GID, MACAddress, QPN, RKey
+from txrdma.iba.types import GID, MACAddress, MTU, QPN, RKey
+from txrdma.iba.verbs import GIDType
 from txrdma.smc.group._linkgroup import (
     Event,
     GroupEnded,
@@ -32,6 +33,7 @@ from txrdma.smc.group._linkgroup import (
     Role,
     Timing,
 )
+from txrdma.smc.handshake._offer import Agreement, Candidate, Choice, VERSION_1
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
 from txrdma.smc.wire.clc import decode as decodeCLC
 from txrdma.smc.wire.llc import (
@@ -423,12 +425,38 @@ class ConnectionTests(SynchronousTestCase):
         """The server looks for a group by the Proposal, the client by the Accept, whose QPN counts, too."""
         proposal, accept = decodeCLC(SMC_GO["proposal"]), decodeCLC(SMC_GO["accept"])
         assert isinstance(proposal, Proposal) and isinstance(accept, Accept)
-        self.assertNotEqual(GroupKey.ofProposal(proposal, "host"), GroupKey.ofAccept(accept, "host"))
-        self.assertNotEqual(
-            GroupKey.ofAccept(accept, "host"), GroupKey.ofAccept(replace(accept, qpn=QPN(1)), "host")
-        )
+        own = Candidate(b"ourselfs", SERVER.gid, GIDType.ROCE_V2, SERVER.mac, MTU.MTU_1024)
+        choice = Choice(own, proposal.gid, VERSION_1)
+        byProposal = GroupKey.ofProposal(proposal, choice, "host")
+        byAccept = GroupKey.ofAccept(accept, own.gid, "host")
+        self.assertNotEqual(byProposal, byAccept)
         moved = replace(proposal, subnet=5)
-        self.assertEqual(GroupKey.ofProposal(proposal, "host"), GroupKey.ofProposal(moved, "host"))
+        self.assertEqual(byProposal, GroupKey.ofProposal(moved, choice, "host"))
+        others = (
+            replace(choice, gid=CLIENT.gid),
+            replace(choice, candidate=replace(own, gid=CLIENT.gid)),
+            replace(choice, agreement=Agreement(2, b"e" * 32)),
+        )
+        for other in others:
+            self.assertNotEqual(byProposal, GroupKey.ofProposal(proposal, other, "host"))
+        self.assertNotEqual(byAccept, GroupKey.ofAccept(replace(accept, qpn=QPN(1)), own.gid, "host"))
+        self.assertNotEqual(byAccept, GroupKey.ofAccept(replace(accept, version=2), own.gid, "host"))
+        self.assertNotEqual(byAccept, GroupKey.ofAccept(accept, CLIENT.gid, "host"))
+
+    def test_fewerConnections(self) -> None:
+        """A group of version 2.1 takes as many connections as its ends have settled on, and says so."""
+        server = LinkGroup(Role.SERVER, SERVER, version=2, maxConnections=16)
+        server.confirm(0.0, CLIENT)
+        body = decode(server.outgoing()[0]).body
+        assert isinstance(body, ConfirmLink)
+        self.assertEqual((body.maxConnections, body.maxLinks), (16, 1))
+        answer = ConfirmLink(mac=CLIENT.mac, gid=CLIENT.gid, qpn=CLIENT.qpn, link=1)
+        server.received(ask(answer, 0x83), 0.0)
+        for _ in range(16):
+            self.assertTrue(server.usable)
+            server.add(object(), 0.0)
+        self.assertFalse(server.usable)
+        self.assertRaises(ResourceExhausted, server.add, object(), 0.0)
 
 
 class IdleTests(SynchronousTestCase):

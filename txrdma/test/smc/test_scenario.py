@@ -223,10 +223,11 @@ class RaceTests(RaceTestCase):
         self.until(lambda: first.mode)
         here, there, _ = self.connect(Listener(lambda self: self.transport.write(b"hello")), latency=0.2)
         groups = linkGroups(self.server, DEVICE)
-        (link,) = groups.links()
-        self.until(lambda: len(link.core.connections) == 2)
+        [group] = groups.groups()
+        [link] = group.links
+        self.until(lambda: len(group.core.connections) == 2)
         for host in (self.client, self.server):
-            for each in linkGroups(host, DEVICE).links():
+            for each in linkGroups(host, DEVICE).groups():
                 each.close("for the test")
         self.until(lambda: here.mode and there.mode, 20)
         self.wait(2)
@@ -324,8 +325,8 @@ class RaceTests(RaceTestCase):
             Listener(lambda self: self.transport.write(b"hello")), latency=0.2
         )
         self.until(lambda: here.mode)
-        (link,) = linkGroups(self.server, DEVICE).links()
-        link.close("for the test")
+        [group] = linkGroups(self.server, DEVICE).groups()
+        group.close("for the test")
         self.until(lambda: sockets[1].isClosed, 20)
         self.assertEqual((here.mode, here.reason), ("SMC-R", ConnectionLost))
         self.assertFalse(there.hasEnded)
@@ -348,8 +349,8 @@ class RaceTests(RaceTestCase):
         """Who names another's peer ID gets a group of its own, and can't retire that of the other."""
         first, _, _ = self.connect()
         self.until(lambda: first.mode)
-        (theirs,) = linkGroups(self.server, DEVICE).links()
-        told = linkGroups(self.client, DEVICE)
+        [theirs] = linkGroups(self.server, DEVICE).groups()
+        (told,) = linkGroups(self.client, DEVICE).candidates
         impostor = Host(self.world, "198.51.100.3", lambda: None)
         sockets = connectedSockets(self.world, Random(1), impostor, self.server, 50_000, 1e-3)
         MemoryTCP(sockets[1], self.accepting(Options(device=DEVICE, agreed=True), Listener())).begin()
@@ -361,7 +362,7 @@ class RaceTests(RaceTestCase):
         self.assertEqual(len(theirs.core.connections), 1)
         sockets[0].send(Decline(told.peerID, Diagnosis.SYNCERR, outOfSync=True).encode())
         self.wait(1)
-        self.assertEqual(linkGroups(self.server, DEVICE).links(), [theirs])
+        self.assertEqual(linkGroups(self.server, DEVICE).groups(), [theirs])
         again, _, _ = self.connect()
         self.until(lambda: again.mode)
         self.assertEqual(len(theirs.core.connections), 2)
@@ -370,9 +371,10 @@ class RaceTests(RaceTestCase):
         """A server that names another's link group is not believed: the client declines, and keeps that."""
         first, _, _ = self.connect()
         self.until(lambda: first.mode)
-        (theirs,) = linkGroups(self.client, DEVICE).links()
+        [theirs] = linkGroups(self.client, DEVICE).groups()
         told = linkGroups(self.server, DEVICE)
-        (link,) = told.links()
+        [group] = told.groups()
+        [link] = group.links
         impostor = Host(self.world, "198.51.100.3", lambda: None)
         sockets = connectedSockets(self.world, Random(1), self.client, impostor, 50_000, 1e-3)
         here = Listener()
@@ -382,8 +384,8 @@ class RaceTests(RaceTestCase):
         MemoryTCP(sockets[0], asking).begin()
         self.until(lambda: sockets[1].isReadable)
         assert isinstance(decode(sockets[1].recv(1000)), Proposal)
-        (buffer,) = link._pool
-        lie = Accept(**link.terms(Element(buffer, 1)), token=5, mtu=link.mtu)
+        (buffer,) = group.pool
+        lie = link.terms(Element(buffer, 1), 5).accept(False, b"")
         sockets[1].send(lie.encode())
         self.until(lambda: here.mode)
         self.assertEqual((here.mode, len(theirs.core.connections)), ("TCP", 1))
@@ -469,10 +471,11 @@ class RaceTests(RaceTestCase):
         self.until(lambda: first.mode)
         groups = linkGroups(self.client, DEVICE)
         groups.ringSize = lambda: 32768  # type: ignore[method-assign]  # which is not there yet
-        (link,) = groups.links()
+        [group] = groups.groups()
+        [link] = group.links
         here, there, _ = self.connect()
-        self.until(lambda: link._pool.asked)
-        link.retire()
+        self.until(lambda: group.pool.asked)
+        group.retire()
         self.until(lambda: here.mode and there.mode)
         self.assertEqual((here.mode, there.mode), ("TCP", "TCP"))
         self.assertIs(first.reason, None)
@@ -481,26 +484,26 @@ class RaceTests(RaceTestCase):
         """When a connection ends, all buffers that nobody uses go but one, however many these are."""
         here, there, _ = self.connect()
         self.until(lambda: here.mode and there.mode)
-        (link,) = linkGroups(self.client, DEVICE).links()
+        [group] = linkGroups(self.client, DEVICE).groups()
         for _ in range(3):
-            buffer = link._pool.grow(16384)
+            buffer = group.pool.grow(16384)
             buffer.isAgreed = True
             buffer.give(buffer.take(), quiet=False)
         here.transport.loseConnection()
         there.transport.loseConnection()
         self.wait(1)
-        self.assertEqual([buffer.isWhole for buffer in link._pool], [True])
+        self.assertEqual([buffer.isWhole for buffer in group.pool], [True])
 
     def test_bufferForNobody(self) -> None:
         """A buffer goes whose connection had gone before the peer knew of it."""
         first, _, _ = self.connect()
         self.until(lambda: first.mode)
         groups = linkGroups(self.client, DEVICE)
-        (link,) = groups.links()
+        [group] = groups.groups()
         for _ in range(2):
-            buffer = link._pool.grow(32768)
-            link._pool.ask(buffer)
-            link.core.confirmRKey(buffer.rkey, buffer.region.address, self.client.seconds())
-        link._turnCore()
+            buffer = group.pool.grow(32768)
+            group.pool.ask(buffer)
+            group.core.confirmRKey(buffer.rkey, buffer.region.address, self.client.seconds())
+        group._turnCore()
         self.wait(1)
-        self.assertEqual(sorted(buffer.size for buffer in link._pool), [16384, 32768])
+        self.assertEqual(sorted(buffer.size for buffer in group.pool), [16384, 32768])

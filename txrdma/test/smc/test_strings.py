@@ -40,6 +40,27 @@ class ClientStringTests(SynchronousTestCase):
         options = Options("soft:127.0.0.2", agreed=True, timeout=2.5, fallback=False, bindAddress="::1")
         self.assertEqual((said["host"], said["port"], said["options"]), ("::1", 80, options))
 
+    def test_versions(self) -> None:
+        """Either version can be left out, and version 2 has enterprise IDs."""
+        for text, options in (
+            ("version=auto", Options()),
+            ("version=1", Options(versions=(1,))),
+            ("version=2:ueid=A", Options(versions=(2,), ueids=("A",))),
+            ("ueid=EXAMPLE.COM,2-B", Options(ueids=("EXAMPLE.COM", "2-B"))),
+        ):
+            self.assertEqual(self.parse(f"smc:host:80:{text}")["options"], options)
+            server = serverFromString(MemoryReactorClock(), f"smc:80:{text}")
+            assert isinstance(server, SMCServerEndpoint)
+            self.assertEqual(server._options, options)
+        for wrong in (
+            {"versions": ()},
+            {"versions": (1, 3)},
+            {"versions": (2,)},
+            {"ueids": ("a",)},
+            {"ueids": ("A", "B", "C", "D", "E")},
+        ):
+            self.assertRaises(ValueError, Options, **wrong)
+
     def test_nonsense(self) -> None:
         """What has no meaning is refused, by key and value."""
         for text, key, value in (
@@ -57,6 +78,15 @@ class ClientStringTests(SynchronousTestCase):
             ("smc:host:80:backend=kernel", "backend", "kernel"),
             ("smc:host:80:device=", "device", ""),
             ("smc:host:80:bindAddress=here", "bindAddress", "here"),
+            ("smc:host:80:version=3", "version", "3"),
+            ("smc:host:80:version=2", "ueid", "version=2"),
+            ("smc:host:80:version=1:ueid=A", "ueid", "version=1"),
+            ("smc:host:80:ueid=", "ueid", "''"),
+            ("smc:host:80:ueid=small", "ueid", "small"),
+            ("smc:host:80:ueid=.A", "ueid", ".A"),
+            ("smc:host:80:ueid=A,,B", "ueid", "A,,B"),
+            (f"smc:host:80:ueid={33 * 'A'}", "ueid", 33 * "A"),
+            ("smc:host:80:ueid=A,B,C,D,E", "ueid", "A,B,C,D,E"),
             ("smc:host:80:colour=blue", "colour", "blue"),
             ("smc:host:80:backlog=5", "backlog", "5"),
             ("smc:host:80:90", "90", "too many"),

@@ -368,7 +368,7 @@ class EndTests(EndsTestCase):
         one = await self.connect(f"smc:127.0.0.1:{port}")
         other = await accepted
         one.transport.write(b"last words")
-        one.transport.link.close("for the test")
+        one.transport.link.group.close("for the test")
         await gatherResults([one.lost, other.lost])
         self.assertEqual(other.heard, b"last words")
         one.reason.trap(ConnectionLost)
@@ -437,8 +437,8 @@ class ManyTests(EndsTestCase):
         await deferLater(reactor, 0.1)
         for end in (ends[0], factory.protocols[0]):
             link = end.smc._transport.link
-            self.assertEqual(link.streams(), [])
-            sizes = [buffer.size for buffer in link._pool]
+            self.assertEqual(link.group.streams(), [])
+            sizes = [buffer.size for buffer in link.group.pool]
             self.assertEqual(len(sizes), len(set(sizes)))
 
     async def test_elements(self) -> None:
@@ -448,14 +448,14 @@ class ManyTests(EndsTestCase):
         for _ in range(60):
             end = await self.connect(f"smc:127.0.0.1:{port}")
             link = end.transport.link
-            buffers |= {buffer.rkey for buffer in link._pool}
+            buffers |= {buffer.rkey for buffer in link.group.pool}
             end.transport.write(b"hello")
             self.assertEqual(await end.hearing(5), b"hello")
             end.transport.loseConnection()
             await gatherResults([end.lost, factory.protocols[-1].lost])
         self.assertEqual(len(buffers), 1)
         await deferLater(reactor, 0.05)
-        self.assertEqual(link.streams(), [])
+        self.assertEqual(link.group.streams(), [])
 
     async def test_moreThanAGroup(self) -> None:
         """More connections than a group takes: another group."""

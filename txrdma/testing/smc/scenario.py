@@ -30,6 +30,7 @@ from txrdma.sim.network import Faults
 from txrdma.sim.outcome import check, Violation
 from txrdma.smc.group import buffers as buffersModule
 from txrdma.smc.group import groups as groupsModule
+from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import closeLinkGroups, LinkGroups, linkGroups, useDevice
 from txrdma.smc.group.link import Link
 from txrdma.smc.handshake.accepting import ServerNegotiation
@@ -260,10 +261,13 @@ class StreamScenario:
         groups.ringSize = lambda: self.random.choice(self.rings)  # type: ignore[method-assign]  # small ones
         return groups
 
-    def _links(self, host: Host) -> list[Link]:
+    def _linkGroups(self, host: Host) -> list[Group]:
         if host.isDead or not host.triggers:
             return []
-        return self._groups(host).links()
+        return self._groups(host).groups()
+
+    def _links(self, host: Host) -> list[Link]:
+        return [link for group in self._linkGroups(host) for link in group.links]
 
     def _connect(self) -> None:
         """Begin one more connection between the hosts, unless one of them is dead."""
@@ -357,10 +361,9 @@ class StreamScenario:
             if event == "fatal":
                 host.device.notify(AsyncEvent(AsyncEventKind.QP_FATAL, queuePair=link._queuePair))
             elif event == "deleted":
-                link.core.shutdown(host.seconds())
-                link._turnCore()
+                random.choice(self._linkGroups(host)).shutdown()
             elif event == "retired":
-                link.retire()
+                random.choice(self._linkGroups(host)).retire()
 
     def _warn(self, pairs: list[Pair]) -> None:
         """The TCP connections of these have ended: they have to know it soon."""
@@ -490,11 +493,14 @@ class StreamScenario:
         self._wait(LINGER_TIMEOUT + _FREEZE + 10 + patience)
         for host in self.hosts:
             for link in self._links(host):
-                check(not link.core.connections, f"{link!r} still has {link.core.connections}")
-                remembered = link._flows or link._lingering or link.turn.poster.dirty
+                remembered = link.members or link.turn.poster.dirty
                 check(not remembered, f"{link!r} remembers {remembered}")
-                check(all(buffer.isIdle for buffer in link._pool), f"{link!r} still uses a ring")
-                check(link._pool.surplus() is None, f"{link!r} keeps buffers that nobody needs")
+            for group in self._linkGroups(host):
+                check(not group.core.connections, f"{group!r} still has {group.core.connections}")
+                held = group.flows or group._lingering
+                check(not held, f"{group!r} remembers {held}")
+                check(all(buffer.isIdle for buffer in group.pool), f"{group!r} still uses a ring")
+                check(group.pool.surplus() is None, f"{group!r} keeps buffers that nobody needs")
             check(host.isDead or not host.sockets, f"{host!r} still has TCP connections")
         for canary in self.canaries:
             if canary.region.valid:

@@ -1,0 +1,440 @@
+"""
+A link group: what its connections have in common, whichever link they are bound to.
+
+Follows RFC 7609, 3.2 and 4.5. L{txrdma.smc.group._linkgroup} decides what LLC says; here it is put into
+practice: buffers are registered, links broken off, and who waits for any of that is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, ExitStack
+from typing import cast
+
+from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IDelayedCall
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from txrdma.error import RDMAError, Refused
+from txrdma.logs import Seldom
+from txrdma.smc.group._linkgroup import (
+    GroupEnded,
+    GroupKey,
+    LinkConfirmed,
+    LinkEnd,
+    LinkGroup,
+    LinkRefused,
+    RemoteRKeysDeleted,
+    RKeyConfirmed,
+    RKeyRefused,
+    RKeysDeleted,
+)
+from txrdma.smc.group.attachment import Port
+from txrdma.smc.group.buffers import BufferPool, Element, MAX_BUFFERS
+from txrdma.smc.group.link import Link
+from txrdma.smc.group.parties import Member, Membership
+from txrdma.smc.handshake._offer import Agreement
+from txrdma.smc.insight.status import describe
+from txrdma.smc.stream._closing import LINGER_TIMEOUT
+from txrdma.smc.stream._flow import Flow
+from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
+
+_log = Logger()
+_seldom = Seldom(_log)
+
+
+class Group:
+    """
+    A link group, with its links.
+
+    @ivar agreement: what the two ends have agreed on, by the first contact.
+    @ivar isNew: it was made for the connection that is being made: the first contact.
+    @ivar links: those that there are, the oldest first.
+    @ivar flows: of all connections of the group, by alert token.
+    @ivar isOver: the group is gone; connections that still have something to read stay.
+    """
+
+    def __init__(self, groups: Membership, key: GroupKey, port: Port, agreement: Agreement) -> None:
+        """
+        @param port: where the first link begins.
+        """
+        self.groups = groups
+        self.key = key
+        self.agreement = agreement
+        self.isNew = True
+        self.isOver = False
+        self.flows: dict[int, Flow] = {}
+        self._reactor = groups.reactor
+        self._waiting: list[Deferred[None]] = []
+        self._lingering: dict[Member, float] = {}
+        self._timer: IDelayedCall | None = None
+        self._isResting = False
+        self._domain = domain = port.device.createProtectionDomain()
+        link = Link(self, port, domain)
+        self.links = [link]
+        self.pool = BufferPool(domain)
+        self.core = LinkGroup(
+            key.role,
+            LinkEnd(port.candidate.mac, port.candidate.gid, link.qpn),
+            timing=groups.timing,
+            version=agreement.version,
+            maxConnections=agreement.maxConnections,
+        )
+        self.name = f"{key.role.value} {link.qpn:06x}"
+
+    def __repr__(self) -> str:
+        return f"<Group {self.name} {self.core.state} with {len(self.flows)} connections>"
+
+    # Making it
+
+    def connect(self, answer: Accept | Confirm) -> None:
+        """First contact: the peer's end is known; L{confirmed} tells when the link is up."""
+        (link,) = self.links
+        self.core.learn(answer.rkey, answer.address)
+        link.connect(answer)
+        self.core.isWatched = link.turn.placing is not None
+        self.core.confirm(self._reactor.seconds(), LinkEnd(answer.mac, answer.gid, answer.qpn))
+        self._turnCore()
+
+    def confirmed(self) -> Deferred[None]:
+        """Fires when connections may use the group, fails with L{Refused} when they never will."""
+        waiting: Deferred[None] = Deferred(self._waiting.remove)
+        self._waiting.append(waiting)
+        if self.isOver:
+            self._answer(Refused("the link is gone", Diagnosis.NOACTLINK))
+        elif not self.isNew:
+            self._answer(None)
+        return waiting
+
+    def _answer(self, refused: Refused | None) -> None:
+        waiting, self._waiting = self._waiting, []
+        for each in waiting:
+            if refused is None:
+                each.callback(None)
+            else:
+                each.errback(refused)
+
+    async def reserve(self) -> Element:
+        """
+        A ring for a connection, of which the peer may be told.
+
+        @raise Refused: there is none; C{NOACTLINK}: the group has ended meanwhile, another may have one.
+        """
+        size = self.groups.ringSize()
+        buffer = self.pool.withRoom(size)
+        if buffer is None:
+            if len(self.pool) >= MAX_BUFFERS:
+                raise Refused("the link group has its buffers", Diagnosis.MEM)
+            try:
+                buffer = self.pool.grow(size)
+            except (RDMAError, OSError) as error:
+                raise Refused(f"no memory for a buffer: {error}", Diagnosis.MEM) from error
+            if self.isNew:
+                buffer.isAgreed = True
+                self.core.agreed(buffer.rkey)
+            else:
+                self.pool.ask(buffer)
+                self.core.confirmRKey(buffer.rkey, buffer.region.address, self._reactor.seconds())
+                self._turnCore()
+        element = buffer.take()
+        if not buffer.isAgreed:
+            self.core.promised += 1  # nobody else gets the place meanwhile
+            try:
+                await self.pool.agreement(buffer)
+                if not self.core.isOpen:
+                    raise Refused("the group takes no more meanwhile", Diagnosis.NOACTLINK)
+            except BaseException:
+                buffer.give(element, quiet=True)
+                raise
+            finally:
+                self.core.promised -= 1
+        return element
+
+    def pick(self) -> Link:
+        """
+        The server's link for the next connection.
+
+        @raise Refused: there is none any more.
+        """
+        for link in self.links:
+            return link
+        raise Refused("the group has ended meanwhile", Diagnosis.NOACTLINK)
+
+    def leadingTo(self, accept: Accept) -> Link:
+        """
+        The client's link that a server's Accept names.
+
+        @raise Refused: there is none such.
+        """
+        for link in self.links:
+            if accept.firstContact or link.leadsTo(accept.qpn):
+                return link
+        raise Refused("the Accept names a link that we don't have", Diagnosis.NOSRVLINK)
+
+    def target(self, answer: Accept | Confirm) -> int:
+        """
+        The place where the peer's ring begins, in the peer's address space.
+
+        @raise Refused: the peer never told of that buffer.
+        """
+        return self.core.target(answer.rkey, answer.address, answer.size, answer.index)
+
+    # Connections
+
+    def add(self, stream: Member, flow: Flow) -> int:
+        """
+        Add a connection to the group.
+
+        @return: its alert token.
+        """
+        token = self.core.add(stream, self._reactor.seconds())
+        self.flows[token] = flow
+        return token
+
+    def streams(self) -> list[Member]:
+        """The connections of the group, those included that have ended for the application only."""
+        return [cast("Member", stream) for stream in self.core.connections.values()]
+
+    def linger(self, stream: Member) -> None:
+        """The application is gone, the peer has some time for its part."""
+        if not self.isOver:
+            self._lingering[stream] = self._reactor.seconds() + LINGER_TIMEOUT
+            self._reschedule()
+
+    def forget(self, stream: Member, element: Element, quiet: bool) -> None:
+        """Let go of a connection that is over; L{trim} comes after the last that is said of it."""
+        self._lingering.pop(stream, None)
+        self.flows.pop(stream.token, None)
+        element.buffer.give(element, quiet)
+        if not self.isOver:
+            self.core.remove(stream.token, self._reactor.seconds())
+
+    def trim(self) -> None:
+        """Take back buffers that nobody uses, after the last that is said of their connections."""
+        if not self.isOver:
+            self.core.deleteRKeys(self.pool.trim(), self._reactor.seconds())
+            self._turnCore()
+
+    # LLC
+
+    def control(self, link: Link, raw: bytes) -> None:
+        """A link has brought an LLC message."""
+        self.core.received(raw, self._reactor.seconds())
+        self._turnCore()
+
+    def linkBroken(self, link: Link, text: str) -> None:
+        """A link's queue pair is of no more use; what has arrived by it is taken in."""
+        self.core.linkDown(self._reactor.seconds(), text)
+        self._turnCore()
+
+    def linkFailed(self, link: Link, text: str) -> None:
+        """An error of ours, or of the device's, has ended a link: the peer is told, if that can be."""
+        self.core.fail(text)
+        self._turnCore()
+
+    def retire(self) -> None:
+        """The peer does not know this group: the next connection makes another."""
+        self.core.retire(self._reactor.seconds())
+        self._turnCore()
+
+    def shutdown(self) -> None:
+        """End the group in order, with the peer's consent."""
+        self.core.shutdown(self._reactor.seconds())
+        self._turnCore()
+
+    def _turnCore(self) -> None:
+        """Do what the core says."""
+        self._post()
+        for event in self.core.events():
+            if isinstance(event, LinkConfirmed):
+                self.isNew = False
+                for link in self.links:
+                    link.isActive = True
+                self._answer(None)
+            elif isinstance(event, LinkRefused):
+                self._over("CONFIRM LINK failed", event.diagnosis)
+            elif isinstance(event, RKeyConfirmed):
+                self.pool.answered(event.rkey, None)
+                for link in self.links[:1]:
+                    link.turn.atEnd(self.trim)  # who wanted it may have gone
+            elif isinstance(event, RKeyRefused):
+                refused = Refused("the peer does not take our buffer", Diagnosis.ERR_RTOK)
+                self.pool.answered(event.rkey, refused)
+            elif isinstance(event, RKeysDeleted):
+                for rkey in event.rkeys:
+                    self.pool.drop(rkey)
+            elif isinstance(event, RemoteRKeysDeleted):
+                for stream in self.streams():
+                    stream.remoteBuffersGone(event.rkeys)
+            elif isinstance(event, GroupEnded):
+                self._over(event.text, Diagnosis.NOACTLINK, mayVanish=True)
+        if not self.isOver:
+            self._reschedule()
+
+    def _post(self) -> None:
+        """Send what the core has to say."""
+        for raw in self.core.outgoing():
+            for link in self.links:
+                refusal = link.send(raw)
+                if refusal is not None:
+                    self.core.linkDown(self._reactor.seconds(), refusal)
+
+    # Time
+
+    def _reschedule(self) -> None:
+        times = [self.core.deadline(), *self._lingering.values()]
+        deadline = min((each for each in times if each is not None), default=None)
+        timer = self._timer
+        isActive = timer is not None and timer.active()  # somebody else may have cancelled it
+        if timer is not None and not (isActive and deadline is not None and timer.getTime() <= deadline):
+            self._cancelTimer()
+        if deadline is not None and self._timer is None and not self._isResting:
+            delay = max(deadline - self._reactor.seconds(), 0.0)
+            self._timer = self._reactor.callLater(delay, self._expired)
+
+    def _expired(self) -> None:
+        self._timer = None
+        try:
+            self._pass()
+        except Exception:
+            failure = Failure()
+            _log.failure(
+                "A link of SMC-R ends by an error while it looked at the time ({group!r})",
+                failure,
+                group=self,
+            )
+            for link in list(self.links):
+                link.failed(failure)
+
+    def _pass(self) -> None:
+        """Time has passed: do what is due."""
+        for link in list(self.links):
+            link.look()
+        now = self._reactor.seconds()
+        for link in self.links:
+            if link.wasHeard:
+                link.wasHeard = False
+                self.core.heard = now
+        self.core.expired(now)
+        for stream in [stream for stream, until in self._lingering.items() if until <= now]:
+            stream.expired()
+        self._turnCore()
+
+    def _cancelTimer(self) -> None:
+        timer, self._timer = self._timer, None
+        if timer is not None and timer.active():
+            timer.cancel()
+
+    # Rest
+
+    @property
+    def isBusy(self) -> bool:
+        """Whether a turn of one of the links is going on."""
+        return any(link.turn.isBusy for link in self.links)
+
+    def finish(self) -> None:
+        """Run a turn of each link at once."""
+        for link in list(self.links):
+            link.turn.finish()
+
+    def rest(self) -> None:
+        """Leave the reactor, with readers and delayed calls; what the peer does waits until C{wake}."""
+        self._isResting = True
+        for link in self.links:
+            link.rest()
+        self._cancelTimer()
+
+    def wake(self) -> None:
+        """Be part of the reactor, again or still: somebody may have removed us, and told nobody."""
+        self._isResting = False
+        for link in self.links:
+            link.wake()
+        self._reschedule()
+
+    # The end
+
+    def discard(self) -> None:
+        """The handshake that the group was made for has failed."""
+        if self.isNew:
+            self._over("not needed", Diagnosis.NOACTLINK)
+
+    def close(self, text: str) -> None:
+        """End it, and all connections on it, in order: the peer hears of it by CDC and DELETE LINK."""
+        if self.isOver:
+            return
+        self.finish()
+        for stream in self.streams():
+            if stream.connected:
+                stream.stopped()
+        self.core.shutdown(self._reactor.seconds())
+        for link in self.links:
+            link.isBreaking = True  # nobody waits for an answer
+        self._post()
+        self._over(text, Diagnosis.NOACTLINK)
+
+    def _over(self, text: str, diagnosis: Diagnosis, mayVanish: bool = False) -> None:
+        """
+        End the group with its links and its connections.
+
+        @param mayVanish: perhaps the peer's process has died; then it may have said all.
+        """
+        if self.isOver:
+            return
+        self.isOver = True
+        with ExitStack() as ending:
+            for link in self.links:
+                ending.enter_context(link.ending())
+            with self.groups.forgetting(self):
+                with self._enduring("told of that"):
+                    self._tellEnd(text, diagnosis, mayVanish)
+                self._release()
+
+    def _tellEnd(self, text: str, diagnosis: Diagnosis, mayVanish: bool) -> None:
+        """Tell everybody who waits for something of the group, and all its connections."""
+        streams: list[tuple[Member, bool, int]] = []
+        for link in self.links:
+            arrived = link.turn.arrived()
+            vanishes = mayVanish and link.turn.placing is not None
+            streams += [(stream, vanishes, arrived) for stream in link.members]
+        alive = [stream for stream, _, _ in streams if not stream.disconnected and not stream.hasHeardEnd]
+        if alive:
+            _seldom.info(
+                self.key.witness,
+                "{count} SMC-R connections with {peer} by {device} end: {reason}",
+                count=len(alive),
+                peer=describe(alive[0].getPeer()),
+                device=self.links[0].device,
+                reason=text,
+            )
+        self._answer(Refused(text, diagnosis))
+        self.pool.refuseAll(Refused(text, diagnosis))
+        for stream, vanishes, arrived in streams:
+            with self._enduring("told a connection of that"):
+                stream.linkLost(vanishes, arrived)
+                if stream.connected:
+                    self.groups.orphaned(stream)
+
+    def _release(self) -> None:
+        """Let go of everything, children first."""
+        self._cancelTimer()
+        self._lingering.clear()
+        for link in self.links:
+            with self._enduring("ended its turns"):
+                link.turn.end()
+        with self._enduring("closed its buffers"):
+            self.pool.close()  # rings that are not read up stay as long as somebody holds them
+        for link in self.links:
+            link.closeAttachment()
+        with self._enduring("closed its protection domain"):
+            self._domain.close()
+
+    @contextmanager
+    def _enduring(self, what: str) -> Iterator[None]:
+        """Log what raises at the end of the group; the rest is done all the same."""
+        try:
+            yield
+        except Exception:
+            _log.failure(
+                "A link of SMC-R is over; an error while it {what} ({group!r})", what=what, group=self
+            )
