@@ -71,7 +71,8 @@ def _maker(cls: type[Any], name: str, postponed: list[str]) -> Callable[..., Any
 def _compile(cls: type[Any], names: list[str]) -> None:
     scope: dict[str, Any] = {"_missing": MISSING}
     sources = {"__init__": _constructor(cls, scope)}
-    own, other = (", ".join(f"{of}.{each.name}" for each in fields(cls)) for of in ("self", "other"))
+    compared = [each.name for each in fields(cls) if each.compare]
+    own, other = (", ".join(f"{of}.{name}" for name in compared) for of in ("self", "other"))
     own, other = (f"({each},)" if each else "()" for each in (own, other))
     sources["__hash__"] = ["def __hash__(self):", f"    return hash({own})"]
     for name, operator in {"__eq__": "==", **_ORDER}.items():
@@ -102,7 +103,12 @@ def _constructor(cls: type[Any], scope: dict[str, Any]) -> list[str]:
         elif each.default is not MISSING:
             scope[f"_default{number}"] = each.default
         hasDefault = f"_default{number}" in scope
-        parameters.append(f"{each.name}=_default{number}" if hasDefault else each.name)
+        if each.init:
+            parameters.append(f"{each.name}=_default{number}" if hasDefault else each.name)
+        elif hasDefault:
+            given = f"_make{number}()" if f"_make{number}" in scope else f"_default{number}"
+        else:
+            continue  # its class sets it
         body.append(f"    _set{number}(self, {given})")
     if hasattr(cls, "__post_init__"):
         body.append("    self.__post_init__()")

@@ -85,6 +85,21 @@ class Particular:
         return hash(self.name.lower())
 
 
+@frozen
+class Computed:
+    """With a field that it sets itself, and which says nothing of what is equal."""
+
+    one: int
+    double: int = field(init=False, compare=False)
+    listed: list[int] = field(init=False, compare=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "double", 2 * self.one + len(COMPUTED))
+        COMPUTED.append(self.one)
+
+
+COMPUTED: list[int] = []
+
 ARGUMENTS = strategies.tuples(
     strategies.integers(0, 2),
     strategies.sampled_from(["", "two"]),
@@ -168,6 +183,15 @@ class FrozenTests(SynchronousTestCase):
     def test_ownMethods(self) -> None:
         """What a class defines itself is left."""
         self.assertEqual({Particular("A"), Particular("a")}, {Particular("A")})
+
+    def test_fieldOptions(self) -> None:
+        """A field may be left out of construction, and of comparisons."""
+        first, second = Computed(1), Computed(1)
+        self.assertEqual(second.double - first.double, 1)
+        self.assertEqual(first, second)
+        self.assertEqual(hash(first), hash(second))
+        self.assertEqual(first.listed, [])
+        self.assertRaises(TypeError, Computed, 1, 2)
 
     def test_late(self) -> None:
         """The code of a class is made when it is used, and once."""

@@ -1,5 +1,5 @@
 """
-L{txrdma.smc._machines}: state machines by tables.
+L{txrdma.smc.common._machines}: state machines by tables.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from typing import Protocol
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc._machines import MachineBuilder, machineBuilder, NoTransition
+from txrdma.smc.common._machines import MachineBuilder, machineBuilder, NoTransition
 
 
 class Inputs(Protocol):
