@@ -35,7 +35,7 @@ class NoTransition(Exception):
 
 
 class State(Generic[_Inputs, _Core]):
-    """One state of a machine that is being built."""
+    """A state of a machine that is being built."""
 
     def __init__(self, name: str, builder: MachineBuilder[_Inputs, _Core]) -> None:
         self.name = name
@@ -94,7 +94,7 @@ class Transition(Generic[_Inputs, _Core, _P]):
 
 
 class _Machine:
-    """One machine: a state, and what the machine is about."""
+    """A machine: its state, and what it is about."""
 
     __slots__ = ("_core", "_rows")
 
