@@ -5,7 +5,6 @@ The seams of txrdma: what one part promises so that another can be exchanged.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,6 @@ from zope.interface import Attribute, Interface
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import ITransport
 
-from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GID, LKey, PKey, QPN, RKey
 from txrdma.iba.verbs import (
     Access,
@@ -33,12 +31,14 @@ from txrdma.iba.verbs import (
     ReceiveRequest,
     SendRequest,
 )
+from txrdma.values import frozen
 
 if TYPE_CHECKING:
+    from txrdma.iba.path import IBPath, MADEndPort  # streams have no paths: 4 ms of their imports
     from txrdma.mad.messages import MADRequest
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AsyncEvent:
     """
     An asynchronous event of a device, and what it happened to (IBA 11.6.3): the other attributes are None.
@@ -495,7 +495,12 @@ class IReactorPolling(Interface):
     """A reactor that looks at its completion queues for a while before it sleeps."""
 
     def addPollable(pollable: IPollable) -> None:
-        """Look at it, until it is removed."""
+        """
+        Look at it, until it is removed.
+
+        What has had nothing for long may be armed instead, and not be looked at any more: whose descriptor is
+        woken then is added once more.
+        """
 
     def removePollable(pollable: IPollable) -> None:
         """Don't look any more. Unknown ones are ignored."""

@@ -24,12 +24,12 @@ import struct
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn, TypeVar, Union
 
 from typing_extensions import dataclass_transform, Self
 
 from txrdma.error import WireError
+from txrdma.values import frozen
 
 __all__ = ["Code", "Field", "Layout", "array", "bits", "data", "nested", "reserved", "wire"]
 
@@ -59,7 +59,7 @@ class Code(enum.IntEnum):
         return self._value_ in type(self)._value2member_map_
 
 
-@dataclass(frozen=True)
+@frozen
 class _Spec:
     """What stands to the right of a field's name."""
 
@@ -105,7 +105,7 @@ def reserved(width: int) -> Any:
     return _Spec(width=width, reserved=True)
 
 
-@dataclass(frozen=True)
+@frozen
 class Field:
     """
     One field of a layout, for those that want to look: tests, dumpers, documentation.
@@ -219,7 +219,7 @@ class _Codes(dict[int, Any]):
         return member
 
 
-@dataclass(frozen=True)
+@frozen
 class _Leaf:
     """One thing on the wire: a field, or an element of an array."""
 
@@ -245,7 +245,7 @@ class _Leaf:
         return self.kind != "number" or self.field.little
 
 
-@dataclass(frozen=True)
+@frozen
 class _Group:
     """Leaves that one item of a C{struct} format carries."""
 

@@ -20,6 +20,8 @@ from twisted.internet.interfaces import (
 )
 from twisted.python import usage
 
+from txrdma import __version__
+
 
 class IReactor(IReactorCore, IReactorFDSet, IReactorTCP, IReactorThreads, IReactorTime, IReactorUNIX):
     """What commands may use of the reactor."""
@@ -39,9 +41,7 @@ class BaseOptions(usage.Options):
 
     def opt_version(self) -> None:
         """Tell the version, then stop."""
-        from importlib.metadata import version  # slow to import
-
-        print(f"txrdma {version('txrdma')}")
+        print(f"txrdma {__version__}")
         raise SystemExit(0)
 
     def getUsage(self, width: int | None = None) -> str:

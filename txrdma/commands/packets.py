@@ -16,8 +16,7 @@ from txrdma.iba.internet import ETHERTYPE_IPV4, ETHERTYPE_IPV6
 from txrdma.iba.linkheaders import LinkNextHeader, LRH
 from txrdma.iba.path import GMP_QKEY
 from txrdma.iba.pcap import Datagram, LinkType
-from txrdma.iba.roce import ROCE_PORT
-from txrdma.iba.types import GID
+from txrdma.iba.types import GID, ROCE_PORT
 
 LENGTH: Final = 256
 

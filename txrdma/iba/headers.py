@@ -6,7 +6,6 @@ Follows InfiniBand Architecture vol. 1, chapters 8 (GRH) and 9 (transport).
 
 from __future__ import annotations
 
-import math
 from enum import IntEnum
 
 from txrdma.iba.types import GID, PKey, QPN, RKey
@@ -148,7 +147,8 @@ class AETH(Layout):
 
     @classmethod
     def rnrNAK(cls, msn: int, timer: int) -> AETH:
-        """No receive was posted: try again after the time of this code of L{rnrTimerSeconds}."""
+        """No receive was posted: try again after the time of this code of L{rnrTimerSeconds
+        <txrdma.iba.times.rnrTimerSeconds>}."""
         return cls(syndrome=AETHKind.RNR_NAK << 5 | timer & 31, msn=msn)
 
     @classmethod
@@ -251,23 +251,3 @@ def creditCode(count: int | None) -> int:
     if count is None:
         return NO_CREDITS
     return max(code for code, credits in enumerate(_STEPS_OF_CREDITS) if credits <= max(count, 0))
-
-
-_RNR_TIMERS = [655.36, *(step / 100 for step in (1, 2, 3, 4)),
-               *((base << shift) / 100 for shift in range(1, 15) for base in (3, 4))][:32]  # fmt: skip
-
-
-def rnrTimerSeconds(code: int) -> float:
-    """How long a requester waits after "receiver not ready", by its code (IBA 9.7.5.2, table 45)."""
-    return _RNR_TIMERS[code & 31] / 1000
-
-
-def rnrTimerCode(seconds: float) -> int:
-    """The code of the shortest pause that is not below this one."""
-    fitting = [(rnrTimerSeconds(code), code) for code in range(32) if rnrTimerSeconds(code) >= seconds]
-    return min(fitting)[1] if fitting else 0
-
-
-def ackTimeoutSeconds(code: int) -> float:
-    """How long a requester waits for an answer, by its code; 0 is for ever (IBA 9.7.6.1.3)."""
-    return math.inf if code == 0 else 4.096e-6 * (1 << code)

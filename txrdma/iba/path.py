@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Final, NamedTuple
 
 from typing_extensions import Self
 
 from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, LID, MTU, PKey, QPN
+from txrdma.values import frozen
 
 PERMISSIVE_LID: Final = LID(0xFFFF)
 """The LID of whoever gets it: of both ends of a directed route without LID-routed parts (IBA 4.1.3)."""
@@ -47,7 +48,7 @@ class _Computed:
     _madTimeout: float
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@frozen
 class IBPath(_Computed):
     """
     One direction of a connection: what stands, or stood, in the headers of its packets.
@@ -251,7 +252,7 @@ class IBPath(_Computed):
         return said if self.reversible else [*said, "one-way"]
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@frozen
 class IBDRPath(IBPath):
     """
     A directed route: the ports to leave by, hop by hop (IBA 14.2.2).
@@ -282,7 +283,7 @@ class IBDRPath(IBPath):
         @raise ValueError: it is no directed route.
         """
         if "(" in text:
-            return super(IBDRPath, cls).fromString(text)
+            return super().fromString(text)
         route, *words = text.removeprefix("DR").removeprefix("dr").strip(" ,").replace(", ", ",").split() or [
             ""
         ]
@@ -303,7 +304,7 @@ _NOWHERE: Final = IBPath()
 _HERE: Final = IBDRPath()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class MADEndPort:
     """
     What senders of management datagrams have to know of their own port.

@@ -7,7 +7,6 @@ Follows draft-ietf-opsawg-pcap: the classic format, with micro- or nanoseconds.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple, Union
 
 from txrdma.error import WireError
@@ -23,8 +22,9 @@ from txrdma.iba.internet import (
     PROTOCOL_UDP,
     UDP,
 )
-from txrdma.iba.roce import Flow, ROCE_PORT
-from txrdma.iba.types import MACAddress
+from txrdma.iba.roce import Flow
+from txrdma.iba.types import MACAddress, ROCE_PORT
+from txrdma.values import frozen
 from txrdma.wire import bits, Code, Layout, wire
 
 Buffer = Union[bytes, bytearray, memoryview]
@@ -138,7 +138,7 @@ class Place(NamedTuple):
     mac: MACAddress
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Datagram:
     """
     A UDP datagram out of a capture, with the headers that it had.

@@ -14,13 +14,13 @@ from the difference to that.
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar, Union
 
 from txrdma.error import WireError
 from txrdma.iba.headers import BTH, EXTENSIONS
 from txrdma.iba.internet import ipHeaders, IPv4, IPv6, packedIP, UDP
+from txrdma.values import frozen
 from txrdma.wire import Layout
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ __all__ = [
     "IDENTIFICATION_CHANGES",
     "LARGEST",
     "RESIDUE",
-    "ROCE_PORT",
     "Flow",
     "RoCEPacket",
     "crc32",
@@ -46,7 +45,6 @@ __all__ = [
 Buffer = Union[bytes, bytearray, memoryview]
 T = TypeVar("T", bound=Layout)
 
-ROCE_PORT = 4791
 ICRC_LENGTH = 4
 
 LARGEST = 65507
@@ -229,7 +227,7 @@ class Flow:
         return self.identification(datagram) is not None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RoCEPacket:
     """
     A whole packet, from BTH to payload.

@@ -7,9 +7,10 @@ Follows InfiniBand Architecture vol. 1, chapter 4 (addressing), and annex A17 (R
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NewType
+
+from txrdma.values import frozen
 
 LID = NewType("LID", int)
 """A local identifier: 16 bits, given by the subnet manager."""
@@ -27,6 +28,9 @@ RKey = NewType("RKey", int)
 """The key of a memory region for the peer's RDMA: 32 bits."""
 
 DEFAULT_PKEY = PKey(0xFFFF)
+
+ROCE_PORT = 4791
+"""The UDP port of RoCE v2 (annex A17)."""
 
 
 class MTU(IntEnum):
@@ -56,7 +60,7 @@ class MTU(IntEnum):
         raise ValueError(f"{lengthBytes} bytes are below the smallest MTU")
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@frozen(order=True)
 class MACAddress:
     """The address of an Ethernet port: 6 bytes."""
 
@@ -88,7 +92,7 @@ class MACAddress:
         return f"MACAddress.fromString({str(self)!r})"
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@frozen(order=True)
 class GUID:
     """The globally unique name of a node, a port or a system image: an EUI-64."""
 
@@ -147,7 +151,7 @@ _setGUID = vars(GUID)["raw"].__set__
 _MAPPED = bytes(10) + b"\xff\xff"
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@frozen(order=True)
 class GID:
     """The global identifier of a port: 16 bytes, of the form of an IPv6 address (IBA 4.1.1)."""
 

@@ -13,6 +13,7 @@ from enum import Enum, IntEnum, IntFlag
 from typing import NamedTuple, Protocol, Union
 
 from txrdma.iba.types import GID, GUID, LID, LKey, MACAddress, MTU, QPN, RKey
+from txrdma.values import frozen
 from txrdma.wire import Code
 
 Buffer = Union[bytes, bytearray, memoryview]
@@ -197,7 +198,7 @@ class Completion(NamedTuple):
     serviceLevel: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Capacity:
     """How much a queue pair holds (IBA 10.2.4): requests, segments each, inline bytes each."""
 
@@ -208,7 +209,7 @@ class Capacity:
     maxInline: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AddressVector:
     """
     The way to a port (IBA 11.2.2).
@@ -236,7 +237,7 @@ class MigrationState(IntEnum):
     ARMED = 2
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class QPAttributes:
     """
     Attributes of a queue pair; None is "not said" (IBA 11.2.4.2).
@@ -336,7 +337,7 @@ def usualGID(table: Sequence[GIDEntry]) -> int:
     return min(range(len(table)), key=rank, default=0)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PortAttributes:
     """
     What a port is at present (IBA 11.2.1.2 and 14.2.5.6).
@@ -388,7 +389,7 @@ class AtomicCapability(IntEnum):
     GLOBAL = 2
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeviceAttributes:
     """
     What a device is, beyond its limits (IBA 11.2.1.2).
@@ -409,7 +410,7 @@ class DeviceAttributes:
     acknowledgesByProgram: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeviceLimits:
     """
     The most that a device takes of each kind (IBA 11.2.1.2).

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from importlib.metadata import PackageNotFoundError, version
 from time import perf_counter_ns
 from typing import Final
 
@@ -19,6 +18,7 @@ from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
+from txrdma import __version__
 from txrdma.error import InvalidRequest, RDMAError, Refused, WireError
 from txrdma.iba.verbs import QPKind
 from txrdma.interfaces import IVerbsDevice
@@ -97,10 +97,7 @@ class Limits:
 
 def software() -> str:
     """Who we are."""
-    try:
-        return f"txrdma {version('txrdma')}"
-    except PackageNotFoundError:  # run from a folder
-        return "txrdma"
+    return f"txrdma {__version__}"
 
 
 def within(settings: LinkSettings, limits: Limits, device: IVerbsDevice, port: int) -> LinkSettings:

@@ -8,7 +8,7 @@ changes (its LID, say) it tells nobody who has not opened the device: those are 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Union
 
@@ -18,6 +18,7 @@ from twisted.logger import Logger
 from txrdma.error import DeviceUnavailable
 from txrdma.ports.network import HostNetwork, IReactor
 from txrdma.ports.sysfs import devices, EndPortAttributes, SYS
+from txrdma.values import frozen
 
 INTERVAL: Final = 10.0
 """Seconds between two looks when nothing is told."""
@@ -28,21 +29,21 @@ _AGAIN: Final = (0.3, 1.5)
 _log = Logger()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeviceAdded:
     """There is a new RDMA device, C{name}; its ports follow as L{PortAdded}."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DeviceRemoved:
     """An RDMA device is gone, and its ports with it."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PortAdded:
     """A port was found, on a new device or one that we know."""
 
@@ -51,7 +52,7 @@ class PortAdded:
     attributes: EndPortAttributes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class PortChanged:
     """
     One attribute of a port is different now.

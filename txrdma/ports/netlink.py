@@ -10,11 +10,11 @@ from __future__ import annotations
 import ipaddress
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from txrdma.error import WireError
 from txrdma.iba.types import MACAddress
+from txrdma.values import frozen
 
 _HEADER: Final = struct.Struct("=IHHII")  # length, type, flags, sequence, port
 _ATTRIBUTE: Final = struct.Struct("=HH")  # length, type
@@ -67,7 +67,7 @@ class Message(NamedTuple):
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class InterfaceAddress:
     """
     An IP address of an interface.
@@ -81,7 +81,7 @@ class InterfaceAddress:
     isUsable: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NetworkInterface:
     """
     An interface of this host, as it was when it was asked for.

@@ -11,13 +11,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GID, GUID, LID, MACAddress, MTU, PKey
 from txrdma.iba.verbs import GIDEntry, GIDType, LinkLayer, NodeType, PhysicalState, PortState
+from txrdma.values import frozen
 
 SYS: Final = Path("/sys")
 
@@ -34,7 +34,7 @@ _LINK_LAYERS: Final = {"InfiniBand": LinkLayer.INFINIBAND, "Ethernet": LinkLayer
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Rate:
     """
     How fast a link is.
@@ -56,7 +56,7 @@ class Rate:
         return cls(round(float(gigabits) * 1e9), int(width or 0), speed or "")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class EndPortAttributes:
     """
     What a port was at one moment; the names are those of L{txrdma.iba.verbs.PortAttributes}.

@@ -18,8 +18,8 @@ from typing import Final
 from twisted.internet.interfaces import IReactorTime
 
 from txrdma.iba.pcap import RoCECapture
-from txrdma.iba.roce import ROCE_PORT, RoCEPacket
-from txrdma.iba.types import MTU
+from txrdma.iba.roce import RoCEPacket
+from txrdma.iba.types import MTU, ROCE_PORT
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
 from txrdma.soft.rc.roce import RoCEPort

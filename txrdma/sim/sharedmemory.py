@@ -19,8 +19,7 @@ from typing import Final
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
-from txrdma.iba.roce import ROCE_PORT
-from txrdma.iba.types import MTU
+from txrdma.iba.types import MTU, ROCE_PORT
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.ports import SoftPort
 from txrdma.soft.shared._layout import RING_BYTES

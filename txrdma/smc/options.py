@@ -4,12 +4,12 @@ Options of an C{smc:} endpoint, from its string or its arguments.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 from txrdma.smc.handshake._offer import Abilities, MOST_UEIDS, VERSIONS
 from txrdma.smc.wire.clc import enterpriseID
+from txrdma.values import frozen
 
 
 @lru_cache(64)
@@ -28,7 +28,7 @@ def _abilities(versions: tuple[int, ...], ueids: tuple[str, ...]) -> Abilities:
     return Abilities(frozenset(versions), tuple(map(enterpriseID, ueids)))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """
     The options of an C{smc:} endpoint, a client's or a server's.

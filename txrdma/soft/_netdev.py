@@ -8,8 +8,7 @@ import hashlib
 import ipaddress
 from typing import Final
 
-from txrdma.iba.roce import ROCE_PORT
-from txrdma.iba.types import MACAddress, MTU
+from txrdma.iba.types import MACAddress, MTU, ROCE_PORT
 from txrdma.iba.verbs import AddressVector
 
 _OUR_MAC: Final = 0x02

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from txrdma.iba.headers import ackTimeoutSeconds
+from txrdma.iba.times import ackTimeoutSeconds
 
 SHORTEST_TIMEOUT: Final = 0.008
 """A reactor answers in turns; a timer shorter than a turn would only send everything twice."""

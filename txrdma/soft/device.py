@@ -10,18 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from secrets import randbelow
-from typing import cast
+from typing import cast, TYPE_CHECKING
 
 from zope.interface import alsoProvides, implementer
 
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
+from txrdma import __version__
 from txrdma.error import DeviceUnavailable, InvalidRequest
-from txrdma.iba.pcap import RoCECapture
 from txrdma.iba.types import GID, GUID, MACAddress, MTU, PKey, QPN
 from txrdma.iba.verbs import (
     AtomicCapability,
@@ -50,21 +48,13 @@ from txrdma.soft.memory import KeyTable
 from txrdma.soft.opening import openPort
 from txrdma.soft.ports import PKEYS, SoftPort
 from txrdma.soft.queuepair import SoftQueuePair
-from txrdma.soft.rc.peers import RoutesPort
-from txrdma.soft.rc.roce import RoCEPort
 from txrdma.soft.shared.routes import SharedMemoryPort
 from txrdma.soft.sharedreceives import SoftSharedReceiveQueue
 
+if TYPE_CHECKING:
+    from txrdma.soft.rc.peers import RoutesPort
+
 _log = Logger()
-
-
-@lru_cache(1)
-def _firmware() -> str:
-    """Our version stands for it."""
-    try:
-        return version("txrdma")
-    except PackageNotFoundError:
-        return ""  # a checkout that is not installed
 
 
 @implementer(IVerbsDevice)
@@ -99,17 +89,14 @@ class SoftDevice:
             NodeType.CHANNEL_ADAPTER,
             guid,
             guid,
-            firmware=_firmware(),
+            firmware=__version__,  # our version stands for it
             atomics=AtomicCapability.HCA,
             acknowledgesByProgram=True,
         )
-        siblings: dict[int, RoutesPort] = {}
         for number, port in enumerate(self.ports, 1):
             port.adopt(number, self.notify)
-            for route in port.routes:
-                if isinstance(route, RoCEPort):
-                    siblings[number] = route
-                    route.siblings = siblings
+        if self.portCount > 1:
+            _acquaint(self.ports)
         # What was made from it.
         self.domains: dict[SoftProtectionDomain, None] = {}
         self.addressHandles: dict[SoftAddressHandle, None] = {}
@@ -384,6 +371,18 @@ class SoftDevice:
         return self.ports[number - 1]
 
 
+def _acquaint(ports: Sequence[SoftPort]) -> None:
+    """Let the RoCE ports of a device know each other: paths migrate from one to another."""
+    from txrdma.soft.rc.roce import RoCEPort  # not at the top: see L{openPort}
+
+    siblings: dict[int, RoutesPort] = {}
+    for number, port in enumerate(ports, 1):
+        for route in port.routes:
+            if isinstance(route, RoCEPort):
+                siblings[number] = route
+                route.siblings = siblings
+
+
 def openSoftDevice(
     reactor: object,
     addresses: str | Sequence[str] = "127.0.0.1",
@@ -410,6 +409,8 @@ def openSoftDevice(
     with ExitStack() as undo:
         capture = None
         if file is not None:
+            from txrdma.iba.pcap import RoCECapture  # few record, and all would wait for it
+
             undo.callback(file.close)
             capture = RoCECapture(file)
         interfaces = HostInterfaces()

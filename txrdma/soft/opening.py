@@ -5,23 +5,26 @@ Opening a port of a software device: its sockets, and which of the routes it has
 from __future__ import annotations
 
 import sys
-from typing import cast, Final
+from collections.abc import Callable
+from typing import cast, Final, TYPE_CHECKING
 
 from twisted.internet.interfaces import IReactorFDSet, IReactorTime
 from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable
-from txrdma.iba.pcap import RoCECapture
 from txrdma.iba.types import MTU
 from txrdma.iba.verbs import QPKind
 from txrdma.soft._netdev import activeMTU
 from txrdma.soft._route import Owner, Route, RoutePort
 from txrdma.soft.hostinterfaces import Interfaces
 from txrdma.soft.ports import SoftPort
-from txrdma.soft.rc.roce import RoCEPort
 from txrdma.soft.rc.udp import UDPCarrier
 from txrdma.soft.shared.attachment import SharingReactor
 from txrdma.soft.shared.routes import SharedMemoryPort
+
+if TYPE_CHECKING:
+    from txrdma.iba.pcap import RoCECapture
+    from txrdma.soft.rc.roce import RoCEPort
 
 _log = Logger()
 
@@ -31,11 +34,16 @@ _ATTEMPTS: Final = 4
 
 
 class _DatagramsOnly:
-    """A port for the datagrams of a device whose connections may not use it."""
+    """A port for the datagrams of a device whose connections may not use it; most never have any."""
 
-    def __init__(self, port: RoutePort, carrier: UDPCarrier) -> None:
-        self._port = port
+    def __init__(self, carrier: UDPCarrier, makePort: Callable[[], RoutePort]) -> None:
+        """
+        @param makePort: makes the port that uses the carrier, when it is needed first.
+        """
         self._carrier = carrier
+        self._makePort = makePort
+        self._port: RoutePort | None = None
+        self._isEnabled = True
 
     @property
     def resting(self) -> _DatagramsOnly:
@@ -49,13 +57,23 @@ class _DatagramsOnly:
         self._carrier.setReading(True)
 
     def connect(self, owner: Owner) -> Route | None:
-        return self._port.connect(owner) if owner.kind is QPKind.UD else None
+        if owner.kind is not QPKind.UD:
+            return None
+        if self._port is None:
+            self._port = self._makePort()
+            self._port.setEnabled(self._isEnabled)
+        return self._port.connect(owner)
 
     def setEnabled(self, isEnabled: bool) -> None:
-        self._port.setEnabled(isEnabled)
+        self._isEnabled = isEnabled
+        if self._port is not None:
+            self._port.setEnabled(isEnabled)
 
     def close(self) -> None:
-        self._port.close()
+        if self._port is not None:
+            self._port.close()
+        self._isEnabled = False
+        self._carrier.close()
 
 
 def openPort(
@@ -84,20 +102,26 @@ def openPort(
     while True:
         left -= 1
         carrier = UDPCarrier(IReactorFDSet(reactor), address, port)
-        roce = RoCEPort(IReactorTime(reactor), carrier, capture, longest)
         routes: list[RoutePort] = []
         try:
             if route != "rocev2":
                 needed = route == "shared-memory" or left > 0
-                routes += _sharedMemory(reactor, address, roce.port, capture, needed)
+                routes += _sharedMemory(reactor, address, carrier.port, capture, needed)
             break
         except DeviceUnavailable:
-            roce.close()
+            carrier.close()
             if left == 0:
                 raise
             port = 0
-    routes.append(_DatagramsOnly(roce, carrier) if route == "shared-memory" else roce)
-    return SoftPort(address, roce.port, routes, mtu, interfaces)
+
+    def makeRoCE() -> RoCEPort:
+        # Not at the top: connections through shared memory alone would wait 15 ms for what they never use.
+        from txrdma.soft.rc.roce import RoCEPort
+
+        return RoCEPort(IReactorTime(reactor), carrier, capture, longest)
+
+    routes.append(_DatagramsOnly(carrier, makeRoCE) if route == "shared-memory" else makeRoCE())
+    return SoftPort(address, carrier.port, routes, mtu, interfaces)
 
 
 def _sharedMemory(

@@ -15,7 +15,8 @@ from io import BytesIO
 from txrdma.iba.headers import Opcode
 from txrdma.iba.internet import Ethernet, IPv4, IPv6, UDP
 from txrdma.iba.pcap import Datagram, PcapReader, Record
-from txrdma.iba.roce import Flow, ROCE_PORT, RoCEPacket
+from txrdma.iba.roce import Flow, RoCEPacket
+from txrdma.iba.types import ROCE_PORT
 from txrdma.wire import bits, Layout, wire
 
 _VECTORS = "vectors"

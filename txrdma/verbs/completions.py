@@ -151,6 +151,7 @@ class CompletionReader:
         """A queue that was armed has something, or its events are not taken since we look on."""
         if self._polling is not None:
             self._channel.takeEvents()
+            self._polling.addPollable(self)  # it may have been quiet for so long that it was only armed
             self.poll()  # the reactor asks for more by itself
         elif self._again is None:
             self._turn(isReadable=True)

@@ -5,11 +5,14 @@ To be woken takes tens of microseconds, what passes through shared memory takes 
 quickly this reactor does not sleep, but spins over what was added by C{addPollable}, for a bounded time. When
 spinning does not pay it does less and less of it, with a full try now and then; an idle process sleeps as on
 any other reactor.
+
+What has had nothing for a while is armed, and looked at no more until its descriptor wakes: of a thousand
+link groups only those are looked at where something happens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import Final
 
@@ -29,6 +32,10 @@ _PATIENCE: Final = 4
 _LEAST_SHIFT: Final = 5
 _PROBE: Final = 16
 _STRIDE: Final = range(16)
+_ROUNDS: Final = 128
+"""Spins, and parts of long ones, after which what has had nothing meanwhile is looked at no more."""
+
+_Poll = Callable[[], bool]
 
 
 @implementer(IReactorPolling)
@@ -42,7 +49,11 @@ class PollingReactor(EPollReactor):
 
     def __init__(self) -> None:
         self._pollables: dict[IPollable, None] = {}
-        self._polls: tuple[Callable[[], bool], ...] = ()
+        # Those that are looked at; the others are armed.
+        self._live: dict[_Poll, IPollable] = {}
+        self._polls: tuple[_Poll, ...] = ()
+        self._hits: set[_Poll] = set()
+        self._rounds = 0
         self._misses = 0
         self.spinSeconds = SPIN_SECONDS
         self.spins = 0
@@ -50,28 +61,33 @@ class PollingReactor(EPollReactor):
         super().__init__()  # type: ignore[no-untyped-call]  # Twisted's
 
     def addPollable(self, pollable: IPollable) -> None:
-        """Look at it, until it is removed."""
+        """Look at it, until it is removed, or had nothing for long: who is woken then adds it again."""
         self._pollables[pollable] = None
-        self._polls = tuple(each.poll for each in self._pollables)
+        self._hits.add(pollable.poll)
+        if pollable.poll not in self._live:
+            self._live[pollable.poll] = pollable
+            self._polls = tuple(self._live)
 
     def removePollable(self, pollable: IPollable) -> None:
         """Don't look any more. Unknown ones are ignored."""
         self._pollables.pop(pollable, None)
-        self._polls = tuple(each.poll for each in self._pollables)
+        self._hits.discard(pollable.poll)
+        if self._live.pop(pollable.poll, None) is not None:
+            self._polls = tuple(self._live)
 
     def doPoll(self, timeout: float | None) -> None:
         """Spin, and if nothing calls us away, sleep."""
-        if not self._pollables:
+        self._rounds += 1
+        if self._rounds > _ROUNDS:
+            self._sweep()
+            timeout = 0 if timeout == 0 or self._calledAway() else self.timeout()
+        if not self._live:
             self._wait(timeout)
         elif timeout is not None and timeout <= 0:
             self._look()
             self._wait(0)
         elif not self._spin(timeout):
-            for pollable in tuple(self._pollables):
-                try:
-                    pollable.arm()
-                except Exception:
-                    self._drop(pollable.poll)
+            self._arm(self._polls)
             if self._look() or self._calledAway():
                 self._wait(0)
             else:
@@ -88,6 +104,7 @@ class PollingReactor(EPollReactor):
         until = now + self._window()
         due = float("inf") if timeout is None else now + timeout
         next = now + _LOOK_SECONDS
+        note = self._hits.add
         found = False
         try:
             while now < until:
@@ -97,6 +114,7 @@ class PollingReactor(EPollReactor):
                         for poll in self._polls:
                             if poll():
                                 hit = True
+                                note(poll)
                         if hit:
                             break
                 except Exception:
@@ -112,7 +130,8 @@ class PollingReactor(EPollReactor):
                     return True
                 if now >= next:
                     self._wait(0)
-                    if self._calledAway() or not self._polls:
+                    self._rounds += 1
+                    if self._calledAway() or not self._polls or self._rounds > _ROUNDS:
                         return True
                     left = self.timeout()
                     due = float("inf") if left is None else now + left
@@ -140,11 +159,36 @@ class PollingReactor(EPollReactor):
             try:
                 if poll():
                     found = True
+                    self._hits.add(poll)
             except Exception:
                 self._drop(poll)
         return found
 
-    def _drop(self, poll: Callable[[], bool]) -> None:
+    def _arm(self, polls: Iterable[_Poll]) -> None:
+        """Let the descriptors of what is polled by these wake the reactor."""
+        for poll in polls:
+            pollable = self._live.get(poll)
+            if pollable is not None:
+                try:
+                    pollable.arm()
+                except Exception:
+                    self._drop(poll)
+
+    def _sweep(self) -> None:
+        """Look no more where nothing was found since the last time, and nothing is once that is armed."""
+        quiet = [poll for poll in self._polls if poll not in self._hits]
+        self._hits.clear()
+        self._rounds = 0
+        if quiet:
+            self._arm(quiet)
+            self._polls = tuple(quiet)
+            self._look()
+            for poll in quiet:
+                if poll not in self._hits:
+                    self._live.pop(poll, None)
+            self._polls = tuple(self._live)
+
+    def _drop(self, poll: _Poll) -> None:
         """Poll no more what has failed, since it would fail at every look; the failure is logged."""
         _log.failure("The reactor does not look any more at what has failed: {poll!r}", poll=poll)
         for pollable in [each for each in self._pollables if each.poll == poll]:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from math import inf
 from time import monotonic
-from typing import Final, Protocol
+from typing import cast, Final, Protocol
 from weakref import ref, WeakKeyDictionary
 
 from zope.interface import implementer
@@ -128,6 +128,7 @@ class Presence:
         self.isDue = False
         self.isEnding = False
         self._reactor = ref(reactor)
+        self._hasTime = IReactorTime.providedBy(reactor)
         self._uses: dict[Use, None] = {}
         self._sleepers: dict[Sleeper, None] = {}
         self._lookedAt = -inf
@@ -154,7 +155,7 @@ class Presence:
     def _seconds(self) -> float:
         """The reactor's time, so that what is simulated repeats itself."""
         reactor = self._reactor()
-        return IReactorTime(reactor).seconds() if IReactorTime.providedBy(reactor) else monotonic()
+        return cast(IReactorTime, reactor).seconds() if reactor is not None and self._hasTime else monotonic()
 
     def release(self, use: Use) -> None:
         """End a use. Twice is fine."""

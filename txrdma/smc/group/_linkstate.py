@@ -28,9 +28,10 @@ from txrdma.smc.wire.llc import (
     message,
     RejectReason,
 )
+from txrdma.values import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Timing:
     """
     The times of a link group, in seconds.
@@ -149,7 +150,7 @@ class LinkLife:
         return self.local[:2] != other.local[:2] and self.remote[:2] != other.remote[:2]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinkWanted:
     """
     A link is to be added: the owner answers with C{offer}, or C{decline} where it has no other path.
@@ -160,7 +161,7 @@ class LinkWanted:
     far: AddLink | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinkMade:
     """Both ends of a new link are known: the owner connects its queue pair, then calls C{made}."""
 
@@ -168,14 +169,14 @@ class LinkMade:
     far: AddLink
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinkAdded:
     """A further link is confirmed: connections may use it."""
 
     link: LinkLife
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinkLost:
     """A link is gone, others are active: its connections go on there, and its queue pair is closed."""
 
@@ -183,40 +184,40 @@ class LinkLost:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinkConfirmed:
     """CONFIRM LINK is done: connections may use the link."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LinkRefused:
     """CONFIRM LINK failed, and the group with it: decline with this."""
 
     diagnosis: Diagnosis
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RKeyConfirmed:
     """The peer knows our buffer: it may be named in Accept or Confirm."""
 
     rkey: RKey
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RKeyRefused:
     """The peer did not take our buffer's key, or did not answer."""
 
     rkey: RKey
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RKeysDeleted:
     """The peer forgot these buffers of ours (or did not answer): they may be freed."""
 
     rkeys: tuple[RKey, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RemoteRKeysDeleted:
     """
     The peer took these buffers of its own back: nothing may be written there.
@@ -228,7 +229,7 @@ class RemoteRKeysDeleted:
     link: LinkLife | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GroupEnded:
     """The group is over: every connection on it is lost, the queue pair can be closed."""
 

@@ -8,7 +8,6 @@ elements, all of one size, are the rings of connections.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from twisted.internet.defer import Deferred
 
@@ -17,6 +16,7 @@ from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Access
 from txrdma.interfaces import IMemoryRegion, IProtectionDomain
 from txrdma.smc.wire.clc import Diagnosis
+from txrdma.values import frozen
 
 MAX_BUFFERS = 255
 """RMBs of a link group (RFC 7609, 3.3)."""
@@ -26,7 +26,7 @@ LARGEST_BUFFER = 16 << 20
 """Elements share a buffer up to that size; memory is not there before it is written to."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Element:
     """
     The ring of one connection.

@@ -4,17 +4,17 @@ The terms of one end of a connection over SMC-R, as the messages of its handshak
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeVar
 
 from txrdma.iba.types import GID, MACAddress, QPN, RKey
 from txrdma.smc.handshake._offer import Agreement
 from txrdma.smc.wire.clc import Accept, AnswerV2, Confirm
+from txrdma.values import frozen
 
 _AnyAnswer = TypeVar("_AnyAnswer", Accept, Confirm)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Terms:
     """
     Our end of a connection (RFC 7609, A.2.2): an L{Accept} or a L{Confirm} is made from it.

@@ -17,7 +17,6 @@ to be agreed on is a matter of L{txrdma.smc.handshake._offer}.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol, Union
 
 from txrdma.error import RDMAError, WireError
@@ -34,6 +33,7 @@ from txrdma.smc.wire.clc import (
     needed,
     Proposal,
 )
+from txrdma.values import frozen
 
 CLC_TIMEOUT = 6.0
 """Seconds to wait for a CLC message."""
@@ -42,14 +42,14 @@ LATE_DECLINE_TIMEOUT = 1.0
 """Seconds in which we wait for CLC of the peer's that crosses our Decline."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Proposed:
     """The client proposes SMC: answer by C{accept} or C{decline}."""
 
     proposal: Proposal
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Accepted:
     """The server accepts, by an Accept that keeps to our offer: answer by C{confirm} or C{decline}."""
 
@@ -57,14 +57,14 @@ class Accepted:
     agreement: Agreement
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Confirmed:
     """The client confirms: bring up the link (first contact), then C{established} or C{decline}."""
 
     confirm: Confirm
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FellBack:
     """
     The handshake has failed: the connection goes on as plain TCP.
@@ -81,14 +81,14 @@ class FellBack:
     outOfSync: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ApplicationData:
     """Bytes for the application that came after L{FellBack}."""
 
     data: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Failed:
     """Neither SMC-R nor TCP can be had from this connection: reset it."""
 

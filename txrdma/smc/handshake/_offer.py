@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any, Final
 
@@ -36,6 +36,7 @@ from txrdma.smc.wire.clc import (
     ProposalV2,
     SMCDArea,
 )
+from txrdma.values import frozen
 
 VERSIONS: Final = frozenset((1, 2))
 """The versions of SMC-R that are known here."""
@@ -53,7 +54,7 @@ FEWEST_LINKS, MOST_LINKS = 1, 2
 """The limits of what two ends may settle on as the most links of a link group."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Subnets:
     """
     The subnets of a network interface, for the checks of both versions.
@@ -96,7 +97,7 @@ def _samePrefix(theirs: bytes, theirLength: int, ours: bytes, ourLength: int) ->
     return not (int.from_bytes(theirs, "big") ^ int.from_bytes(ours, "big")) >> (128 - ourLength)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Candidate:
     """
     A GID of a port of an RDMA device, by which this process could be reached.
@@ -138,7 +139,7 @@ class Candidate:
         return False if self.isRouted else None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Abilities:
     """
     The versions, UEIDs and limits that one end is configured for.
@@ -163,7 +164,7 @@ class Abilities:
         return version in self.versions and (version == 1 or bool(self.ueids))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Agreement:
     """
     The terms that the two ends of a connection have agreed on.
@@ -211,7 +212,7 @@ VERSION_1: Final = Agreement()
 """Version 1 leaves nothing to agree on."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Offer:
     """
     A client's offer: its Proposal, and what that was made from.
@@ -234,7 +235,7 @@ class Offer:
         return {1: self.v1, 2: self.v2}.get(version)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Choice:
     """
     A server's choice of a client's Proposal.

@@ -14,7 +14,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from threading import Thread
 from typing import Any, cast, ClassVar
@@ -31,6 +31,7 @@ from txrdma.logs import Seldom
 from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.handshake._silence import silentPeers
 from txrdma.unixsockets import LocalListener, peerOf, Reactor
+from txrdma.values import frozen
 
 _log = Logger()
 _seldom = Seldom(_log)
@@ -131,7 +132,7 @@ def appear(reactor: object, connections: Callable[[], Iterable[ISMCStatus]]) -> 
             appearance.wake()
 
 
-@dataclass(frozen=True)
+@frozen
 class _Appearance:
     """The socket of one reactor, as something that rests: see L{txrdma.smc.common.presence}."""
 
@@ -179,7 +180,7 @@ def answer(reactor: object, connections: Callable[[], Iterable[ISMCStatus]]) -> 
         return None
 
 
-@dataclass(frozen=True)
+@frozen
 class Answer:
     """
     The answer of one process that was asked for its connections.

@@ -17,12 +17,12 @@ that have arrived: those are read first (L{Closing.drained}).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Protocol, Union
 
 from txrdma.smc.common._machines import machineBuilder
 from txrdma.smc.wire.cdc import StateFlags
+from txrdma.values import frozen
 
 LINGER_TIMEOUT = 60.0
 """Seconds to wait for the peer's part of a close, once the application is gone, before C{expired()}."""
@@ -54,26 +54,26 @@ class Ending(Enum):
     LOST = "the link is gone"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Send:
     """Send a CDC message with these flags, after all that was written; every later one has them, too."""
 
     flags: StateFlags
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ReadEnded:
     """The application has read all that there will be: end of file."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ended:
     """The connection is over for the application, which may neither read nor write."""
 
     how: Ending
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Released:
     """
     The connection is over: its token and its buffer are free.
@@ -405,7 +405,7 @@ _OURS: frozenset[tuple[str, str]] = frozenset(
         *((place, "established") for place in (_ACTIVE, _PEER1, _PEER2)),
     )
 )
-"""Transitions that only a mistake of ours can bring about: Automat's C{NoTransition}."""
+"""Transitions that only a mistake of ours can bring about: C{NoTransition}."""
 
 
 def _outputs(there: str, actions: tuple[_Action, ...]) -> Callable[[Inputs, Closing], None]:

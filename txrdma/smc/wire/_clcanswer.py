@@ -6,7 +6,7 @@ Follows RFC 7609, appendices A.2.2 and A.2.3, and IBM's "SMC Version 2".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from operator import attrgetter
 from typing import ClassVar, TypeVar
 
 from typing_extensions import Self
@@ -27,6 +27,7 @@ from txrdma.smc.wire._clcframe import (
     SMCD,
     SMCR,
 )
+from txrdma.values import frozen
 from txrdma.wire import bits, data, Layout, reserved, wire
 
 
@@ -45,6 +46,10 @@ class _AnswerBody(Layout):
     address: int = bits(64)
     reserved60: int = reserved(8)
     psn: int = bits(24)
+
+
+_NAMES = tuple(field.name for field in _AnswerBody.fields if not field.reserved)
+_valuesOf = attrgetter(*_NAMES)
 
 
 @wire(36)
@@ -68,7 +73,7 @@ class FirstContactV21(Layout):
     reserved44: bytes = reserved(64)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class FirstContact:
     """
     The extension of version 2 for the first contact: 52 bytes, or 36 from kernels of 5.16's age.
@@ -92,7 +97,7 @@ class FirstContact:
         return head.encode() + (self.v21.encode() if self.v21 is not None else b"")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AnswerV2:
     """
     The version 2 extension of Accept and Confirm.
@@ -111,7 +116,7 @@ Answer = TypeVar("Answer", bound="_Answer")
 DirectAnswer = TypeVar("DirectAnswer", bound="_SMCDAnswer")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Answer:
     """
     The common form of Accept and Confirm: one end of a connection over SMC-R (RFC 7609, A.2.2).
@@ -152,8 +157,7 @@ class _Answer:
 
         @raise WireError: a value does not fit.
         """
-        names = (field.name for field in _AnswerBody.fields if not field.reserved)
-        body = _AnswerBody(**{name: getattr(self, name) for name in names}).encode()
+        body = _AnswerBody(**dict(zip(_NAMES, _valuesOf(self), strict=True))).encode()
         if self.v2 is not None:
             body += self.v2.eid.ljust(EID_LENGTH)[:EID_LENGTH] + bytes(8)
             if self.v2.firstContact is not None:
@@ -173,8 +177,7 @@ class _Answer:
             checkLength(name, body, fixed.size)
         else:
             v2 = _readAnswerV2(name, body, first, cls._TYPE is MessageType.CONFIRM)
-        names = (field.name for field in fixed.fields if not field.reserved)
-        values = {name: getattr(fixed, name) for name in names}
+        values = dict(zip(_NAMES, _valuesOf(fixed), strict=True))
         return cls(**values, firstContact=first, version=header.version, v2=v2)
 
 
@@ -207,14 +210,14 @@ def _readFirstContact(body: bytes, at: int) -> tuple[FirstContact, int]:
     return FirstContact(head.direct, head.osType, head.release, head.hostName, v21), at
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Accept(_Answer):
     """The server's answer to a Proposal (RFC 7609, A.2.2)."""
 
     _TYPE: ClassVar[MessageType] = MessageType.ACCEPT
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Confirm(_Answer):
     """The client's answer to an Accept (RFC 7609, A.2.3)."""
 
@@ -239,7 +242,7 @@ class _SMCDBodyV2(Layout):
     gidExtension: int = bits(64)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _SMCDAnswer:
     """The common form of Accept and Confirm on SMC-D, which is read here, but not spoken."""
 
@@ -293,14 +296,14 @@ class _SMCDAnswer:
         return cls(*common, more.chid, more.eid, more.gidExtension, contact)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SMCDAccept(_SMCDAnswer):
     """A server's Accept for SMC-D, which uses shared memory devices."""
 
     _TYPE: ClassVar[MessageType] = MessageType.ACCEPT
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SMCDConfirm(_SMCDAnswer):
     """A client's Confirm for SMC-D, which uses shared memory devices."""
 

@@ -199,11 +199,27 @@ def needed(buffer: Buffer) -> int:
 
     @raise WireError: CLC does not begin so.
     """
+    checkEyecatcher(buffer)
+    return readHeader(buffer).length if len(buffer) >= HEADER_LENGTH else HEADER_LENGTH
+
+
+def checkEyecatcher(buffer: Buffer) -> None:
+    """
+    Look at the first bytes of what may be a message, as many as are there.
+
+    @raise WireError: CLC does not begin so.
+    """
     seen = bytes(buffer[:4])
     if not (SMCR.startswith(seen) or SMCD.startswith(seen)):
         raise WireError("CLC", 0, f"no eyecatcher: {seen.hex()}")
-    if len(buffer) < HEADER_LENGTH:
-        return HEADER_LENGTH
+
+
+def readHeader(buffer: Buffer) -> Header:
+    """
+    Read the header of a message, whose eyecatcher somebody has looked at.
+
+    @raise WireError: there is no such message.
+    """
     header = Header.decode(buffer)
     if not header.type.known:
         raise WireError("CLC", 4, f"no such message: {header.type}")
@@ -211,7 +227,7 @@ def needed(buffer: Buffer) -> int:
         raise WireError("CLC", 5, f"a message of {header.length} bytes")
     if not header.version:
         raise WireError("CLC", 7, "version 0")
-    return header.length
+    return header
 
 
 def frame(

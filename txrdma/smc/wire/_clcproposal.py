@@ -6,8 +6,6 @@ Follows RFC 7609, appendix A.2.1, and IBM's "SMC Version 2".
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from typing_extensions import Self
 
 from txrdma.error import WireError
@@ -22,6 +20,7 @@ from txrdma.smc.wire._clcframe import (
     Path,
     SMCR,
 )
+from txrdma.values import frozen
 from txrdma.wire import bits, data, Layout, reserved, wire
 
 
@@ -90,7 +89,7 @@ class ISMDevice(Layout):
     chid: int = bits(16)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SMCDV2:
     """The part of a version 2 Proposal about SMC-D."""
 
@@ -98,7 +97,7 @@ class SMCDV2:
     devices: tuple[ISMDevice, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ProposalV2:
     """
     The version 2 extension of a Proposal.
@@ -122,7 +121,7 @@ MAX_PREFIXES = 8
 MAX_EIDS = 8
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Proposal:
     """
     A client proposes SMC (RFC 7609, A.2.1).

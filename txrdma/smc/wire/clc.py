@@ -10,7 +10,6 @@ are Linux's::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Union
 
 from typing_extensions import Self
@@ -28,6 +27,7 @@ from txrdma.smc.wire._clcanswer import (
 )
 from txrdma.smc.wire._clcframe import (
     Buffer,
+    checkEyecatcher,
     checkLength,
     Diagnosis,
     enterpriseID,
@@ -42,6 +42,7 @@ from txrdma.smc.wire._clcframe import (
     needed,
     OSType,
     Path,
+    readHeader,
     sizeCode,
     SMALLEST_BUFFER,
     SMCD,
@@ -49,6 +50,7 @@ from txrdma.smc.wire._clcframe import (
     TRAILER_LENGTH,
 )
 from txrdma.smc.wire._clcproposal import IPv6Prefix, ISMDevice, Proposal, ProposalV2, SMCDArea, SMCDV2
+from txrdma.values import frozen
 from txrdma.wire import bits, data, Layout, reserved, wire
 
 __all__ = [
@@ -98,7 +100,7 @@ class _DeclineBody(Layout):
     reserved20: int = reserved(28)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Decline:
     """
     No SMC: what follows in the TCP connection is the application's (RFC 7609, A.2.4).
@@ -164,10 +166,11 @@ def decode(buffer: Buffer) -> Message:
     @raise WireError: it is none.
     """
     raw = bytes(buffer)
-    size = needed(raw)
-    if len(raw) != size:
+    checkEyecatcher(raw)
+    header = readHeader(raw) if len(raw) >= HEADER_LENGTH else None
+    size = HEADER_LENGTH if header is None else header.length
+    if header is None or len(raw) != size:
         raise WireError("CLC", min(len(raw), size), f"it has {size} bytes, and {len(raw)} are there")
-    header = Header.decode(raw)
     if raw[-TRAILER_LENGTH:] != header.eyecatcher:
         raise WireError("CLC", size - TRAILER_LENGTH, f"no eyecatcher at the end: {raw[-4:].hex()}")
     body = raw[HEADER_LENGTH:-TRAILER_LENGTH]

@@ -9,12 +9,13 @@ writes it in its own byte order, so both orders are read, and C{Header.bigEndian
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import IntFlag
 from typing import ClassVar, Literal, TypeVar, Union
 
 from txrdma.error import WireError
 from txrdma.iba.types import GID, MACAddress, QPN, RKey
+from txrdma.values import frozen
 from txrdma.wire import array, bits, Code, data, Layout, nested, reserved, wire
 
 LLC_LENGTH = 44
@@ -89,7 +90,7 @@ class _HeaderV1(Layout):
     flags: LLCFlags = bits(8)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Header:
     """
     The header of an LLC message (RFC 7609, A.3), without its type.
@@ -313,7 +314,7 @@ class _AddLinkExtension(Layout):
     rkeyCount: bytes = data(2)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class AddLinkExtension:
     """
     The extension of version 2's ADD LINK, which takes the place of continuations.
@@ -332,7 +333,7 @@ class AddLinkExtension:
         return head.encode() + b"".join(pair.encode() for pair in self.pairs)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class LLC:
     """
     An LLC message: its type, its header and its body.
@@ -398,9 +399,9 @@ _BODIES: dict[LLCType, type[Body]] = {
 AnyBody = TypeVar("AnyBody", bound=Body)
 
 
-def message(body: Body, header: Header = Header()) -> LLC:
-    """A message with that body."""
-    return LLC(body.TYPE, header, body)
+def message(body: Body, header: Header | None = None) -> LLC:
+    """A message with that body, and with a header of version 1 without flags where none is given."""
+    return LLC(body.TYPE, header or Header(), body)
 
 
 def decode(buffer: Buffer) -> LLC:

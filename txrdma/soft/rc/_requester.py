@@ -23,7 +23,8 @@ from collections.abc import Sequence
 from typing import Final, TYPE_CHECKING
 
 from txrdma.error import ProtectionError
-from txrdma.iba.headers import NAKCode, Opcode, rnrTimerSeconds
+from txrdma.iba.headers import NAKCode, Opcode
+from txrdma.iba.times import rnrTimerSeconds
 from txrdma.iba.types import QPN
 from txrdma.iba.verbs import Completion, CompletionOpcode, SendRequest, Status
 from txrdma.soft._patience import Patience

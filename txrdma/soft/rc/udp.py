@@ -20,7 +20,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import DeviceUnavailable
-from txrdma.iba.roce import ROCE_PORT
+from txrdma.iba.types import ROCE_PORT
 
 _log = Logger()
 

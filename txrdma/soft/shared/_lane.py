@@ -16,7 +16,7 @@ from math import inf
 from typing import Any, Final
 
 from txrdma.error import InvalidRequest
-from txrdma.iba.headers import ackTimeoutSeconds, rnrTimerSeconds
+from txrdma.iba.times import ackTimeoutSeconds, rnrTimerSeconds
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import (
     AsyncEventKind,

@@ -16,7 +16,6 @@ from typing import cast, Final, TYPE_CHECKING
 from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable, ProtectionError, WireError
-from txrdma.iba.pcap import RoCECapture
 from txrdma.iba.types import GID, QPN
 from txrdma.iba.verbs import AsyncEventKind, QPKind
 from txrdma.logs import Seldom
@@ -42,11 +41,11 @@ from txrdma.soft.shared._rendezvous import (
     Want,
 )
 from txrdma.soft.shared.attachment import Attachment, LocalOwner, SharingReactor
-from txrdma.soft.shared.capture import LaneRecorder
 from txrdma.soft.shared.unixpackets import Line, Meetings, NO_DESCRIPTORS, UnixMeetings
 from txrdma.unixsockets import Reactor
 
 if TYPE_CHECKING:
+    from txrdma.iba.pcap import RoCECapture
     from txrdma.soft.memory import KeyTable
 
 _log = Logger()
@@ -447,6 +446,9 @@ class SharedMemoryPort:
         """A lane to that peer."""
         observer = None
         if self._capture is not None:
+            # Not at the top: few record, and all would wait for what a recording is made of.
+            from txrdma.soft.shared.capture import LaneRecorder
+
             here = (self.address, self.port)
             ends = (*here, softMAC(*here)), (*peer, softMAC(*peer))
             observer = LaneRecorder(

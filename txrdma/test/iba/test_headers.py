@@ -13,7 +13,6 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
 from txrdma.iba.headers import (
-    ackTimeoutSeconds,
     AETH,
     AETHKind,
     AtomicAckETH,
@@ -29,9 +28,8 @@ from txrdma.iba.headers import (
     NAKCode,
     Opcode,
     RETH,
-    rnrTimerCode,
-    rnrTimerSeconds,
 )
+from txrdma.iba.times import ackTimeoutSeconds, rnrTimerCode, rnrTimerSeconds
 from txrdma.iba.types import GID
 from txrdma.test.iba.test_roce import scapyRoCE
 from txrdma.testing.captures import packets

@@ -10,8 +10,9 @@ from typing import Any
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.iba.headers import ackTimeoutSeconds, BTH, Opcode
+from txrdma.iba.headers import BTH, Opcode
 from txrdma.iba.roce import Flow, RoCEPacket
+from txrdma.iba.times import ackTimeoutSeconds
 from txrdma.iba.types import DEFAULT_PKEY, GID
 from txrdma.iba.verbs import (
     AddressVector,

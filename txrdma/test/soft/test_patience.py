@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.iba.headers import ackTimeoutSeconds
+from txrdma.iba.times import ackTimeoutSeconds
 from txrdma.soft._patience import FIRST_TIMEOUT, LONGEST_TIMEOUT, Patience, RoundTrip, SHORTEST_TIMEOUT
 
 SECONDS = st.floats(0, 5, allow_subnormal=False)

@@ -9,7 +9,8 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.iba.headers import AETH, NAKCode, Opcode, RETH, rnrTimerSeconds
+from txrdma.iba.headers import AETH, NAKCode, Opcode, RETH
+from txrdma.iba.times import rnrTimerSeconds
 from txrdma.iba.types import LKey, QPN, RKey
 from txrdma.iba.verbs import Completion, CompletionOpcode, Operation, SendRequest, Status
 from txrdma.soft._patience import EXPECTED_AT_FIRST, LONGEST_TIMEOUT, SHORTEST_TIMEOUT

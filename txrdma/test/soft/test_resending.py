@@ -9,8 +9,9 @@ import os
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.iba.headers import ackTimeoutSeconds, Opcode
+from txrdma.iba.headers import Opcode
 from txrdma.iba.roce import RoCEPacket
+from txrdma.iba.times import ackTimeoutSeconds
 from txrdma.iba.verbs import Operation, QPAttributes, QPState, Status
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.network import Faults, SimulatedCarrier, SimulatedNetwork

@@ -318,3 +318,84 @@ class PollingReactorTests(SynchronousTestCase):
         self.run_()
         self.assertEqual(len(self.flushLoggedErrors(ValueError)), 1)
         self.assertIn("arm", other.log)
+
+    def test_looksAtTheLive(self) -> None:
+        """Beside one that is busy, a thousand that have nothing are armed, and cost no more looks."""
+        quiet = [Looked() for _ in range(1000)]
+        for each in quiet:
+            self.reactor.addPollable(each)
+        counts: list[int] = []
+        turns = 0
+
+        def more() -> None:
+            nonlocal turns
+            turns += 1
+            self.looked.there += 1
+            if turns in (1000, 20000):
+                counts.append(sum(each.looks for each in quiet))
+            if turns == 20000:
+                self.looked.there = 0
+                self.reactor.stop()
+
+        self.looked.handler = more
+        self.looked.there = 1
+        self.run_()
+        self.assertEqual(counts[0], counts[1])
+        self.assertEqual({each.log[-2] for each in quiet}, {"arm"})
+        self.assertEqual({each.log[-1] for each in quiet}, {"poll"})
+
+    def test_cameWhileArmed(self) -> None:
+        """What comes while one that was quiet is armed is found, and it is looked at further on."""
+        late = Looked()
+        heard: list[int] = []
+
+        def arm() -> None:
+            late.there = not heard
+
+        def came() -> None:
+            heard.append(late.looks)
+            self.reactor.callLater(0, self.reactor.stop)
+
+        late.arm, late.handler = arm, came  # type: ignore[method-assign]  # for the test
+        self.reactor.addPollable(late)
+        self.looked.handler = lambda: setattr(self.looked, "there", 1)
+        self.looked.there = 1
+        self.run_()
+        self.looked.there = 0
+        self.assertEqual(len(heard), 1)
+        looks = late.looks
+        self.reactor._look()
+        self.assertEqual(late.looks, looks + 1)
+
+    def test_awakeAgain(self) -> None:
+        """One that is armed is looked at again from when it is added once more, as who is woken does."""
+        quiet = Looked()
+        self.reactor.addPollable(quiet)
+        self.reactor._sweep()
+        self.reactor._sweep()
+        looks = quiet.looks
+        self.reactor._look()
+        self.assertEqual(quiet.looks, looks)
+        self.reactor.addPollable(quiet)
+        self.reactor._look()
+        self.assertEqual(quiet.looks, looks + 1)
+        self.reactor.removePollable(quiet)
+        self.reactor._look()
+        self.assertEqual(quiet.looks, looks + 1)
+
+    def test_stoppedWhileArming(self) -> None:
+        """What is found while something quiet is armed may stop the reactor: it does not sleep over that."""
+        late = Looked()
+        late.handler = self.reactor.stop
+
+        def arm() -> None:
+            late.there = 1
+
+        late.arm = arm  # type: ignore[method-assign]  # for the test
+        self.reactor.addPollable(late)
+        self.reactor.removePollable(self.looked)
+        self.reactor._hits.clear()
+        self.reactor._rounds = 1000
+        began = time.monotonic()
+        self.run_()
+        self.assertLess(time.monotonic() - began, 10)

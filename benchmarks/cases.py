@@ -1,0 +1,348 @@
+"""
+What is measured of streams and of verbs: the cases, with the reach of each.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Sequence
+
+from benchmarks.ends import Orders
+from benchmarks.measuring import Case
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+ENDPOINTS = {"listen": "tcp:0:interface=127.0.0.1", "connect": "tcp:127.0.0.1:{port}"}
+TCP = ENDPOINTS
+SMC = {"listen": "smc:0:interface=127.0.0.1", "connect": "smc:127.0.0.1:{port}"}
+ROCE = {
+    "listen": r"smc:0:interface=127.0.0.1:device=soft\:route=rocev2",
+    "connect": r"smc:127.0.0.1:{port}:device=soft\:route=rocev2",
+}
+
+
+VERBS = {"module": "benchmarks.verbsends", "device": "soft", "reactor": "txrdma", **ENDPOINTS}
+UDP = {"module": "benchmarks.peer_udp", "scenario": "udp"}
+
+
+def bulk(operation: str, size: int) -> Orders:
+    """Orders for bulk transfers over software RoCEv2."""
+    return {
+        **VERBS,
+        "device": "soft:route=rocev2",
+        "reactor": "epoll",
+        "operation": operation,
+        "write": size,
+        "depth": max(4, min(64, 4 * MIB // size)),
+    }
+
+
+def verbs(quick: bool) -> list[Case]:
+    """Queue pairs themselves."""
+    total = 64 * MIB if quick else 512 * MIB
+    found = [
+        Case(
+            f"bulk-{operation.lower().removeprefix('rdma_')}-{title.split()[0]}",
+            f"RC {operation} over software RoCEv2 (UDP), {title} messages; TCP by 64 KiB writes",
+            "bulk",
+            "MB/s",
+            ours=bulk(operation, size),
+            theirs={**TCP, "scenario": "throughput", "write": 64 << 10},
+            orders={"bytes": total},
+            atLeast=0.5,
+            mode="rocev2",
+            needs="isal",
+            isVerbs=True,
+        )
+        for operation in ("RDMA_WRITE", "SEND")
+        for size, title in ((64 << 10, "64 KiB"), (MIB, "1 MiB"))
+    ]
+    found.append(
+        Case(
+            "bulk-udp",
+            "RC RDMA_WRITE over software RoCEv2, 1 MiB messages; Twisted UDP by datagrams of 4 KiB",
+            "bulk",
+            "MB/s",
+            ours=bulk("RDMA_WRITE", MIB),
+            theirs=UDP,
+            orders={"bytes": total},
+            mode="rocev2",
+            isVerbs=True,
+        )
+    )
+    series = {"sizes": [64], "seconds": 0.3 if quick else 2.0, "depth": 256, "inline": 64}
+    for name, title, transfer, measure in (
+        ("send", "RC SEND, the sender's", "send", "bandwidth"),
+        ("both", "RC SEND both ways, those of sends and of receives", "send", "bidirectional"),
+        ("write", "RC RDMA WRITE", "write", "bandwidth"),
+    ):
+        found.append(
+            Case(
+                f"completions-{name}",
+                f"completions through the reactor: shared memory, {title}",
+                "series",
+                "/s",
+                ours=VERBS,
+                theirs=None,
+                orders={**series, "transfers": [transfer], "measures": [measure]},
+                leastOfOurs=300_000,
+                mode="shared-memory",
+                isVerbs=True,
+            )
+        )
+    return found
+
+
+def cases(quick: bool) -> list[Case]:
+    """Everything that is measured. Quick runs have too few bytes and turns to be trusted."""
+    return streams(quick) + programs(quick) + verbs(quick)
+
+
+def streams(quick: bool) -> list[Case]:
+    """Connections."""
+    total = 256 * MIB if quick else 2 * GIB
+    pings = 2_000 if quick else 20_000
+    roce = total // 8
+    connections = 200 if quick else 1_000
+    return [
+        Case(
+            "throughput-64k",
+            "throughput, 64 KiB writes",
+            "throughput",
+            "MB/s",
+            ours=SMC,
+            theirs=TCP,
+            orders={"bytes": total, "write": 64 << 10},
+            atLeast=3.0,
+        ),
+        Case(
+            "throughput-1m",
+            "throughput, 1 MiB writes",
+            "throughput",
+            "MB/s",
+            ours=SMC,
+            theirs=TCP,
+            orders={"bytes": total, "write": MIB},
+            atLeast=2.0,
+        ),
+        Case(
+            "roundtrip",
+            "64-byte round trip, epoll reactor",
+            "roundTrip",
+            "us",
+            ours=SMC,
+            theirs=TCP,
+            orders={"size": 64, "count": pings},
+            atMost=0.85,
+        ),
+        Case(
+            "roundtrip-polling",
+            "64-byte round trip, polling reactor (TCP with epoll)",
+            "roundTrip",
+            "us",
+            ours={**SMC, "reactor": "txrdma"},
+            theirs=TCP,
+            orders={"size": 64, "count": pings},
+            atMost=1 / 20,
+        ),
+        Case(
+            "cpu",
+            "CPU seconds per GB, both processes, 10 connections with requests and answers of 256 KiB",
+            "requests",
+            "s/GB",
+            ours=SMC,
+            theirs=TCP,
+            orders={"bytes": total, "answer": 256 << 10, "parallel": 10},
+            atMost=0.4,
+        ),
+        Case(
+            "rocev2",
+            "throughput over software RoCEv2 (UDP), 64 KiB writes, CRC by isal",
+            "throughput",
+            "MB/s",
+            ours=ROCE,
+            theirs=TCP,
+            orders={"bytes": roce, "write": 64 << 10},
+            atLeast=0.35,
+            needs="isal",
+        ),
+        Case(
+            "rocev2-zlib",
+            "the same, CRC by zlib",
+            "throughput",
+            "MB/s",
+            ours={**ROCE, "without": ["isal"]},
+            theirs=TCP,
+            orders={"bytes": roce, "write": 64 << 10},
+        ),
+        Case(
+            "memory",
+            f"memory of one end of an idle connection beyond its two ring buffers, at {connections:,}",
+            "idle",
+            "KiB",
+            ours=SMC,
+            theirs=TCP,
+            orders={"connections": connections},
+            mostOfOurs=16.0,
+        ),
+        *comingAndGoing(quick),
+    ]
+
+
+def programs(quick: bool) -> list[Case]:
+    """Connections with programs at their ends: what waits for whom."""
+    pings = 1_000 if quick else 5_000
+    found = [
+        _withCPU(
+            f"working-{work}",
+            f"64-byte round trip with {work} us of work at each end, epoll reactor",
+            "working",
+            "us",
+            {"size": 64, "count": pings, "work": work},
+            "time",
+            "round trip",
+            atMost=reach,
+        )
+        for work, reach in ((0, 0.2), (20, 0.5), (60, 0.75), (200, 1.0))
+    ]
+    found.append(
+        _withCPU(
+            "calls",
+            "AMP calls, one after the other",
+            "calls",
+            "/s",
+            {"count": pings},
+            "rate",
+            "call",
+            atLeast=1.2,
+        )
+    )
+    for parallel, reach in ((1, 1.0), (8, 1.0), (32, 1.15), (128, 1.0)):
+        found.append(
+            _withCPU(
+                f"web-{parallel}",
+                f"HTTP requests of files of 2 kB, {parallel} at a time",
+                "web",
+                "/s",
+                {"count": 2_000 if quick else 10_000, "parallel": parallel},
+                "rate",
+                "request",
+                ("p50", "p99"),
+                atLeast=reach,
+            )
+        )
+    return found
+
+
+def _withCPU(
+    name: str,
+    title: str,
+    scenario: str,
+    unit: str,
+    orders: Orders,
+    figure: str,
+    each: str,
+    percentiles: Sequence[str] = (),
+    **reach: float,
+) -> Case:
+    """A case by C{figure}, with rows of its own for percentiles of latency and for CPU time of C{each}."""
+
+    def case(
+        name: str, title: str, unit: str, figure: str, also: tuple[Case, ...] = (), **reach: float
+    ) -> Case:
+        return Case(name, title, scenario, unit, SMC, TCP, orders, figure=figure, also=also, **reach)  # type: ignore[arg-type]  # all of reach are numbers
+
+    also = [case(f"{name}-{one}", f"{title}: {one}", "ms", one, atMost=1.0) for one in percentiles]
+    also.append(case(f"{name}-cpu", f"{title}: CPU of both processes for each {each}", "us", "cpu"))
+    return case(name, title, unit, figure, tuple(also), **reach)
+
+
+def comingAndGoing(quick: bool) -> list[Case]:
+    """Many connections: how they come, go, and stay."""
+    visits = 500 if quick else 3_000
+    smc, tcp = ({**each, "listen": f"{each['listen']}:backlog=1000"} for each in (SMC, TCP))
+    opened = 500 if quick else descriptors()
+    return [
+        *(
+            Case(
+                name,
+                f"{title}, 32 at a time",
+                "connects",
+                "/s",
+                ours=smc,
+                theirs=tcp,
+                orders={"count": visits, "parallel": 32, "asks": asks},
+                atLeast=0.33,
+            )
+            for name, title, asks in (
+                ("connects", "connections made and closed", False),
+                ("connects-ask", "connections made, asked and closed", True),
+            )
+        ),
+        Case(
+            "burst",
+            "connections of a burst of 1,000 that begin at once",
+            "burst",
+            "/s",
+            ours=smc,
+            theirs=tcp,
+            orders={"count": 1_000},
+            atLeast=0.33,
+        ),
+        Case(
+            "first-connect",
+            "first connection of a process",
+            "first",
+            "ms",
+            ours=SMC,
+            theirs=TCP,
+            orders={},
+            mostOfOurs=30.0,
+        ),
+        Case(
+            "imports",
+            "imports of the endpoints, beyond those of Twisted's TCP",
+            "imports",
+            "ms",
+            ours=SMC,
+            theirs=None,
+            orders={},
+            mostOfOurs=40.0,
+        ),
+        Case(
+            "memory-tls",
+            "all memory of one end of a TLS connection, of 400",
+            "manyTLS",
+            "KiB",
+            ours=SMC,
+            theirs=TCP,
+            orders={"connections": 400, "tls": True, "stays": True},
+            atMost=1.5,
+            needs="OpenSSL",
+        ),
+        Case(
+            "memory-open",
+            f"all memory of one end of an idle connection, of {opened:,}",
+            "many",
+            "KiB",
+            ours=SMC,
+            theirs=TCP,
+            orders={"connections": opened, "stays": True},
+        ),
+        Case(
+            "beside-connects",
+            "99 of 100 round trips of 64 bytes, beside 500 connections a second",
+            "beside",
+            "us",
+            ours=SMC,
+            theirs=TCP,
+            orders={"rate": 500, "seconds": 2 if quick else 5},
+        ),
+    ]
+
+
+def descriptors() -> int:
+    """Connections that one process may have open: 10,000 where the system lets it."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(10_000, (hard - 200) // 50 * 50)

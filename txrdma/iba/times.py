@@ -1,0 +1,28 @@
+"""
+Times that queue pairs wait, by the codes that stand for them in headers and attributes.
+
+Follows InfiniBand Architecture vol. 1, 9.7.
+"""
+
+from __future__ import annotations
+
+import math
+
+_RNR_TIMERS = [655.36, *(step / 100 for step in (1, 2, 3, 4)),
+               *((base << shift) / 100 for shift in range(1, 15) for base in (3, 4))][:32]  # fmt: skip
+
+
+def rnrTimerSeconds(code: int) -> float:
+    """How long a requester waits after "receiver not ready", by its code (IBA 9.7.5.2, table 45)."""
+    return _RNR_TIMERS[code & 31] / 1000
+
+
+def rnrTimerCode(seconds: float) -> int:
+    """The code of the shortest pause that is not below this one."""
+    fitting = [(rnrTimerSeconds(code), code) for code in range(32) if rnrTimerSeconds(code) >= seconds]
+    return min(fitting)[1] if fitting else 0
+
+
+def ackTimeoutSeconds(code: int) -> float:
+    """How long a requester waits for an answer, by its code; 0 is for ever (IBA 9.7.6.1.3)."""
+    return math.inf if code == 0 else 4.096e-6 * (1 << code)

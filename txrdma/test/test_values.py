@@ -1,0 +1,226 @@
+"""
+L{txrdma.values}: frozen dataclasses with slots whose code is made late.
+"""
+
+from __future__ import annotations
+
+import copy
+import operator
+import pickle
+from dataclasses import asdict, dataclass, field, fields, FrozenInstanceError, replace
+from typing import Any, ClassVar
+
+from hypothesis import given, strategies
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.values import frozen
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Usual:
+    """What Python makes of it: the model of all promises here."""
+
+    first: int
+    second: str = "two"
+    third: tuple[int, ...] = field(default_factory=tuple)
+
+    SHARED: ClassVar[int] = 5
+
+
+@frozen(order=True)
+class Late:
+    """The same, made late."""
+
+    first: int
+    second: str = "two"
+    third: tuple[int, ...] = field(default_factory=tuple)
+
+    SHARED: ClassVar[int] = 5
+
+
+@frozen
+class Base:
+    """A value with a field, and something to say of it."""
+
+    number: int
+
+    def __post_init__(self) -> None:
+        if self.number < 0:
+            raise ValueError("below zero")
+
+    def __repr__(self) -> str:
+        return f"<{self.number}>"
+
+
+@frozen
+class Derived(Base):
+    """One with a field more."""
+
+    more: int = 7
+
+
+@frozen
+class Other:
+    """Of the same fields as L{Base}, and another kind."""
+
+    number: int
+
+
+@frozen
+class Empty:
+    """Without fields: only its kind says something."""
+
+
+@frozen
+class Particular:
+    """With its own idea of equality."""
+
+    name: str
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Particular) and self.name.lower() == other.name.lower()
+
+    def __hash__(self) -> int:
+        return hash(self.name.lower())
+
+
+@frozen
+class Computed:
+    """With a field that it sets itself, and which says nothing of what is equal."""
+
+    one: int
+    double: int = field(init=False, compare=False)
+    listed: list[int] = field(init=False, compare=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "double", 2 * self.one + len(COMPUTED))
+        COMPUTED.append(self.one)
+
+
+COMPUTED: list[int] = []
+
+ARGUMENTS = strategies.tuples(
+    strategies.integers(0, 2),
+    strategies.sampled_from(["", "two"]),
+    strategies.sampled_from([(), (1,), (1, 2)]),
+)
+
+
+class FrozenTests(SynchronousTestCase):
+    """What is promised of values."""
+
+    @given(ARGUMENTS, ARGUMENTS)
+    def test_asDataclasses(self, one: tuple[int, str, tuple[int, ...]], other: Any) -> None:
+        """Values compare, hash and order as Python's own dataclasses of the same fields do."""
+        self.assertEqual(Late(*one) == Late(*other), Usual(*one) == Usual(*other))
+        self.assertEqual(Late(*one) != Late(*other), Usual(*one) != Usual(*other))
+        self.assertEqual(hash(Late(*one)), hash(Usual(*one)))
+        for compare in (operator.lt, operator.le, operator.gt, operator.ge):
+            self.assertEqual(
+                compare(Late(*one), Late(*other)), compare(Usual(*one), Usual(*other)), compare.__name__
+            )
+        self.assertEqual(repr(Late(*one)), repr(Usual(*one)).replace("Usual", "Late"))
+        self.assertEqual(asdict(Late(*one)), asdict(Usual(*one)))
+        self.assertEqual(Late(*one).SHARED, 5)
+
+    def test_construction(self) -> None:
+        """Fields are given by place, by name, or by default; too many, too few, unknown ones are refused."""
+        self.assertEqual(Late(1), Late(first=1, second="two", third=()))
+        self.assertEqual(Late(1, third=(3,)).third, (3,))
+        calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+            ((), {}),
+            ((1, "", (), 4), {}),
+            ((1,), {"first": 1}),
+            ((1,), {"fourth": 4}),
+        ]
+        for args, values in calls:
+            self.assertRaises(TypeError, Late, *args, **values)
+            self.assertRaises(TypeError, Usual, *args, **values)
+
+    def test_frozen(self) -> None:
+        """No field can be changed, taken away or added."""
+        late: Any = Late(1)
+        self.assertRaises(FrozenInstanceError, setattr, late, "first", 2)
+        self.assertRaises(FrozenInstanceError, delattr, late, "first")
+        self.assertRaises(AttributeError, setattr, late, "another", 2)
+        self.assertEqual(late, Late(1))
+        self.assertFalse(hasattr(late, "__dict__"))
+
+    def test_dataclassFunctions(self) -> None:
+        """Values are dataclasses to what Python has for these, and to pattern matching."""
+        self.assertEqual(replace(Late(1), second="x"), Late(1, "x"))
+        self.assertEqual([each.name for each in fields(Late)], ["first", "second", "third"])
+        match Late(4, "four"):
+            case Late(number, text):
+                self.assertEqual((number, text), (4, "four"))
+            case _:
+                self.fail("no match")
+
+    def test_copies(self) -> None:
+        """Copies and what comes back from a pickle are equal."""
+        for made in (Late(1, "x", (2,)), Derived(1, 2), Empty()):
+            self.assertEqual(copy.copy(made), made)
+            self.assertEqual(copy.deepcopy(made), made)
+            for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+                self.assertEqual(pickle.loads(pickle.dumps(made, protocol)), made)
+
+    def test_inheritance(self) -> None:
+        """A derived value has the fields, the check and the words of its base, and equals none of that."""
+        self.assertEqual((Derived(1).number, Derived(1).more, Derived(1, 2).more), (1, 7, 2))
+        self.assertRaises(ValueError, Derived, -1)
+        self.assertEqual(repr(Derived(3)), "<3>")
+        self.assertNotEqual(Derived(1), Base(1))
+        self.assertNotEqual(Base(1), Derived(1))
+
+    def test_kinds(self) -> None:
+        """Values of different kinds are different, whatever is in them; even empty ones are true."""
+        self.assertNotEqual(Base(1), Other(1))
+        self.assertNotEqual(Other(1), (1,))
+        self.assertEqual(Empty(), Empty())
+        self.assertTrue(Empty())
+
+    def test_ownMethods(self) -> None:
+        """What a class defines itself is left."""
+        self.assertEqual({Particular("A"), Particular("a")}, {Particular("A")})
+
+    def test_fieldOptions(self) -> None:
+        """A field may be left out of construction, and of comparisons."""
+        first, second = Computed(1), Computed(1)
+        self.assertEqual(second.double - first.double, 1)
+        self.assertEqual(first, second)
+        self.assertEqual(hash(first), hash(second))
+        self.assertEqual(first.listed, [])
+        self.assertRaises(TypeError, Computed, 1, 2)
+
+    def test_late(self) -> None:
+        """The code of a class is made when it is used, and once."""
+
+        @frozen
+        class Fresh:
+            """Not used so far."""
+
+            one: int
+
+        postponed = vars(Fresh)["__init__"], vars(Fresh)["__eq__"]
+        Fresh(1)
+        made = vars(Fresh)["__init__"], vars(Fresh)["__eq__"]
+        for before, after in zip(postponed, made, strict=True):
+            self.assertIsNot(before, after)
+        self.assertEqual(Fresh(2), Fresh(2))
+        self.assertEqual((vars(Fresh)["__init__"], vars(Fresh)["__eq__"]), made)
+
+    def test_laterUses(self) -> None:
+        """Whatever is used first of a class makes its code, and has its result: a hash, a comparison."""
+
+        @frozen(order=True)
+        class Compared:
+            """Compared before any is constructed by its own code."""
+
+            one: int
+
+        blank = [object.__new__(Compared) for _ in range(2)]
+        for each, number in zip(blank, (1, 2), strict=True):
+            object.__setattr__(each, "one", number)
+        self.assertTrue(blank[0] < blank[1])
+        self.assertEqual(hash(blank[0]), hash((1,)))
