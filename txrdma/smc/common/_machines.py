@@ -1,161 +1,65 @@
 """
-State machines by tables: what is declared as with Automat's C{TypeMachineBuilder}, and found by hash.
+State machines that are built when one is used first, and whose transitions are found by hash.
 
-Automat evaluates the signatures of all transitions when a machine is built, which was a third of the time of
-all imports of SMC, and passes each input through seven calls; a connection hears about seven inputs from its
-first to its last. Of Automat's machines only what is used here remains::
-
-    builder = machineBuilder(Inputs, Core)      # the first state is the initial one
-    closed, open = builder.state("closed"), builder.state("open")
-
-    @closed.upon(Inputs.opened).to(open)
-    def opened(inputs: Inputs, core: Core, now: float) -> None: ...
-
-    open.upon(Inputs.opened).loop().returns(None)
-    make = builder.build()                      # make(core) is a machine with the methods of Inputs
+Automat evaluates the signatures of all transitions when it builds a machine, which with its own imports takes a
+third of the time of all imports of SMC: who imports SMC and has no connection yet does not pay that. And it looks
+through all transitions for each input; a connection hears about seven inputs from its first to its last, and that
+was a sixth of the CPU time of a connect. Where a version of Automat keeps its transitions otherwise than those that
+are known here, its own search is as good.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast, Concatenate, Generic, TypeVar
+from functools import lru_cache
+from typing import Any, TYPE_CHECKING, TypeVar
 
-from typing_extensions import ParamSpec
+if TYPE_CHECKING:
+    from automat import TypeMachineBuilder
 
-_Inputs = TypeVar("_Inputs")
 _Core = TypeVar("_Core")
-_P = ParamSpec("_P")
-
-_Rows = dict[str, tuple["_Rows", Callable[..., None] | None]]
-"""Of one state: input to the rows of the next state, and what is done on the way there, if anything."""
 
 
-class NoTransition(Exception):
-    """A machine has no transition for an input in its state: a mistake of ours, never of a peer's."""
+@lru_cache(1)
+def _indexedAutomaton() -> tuple[type, type] | None:
+    """The class of Automat's automatons, and one of ours that finds transitions by their state and input."""
+    try:
+        from automat._core import Automaton
+    except ImportError:  # no interface of Automat names it
+        return None
+
+    class Indexed(Automaton[Any, Any, Any]):
+        """An automaton that finds a transition by its state and input."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._index: dict[tuple[Any, Any], tuple[Any, Any]] = {}
+
+        def addTransition(self, inState: Any, inputSymbol: Any, outState: Any, outputSymbols: Any) -> None:
+            """Add a transition, of which there is none yet, as L{Automaton} asks."""
+            if (inState, inputSymbol) in self._index:
+                raise ValueError(f"already have transition from {inState} via {inputSymbol}")
+            outputs = tuple(outputSymbols)
+            self._index[inState, inputSymbol] = outState, outputs
+            self._transitions.add((inState, inputSymbol, outState, outputs))
+
+        def outputForInput(self, inState: Any, inputSymbol: Any) -> tuple[Any, Any]:
+            """Find the next state, and what is done on the way there, as L{Automaton} asks."""
+            found = self._index.get((inState, inputSymbol))
+            return super().outputForInput(inState, inputSymbol) if found is None else found
+
+    return Automaton, Indexed
 
 
-class State(Generic[_Inputs, _Core]):
-    """A state of a machine that is being built."""
-
-    def __init__(self, name: str, builder: MachineBuilder[_Inputs, _Core]) -> None:
-        self.name = name
-        self.rows: _Rows = {}
-        self.builder = builder
-
-    def upon(self, what: Callable[Concatenate[_Inputs, _P], None]) -> Upon[_Inputs, _Core, _P]:
-        """Begin to declare what happens upon an input in this state."""
-        if getattr(self.builder.inputs, what.__name__, None) is not what:
-            raise ValueError(f"{what!r} is no input of {self.builder.inputs!r}")
-        return Upon(self, what.__name__)
-
-
-class Upon(Generic[_Inputs, _Core, _P]):
-    """An input in a state: where does it lead?"""
-
-    def __init__(self, state: State[_Inputs, _Core], name: str) -> None:
-        self._state = state
-        self._name = name
-
-    def to(self, state: State[_Inputs, _Core]) -> Transition[_Inputs, _Core, _P]:
-        """Declare that the input leads to that state."""
-        return Transition(self._state, self._name, state)
-
-    def loop(self) -> Transition[_Inputs, _Core, _P]:
-        """Declare that the input leads to no other state."""
-        return self.to(self._state)
-
-
-class Transition(Generic[_Inputs, _Core, _P]):
-    """A way from a state to another: what is done there? A decorator."""
-
-    def __init__(self, old: State[_Inputs, _Core], name: str, new: State[_Inputs, _Core]) -> None:
-        self._old, self._name, self._new = old, name, new
-        old.builder.unfinished.add(self)
-
-    def __repr__(self) -> str:
-        return f"{self._old.name} upon {self._name} to {self._new.name}"
-
-    def __call__(
-        self, action: Callable[Concatenate[_Inputs, _Core, _P], None]
-    ) -> Callable[Concatenate[_Inputs, _Core, _P], None]:
-        """Do that; the new state is taken before."""
-        self._finish(action)
-        return action
-
-    def returns(self, result: None) -> None:
-        """Do nothing on the way."""
-        self._finish(None)
-
-    def _finish(self, action: Callable[..., None] | None) -> None:
-        if self._name in self._old.rows:
-            raise ValueError(f"{self!r}: there is a transition already")
-        self._old.rows[self._name] = self._new.rows, action
-        self._old.builder.unfinished.discard(self)
-
-
-class _Machine:
-    """A machine: its state, and what it is about."""
-
-    __slots__ = ("_core", "_rows")
-
-    def __init__(self, rows: _Rows, core: object) -> None:
-        self._rows = rows
-        self._core = core
-
-
-def _method(name: str, states: list[State[Any, Any]]) -> Callable[..., None]:
-    def hear(self: _Machine, *args: object) -> None:
-        row = self._rows.get(name)
-        if row is None:
-            here = next(state.name for state in states if state.rows is self._rows)
-            raise NoTransition(f"no transition upon {name} in state {here!r}")
-        self._rows, action = row
-        if action is not None:
-            action(self, self._core, *args)
-
-    hear.__name__ = name
-    return hear
-
-
-class MachineBuilder(Generic[_Inputs, _Core]):
+def machineBuilder(inputs: Any, core: type[_Core]) -> TypeMachineBuilder[Any, _Core]:
     """
-    A machine that is being declared.
+    Make a builder of machines that find their transitions by hash.
 
-    @ivar unfinished: transitions whose action is not said so far.
+    @param inputs: the protocol class whose methods are inputs.
     """
+    from automat import TypeMachineBuilder  # when a machine is built: see the head of the module
 
-    def __init__(self, inputs: Any) -> None:
-        self.inputs = inputs
-        self.unfinished: set[Transition[_Inputs, _Core, Any]] = set()
-        self._states: list[State[_Inputs, _Core]] = []
-
-    def state(self, name: str) -> State[_Inputs, _Core]:
-        """Another state; the first one is that of a new machine."""
-        state = State(name, self)
-        self._states.append(state)
-        return state
-
-    def build(self) -> Callable[[_Core], _Inputs]:
-        """Make a function that makes machines."""
-        if self.unfinished:
-            raise ValueError(f"nobody said what is done: {sorted(map(repr, self.unfinished))}")
-        states = self._states
-        names = [name for name in vars(self.inputs) if not name.startswith("_")]
-        methods: dict[str, Any] = {name: _method(name, states) for name in names}
-        kind = cast(
-            "type[_Machine]",
-            type(f"{self.inputs.__name__}Machine", (_Machine,), {"__slots__": (), **methods}),
-        )
-        first = states[0].rows
-        return lambda core: cast(_Inputs, kind(first, core))
-
-
-def machineBuilder(inputs: Callable[[], _Inputs], core: type[_Core]) -> MachineBuilder[_Inputs, _Core]:
-    """
-    Make a builder of machines.
-
-    @param inputs: the protocol class whose methods are inputs; arguments are given by place, not by name. To
-        types it is what makes one: C{type} would ask for a class that is not abstract.
-    @param core: the class of what machines are about.
-    """
-    return MachineBuilder(inputs)
+    builder: TypeMachineBuilder[Any, _Core] = TypeMachineBuilder(inputs, core)
+    known = _indexedAutomaton()
+    if known is not None and isinstance(getattr(builder, "_automaton", None), known[0]):
+        builder._automaton = known[1]()
+    return builder

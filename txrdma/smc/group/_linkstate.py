@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 from typing import NamedTuple, Protocol, Union
 
 from txrdma.iba.types import GID, MACAddress, QPN, RKey
@@ -368,6 +369,7 @@ class Core:
         self.pending.append(GroupEnded(*self.ending))
 
 
+@lru_cache(1)
 def _machine() -> Callable[[Core], Inputs]:
     builder = machineBuilder(Inputs, Core)
     names = ("fresh", "confirming", "active", "ending", "ended")
@@ -482,5 +484,6 @@ def _reason(request: LLC) -> DeleteReason:
     return request.body.reason
 
 
-makeLink = _machine()
-"""Make the state machine of a new link, in its first state."""
+def makeLink(core: Core) -> Inputs:
+    """Make the state machine of a new link, in its first state."""
+    return _machine()(core)

@@ -17,6 +17,7 @@ to be agreed on is a matter of L{txrdma.smc.handshake._offer}.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Protocol, Union
 
 from txrdma.error import RDMAError, WireError
@@ -221,6 +222,7 @@ class _Core:
 _Machine = Callable[[_Core], _Inputs]
 
 
+@lru_cache(2)
 def _machine(server: bool) -> _Machine:
     """
     The states of one end.
@@ -359,10 +361,6 @@ def _machine(server: bool) -> _Machine:
     return builder.build()
 
 
-_server = _machine(server=True)
-_client = _machine(server=False)
-
-
 class _Handshake:
     """The base of a server's and a client's CLC handshake."""
 
@@ -484,7 +482,7 @@ class ServerHandshake(_Handshake):
     _reply = Confirm
 
     def __init__(self, now: float, *, peerID: bytes, announced: bool, version: int = max(VERSIONS)) -> None:
-        super().__init__(_server, announced, peerID, 1)
+        super().__init__(_machine(server=True), announced, peerID, 1)
         self._highest = version
         self._proposal: Proposal | None = None
         self._accept: Accept | None = None
@@ -528,7 +526,7 @@ class ClientHandshake(_Handshake):
     _reply = Accept
 
     def __init__(self, now: float, offer: Offer) -> None:
-        super().__init__(_client, True, offer.proposal.peerID, offer.proposal.version)
+        super().__init__(_machine(server=False), True, offer.proposal.peerID, offer.proposal.version)
         self._offer = offer
         self._core.output += offer.raw
         self._core.deadline = now + CLC_TIMEOUT

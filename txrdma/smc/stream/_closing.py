@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from enum import Enum, IntEnum
+from functools import lru_cache
 from typing import Protocol, Union
 
 from txrdma.smc.common._machines import machineBuilder
@@ -149,7 +150,7 @@ class Closing:
         self._behind: list[Ending | None] = []
         self.over = False
         self._peer = 0
-        self._inputs = _make(self)
+        self._inputs = _machine()(self)
 
     @property
     def state(self) -> State:
@@ -417,6 +418,7 @@ def _outputs(there: str, actions: tuple[_Action, ...]) -> Callable[[Inputs, Clos
     return turn
 
 
+@lru_cache(1)
 def _machine() -> Callable[[Closing], Inputs]:
     builder = machineBuilder(Inputs, Closing)
     states = {place: builder.state(place) for place in _PLACES}
@@ -432,7 +434,6 @@ def _machine() -> Callable[[Closing], Inputs]:
     return builder.build()
 
 
-_make = _machine()
 _KNOWN = int(StateFlags.DONE_WRITING | StateFlags.CLOSED | StateFlags.ABNORMAL_CLOSE)
 
 
