@@ -1,11 +1,11 @@
 """
 State machines that are built when one is used first, and whose transitions are found by hash.
 
-Automat evaluates the signatures of all transitions when it builds a machine, which with its own imports takes a
-third of the time of all imports of SMC: who imports SMC and has no connection yet does not pay that. And it looks
-through all transitions for each input; a connection hears about seven inputs from its first to its last, and that
-was a sixth of the CPU time of a connect. Where a version of Automat keeps its transitions otherwise than those that
-are known here, its own search is as good.
+Automat evaluates the signatures of all transitions when it builds a machine, which with its own imports takes
+a third of the time of all imports of SMC: who imports SMC and has no connection yet does not pay that. And it
+looks through all transitions for each input; a connection hears about seven inputs from its first to its
+last, and that was a sixth of the CPU time of a connect. Where a version of Automat keeps its transitions
+otherwise than those that are known here, its own search is as good.
 """
 
 from __future__ import annotations

@@ -46,10 +46,10 @@ from txrdma.soft.shared._layout import (
     WAKE,
 )
 from txrdma.soft.shared._outgoing import Outgoing
-from txrdma.soft.shared.capture import LaneRecorder
 
 if TYPE_CHECKING:
     from txrdma.soft.memory import Region
+    from txrdma.soft.shared.capture import LaneRecorder
 
 _SUCCESS: Final = Status.SUCCESS
 _RECEIVE: Final = CompletionOpcode.RECEIVE

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Sized
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, TYPE_CHECKING
 
 from txrdma.error import InvalidRequest
 from txrdma.iba.times import ackTimeoutSeconds, rnrTimerSeconds
@@ -48,7 +48,9 @@ from txrdma.soft.shared._layout import (
     Wake,
 )
 from txrdma.soft.shared._outgoing import FOR_EVER, Outgoing
-from txrdma.soft.shared.capture import LaneRecorder
+
+if TYPE_CHECKING:
+    from txrdma.soft.shared.capture import LaneRecorder  # with recordings only: it brings much
 
 _SEND: Final = CompletionOpcode.SEND
 _SUCCESS: Final = Status.SUCCESS

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Final
+from typing import Final, TYPE_CHECKING
 
 from txrdma.error import ProtectionError
 from txrdma.iba.verbs import (
@@ -46,7 +46,9 @@ from txrdma.soft.shared._layout import (
     Wake,
 )
 from txrdma.soft.shared._remote import RemoteMemory
-from txrdma.soft.shared.capture import LaneRecorder
+
+if TYPE_CHECKING:
+    from txrdma.soft.shared.capture import LaneRecorder  # with recordings only: it brings much
 
 _SEND: Final = Operation.SEND
 _SUCCESS: Final = Status.SUCCESS

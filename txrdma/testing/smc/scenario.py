@@ -43,6 +43,7 @@ from txrdma.smc.wire.clc import Accept, Confirm, decode
 from txrdma.soft import device as deviceModule
 from txrdma.soft import memory as memoryModule
 from txrdma.soft.device import SoftDevice
+from txrdma.testing.smc.canary import Canary
 from txrdma.testing.smc.hosts import connectedSockets, Host, MemorySocket, MemoryTCP, PollingHost, Wire, World
 from txrdma.testing.smc.talkers import makePlan, makeTalker, Talker
 from txrdma.testing.smc.versions import chooseVersions, commonVersion
@@ -80,30 +81,6 @@ EVENTS: Final = (
 
 HARMLESS: Final = ("gap", "retired")
 """Events that no connection may notice."""
-
-
-class Canary:
-    """
-    Memory that was shown to a peer, filled so that it shows who writes where nobody may.
-
-    @ivar granted: the rings in it that a peer was told of: begin and end.
-    """
-
-    def __init__(self, region: Any, random: Random) -> None:
-        self.region = region
-        self.rkey = region.rkey
-        self.length = region.length
-        self.content = random.randbytes(256) * (region.length // 256)
-        region.view[:] = self.content
-        self.granted: set[tuple[int, int]] = set()
-
-    def look(self) -> None:
-        """Check that no byte has changed outside of the rings."""
-        at = 0
-        for begin, end in [*sorted(self.granted), (self.length, 0)]:
-            if self.region.view[at:begin] != self.content[at:begin]:
-                raise Violation(f"somebody wrote outside of the rings, between {at} and {begin}")
-            at = max(at, end)
 
 
 @dataclass(slots=True)
