@@ -77,6 +77,10 @@ class ReadyPort:
         """All come from where everything goes."""
         return IBPath(slid=LID(2), dlid=LID(1), dqpn=QPN(1), sqpn=QPN(1))
 
+    def isFrom(self, envelope: object, path: IBPath) -> bool:
+        """Nobody else is there."""
+        return True
+
     def refresh(self) -> MADEndPort:
         """Nothing has changed."""
         return self.endPort

@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from harness import decoder, Target
 
 from txrdma.error import WireError
-from txrdma.iba.types import GID, MACAddress, QPN
+from txrdma.iba.types import GID, MACAddress, MTU, QPN
+from txrdma.iba.verbs import GIDType
 from txrdma.smc.group._linkgroup import LinkEnd, LinkGroup, Role
 from txrdma.smc.handshake._machine import ApplicationData, FellBack, ServerHandshake
+from txrdma.smc.handshake._offer import Abilities, Agreement, Candidate, check, Choice, choose, Offer, propose
 from txrdma.smc.stream._ring import Ring
 from txrdma.smc.wire import clc, llc
 from txrdma.smc.wire.cdc import CDC, CDC_LENGTH, unpackFrom
@@ -56,6 +58,28 @@ def _sniffed(raw: bytes) -> None:
         raise AssertionError(f"{got!r} came out")
 
 
+_EID = clc.enterpriseID("TXRDMA")
+_OWN = Candidate(bytes(8), GID.fromIP("10.77.0.1"), GIDType.ROCE_V2, MACAddress(bytes(6)), MTU.MTU_1024)
+_ABILITIES = Abilities(ueids=(_EID,), maxLinks=2)
+_OFFER = propose((_OWN,), _ABILITIES, "10.77.0.1")
+
+
+def _offered(raw: bytes) -> None:
+    """Whatever is proposed or accepted, there is a decision."""
+    try:
+        message = clc.decode(raw)
+    except WireError:
+        return
+    if isinstance(message, clc.Proposal):
+        choice = choose(message, (_OWN,), _ABILITIES)
+        if isinstance(choice, Choice) and choice.agreement.version > message.version:
+            raise AssertionError(f"{choice} of {message}")
+    elif isinstance(message, clc.Accept) and isinstance(_OFFER, Offer):
+        agreement = check(message, _OFFER)
+        if isinstance(agreement, Agreement) and agreement.version != message.version:
+            raise AssertionError(f"{agreement} by {message}")
+
+
 _END = LinkEnd(MACAddress(bytes(6)), GID(bytes(16)), QPN(1))
 
 
@@ -94,6 +118,7 @@ TARGETS = {
     "CLC": decoder(clc.decode, _clc),
     "LLC": decoder(llc.decode, _messages),
     "CDC": decoder(CDC.decode, _messages),
+    "CLC offer": Target(_offered, _clc),
     "CLC handshake": Target(_sniffed, _clc),
     "link group": Target(_group, _messages),
     "ring": Target(_ring, _messages),

@@ -285,7 +285,7 @@ class IDirectLane(Interface):
             not known yet, or takes nothing but RDMA WRITE.
         """
 
-    def putMessage(identifier: int, signaled: bool, *values: int) -> bool:
+    def putMessage(identifier: int, signaled: bool, values: tuple[int, ...]) -> bool:
         """
         Send one message now, behind all that was posted, and behind what was written to a target.
 
@@ -373,6 +373,13 @@ class IMADReceiver(Interface):
     def portLost(reason: str) -> None:
         """The port is gone; nothing more comes."""
 
+    def portChanged(wantsRegistration: bool) -> None:
+        """
+        The port says by itself that C{endPort} has changed, or that clients are to register again.
+
+        @param wantsRegistration: whether they are (CLIENT_REREGISTER, IBA 14.2.5.6).
+        """
+
 
 class IMADPort(Interface):
     """
@@ -409,6 +416,13 @@ class IMADPort(Interface):
 
     def pathOf(envelope: object) -> IBPath:
         """The way that a datagram took: its C{reverse} leads back."""
+
+    def isFrom(envelope: object, path: IBPath) -> bool:
+        """
+        Whether a datagram can be an answer of whom this path leads to, by its LID or GID.
+
+        True where the port is not told. Of answers on directed routes nobody asks that.
+        """
 
     def refresh() -> MADEndPort:
         """Look anew at what the port is."""
@@ -490,13 +504,13 @@ class IReactorPolling(Interface):
 class ISMCStatus(Interface):
     """What became of one connection of an C{smc:} endpoint; every attribute is live."""
 
-    mode: str = Attribute("'SMC-R' or 'TCP'.")
+    mode: str = Attribute("'SMC-R' or 'TCP'; the kernel's stack has 'SMC-D', too.")
     fallbackReason: Enum | None = Attribute("Why we fell back: a txrdma.smc.wire.clc.Diagnosis, or None.")
     peerDiagnosis: Enum | int | None = Attribute("Why the peer declined, an int when unknown to us.")
-    version: int = Attribute("The version of SMC-R that the two ends speak, 1 or 2; 0 on TCP.")
+    version: int = Attribute("The version of SMC-R that the two ends speak, 1 or 2; 0 on TCP, or unknown.")
     eid: str = Attribute("The enterprise ID by which the two ends speak version 2, '' elsewhere.")
     device: str = Attribute("The RDMA device's name, '' on TCP.")
-    route: str = Attribute("'shared-memory', 'rocev2' or 'verbs', '' on TCP.")
+    route: str = Attribute("'shared-memory', 'rocev2', 'verbs', or 'kernel' for its stack; '' on TCP.")
     linkGroup: str = Attribute("The link group's name, the same for all its connections, '' on TCP.")
     state: str = Attribute("The close state machine's state (RFC 7609, 4.8), 'TCP' on TCP.")
     bytesSent: int = Attribute("Bytes the application wrote that left for the peer's buffer.")

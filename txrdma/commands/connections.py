@@ -51,7 +51,7 @@ def flat(answers: Sequence[Answer]) -> list[dict[str, object]]:
 def _traffic(entry: dict[str, Any]) -> str:
     """What has gone through a connection, and where its ring buffers stand."""
     parts = [f"sent {size(entry.get('bytesSent'))}, received {size(entry.get('bytesReceived'))}"]
-    if entry.get("mode") != "TCP":
+    if entry.get("mode") != "TCP" and "writes" in entry:  # the kernel's own stack does not count them
         parts += [
             f"{entry.get('writes')} RDMA writes",
             f"CDC {entry.get('messagesSent')} sent, {entry.get('messagesReceived')} received",

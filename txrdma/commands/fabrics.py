@@ -394,6 +394,10 @@ class ShowingPort:
         """See L{IMADPort.pathOf}."""
         return self._port.pathOf(envelope)
 
+    def isFrom(self, envelope: object, path: IBPath) -> bool:
+        """See L{IMADPort.isFrom}."""
+        return self._port.isFrom(envelope, path)
+
     def refresh(self) -> MADEndPort:
         """See L{IMADPort.refresh}."""
         self.endPort = self._port.refresh()
@@ -421,6 +425,12 @@ class ShowingPort:
         """Hand it on."""
         assert self._receiver is not None
         self._receiver.portLost(reason)
+
+    def portChanged(self, wantsRegistration: bool) -> None:
+        """Hand it on."""
+        assert self._receiver is not None
+        self.endPort = self._port.endPort
+        self._receiver.portChanged(wantsRegistration)
 
 
 class Progress:

@@ -78,6 +78,7 @@ class Command:
 
 COMMANDS: Final = (
     Command("connections", HERE, "Live SMC-R and fallback connections on this host."),
+    Command("smc-option", HERE, "SMC's TCP option, for speaking SMC-R to Linux kernels."),
     Command("devices", HERE, "RDMA devices that could be used here."),
     Command("discover", FABRICS, "What a fabric consists of: nodes, ports, links."),
     Command("nodes", FABRICS, "Hosts, switches and routers of a fabric."),

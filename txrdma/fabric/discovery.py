@@ -12,6 +12,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
@@ -20,14 +21,23 @@ from txrdma.fabric.model import Fabric, isSame, Node, Port, Problem
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import Buffer, PhysicalState
-from txrdma.mad.agent import Call, MADAgent
+from txrdma.mad.agent import MADAgent
 from txrdma.mad.attributes import Attribute, RPCS
+from txrdma.mad.calls import Call
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.ports import openMADPort
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.smp import ExtendedPortInfo, NodeDescription, NodeInfo, PortInfo, SwitchInfo
 
+_log = Logger()
+
 MAX_OUTSTANDING: Final = 128
+
+MAX_PER_NODE: Final = 4
+"""Questions on their way to one node: VL 15, on which they go, has no flow control, and nodes little room."""
+
+_LEAST_OUTSTANDING: Final = 8
+"""Questions that may be on their way however much is lost."""
 
 _MOST_HOPS: Final = 63
 _LINK_UP: Final = int(PhysicalState.LINK_UP)
@@ -70,6 +80,21 @@ class _ExtendedPortInfo(_AsItCame):
     attributeID, rpcs, size = ExtendedPortInfo.attributeID, ExtendedPortInfo.rpcs, ExtendedPortInfo.size
 
 
+class _Lane:
+    """
+    The questions to one node.
+
+    @ivar admitted: how many are on their way, or are next; C{waiting} are the others.
+    """
+
+    __slots__ = ("admitted", "node", "waiting")
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.admitted = 0
+        self.waiting: deque[_Question] = deque()
+
+
 class _Question(Call):
     """
     One that is on its way: it tells the sweep itself, without a Deferred (a third of what a call costs).
@@ -77,7 +102,7 @@ class _Question(Call):
     @ivar then: takes the answer, the route and C{about}.
     """
 
-    __slots__ = ("about", "answer", "sweep", "then")
+    __slots__ = ("about", "answer", "lane", "sweep", "then")
 
     def __init__(
         self,
@@ -87,6 +112,7 @@ class _Question(Call):
         modifier: int,
         then: Callable[..., None],
         about: Any,
+        lane: _Lane | None,
     ) -> None:
         # all that a call has, said in one place: there are very many of these
         self.rpc = _SUBN_GET
@@ -99,6 +125,7 @@ class _Question(Call):
         self.sweep = sweep
         self.then = then
         self.about = about
+        self.lane = lane
         self.answer: Deferred[Any] | None = None
 
     def answered(self, answer: object) -> None:
@@ -106,7 +133,13 @@ class _Question(Call):
         sweep = self.sweep
         if sweep._done is not None:
             sweep.answered += 1
-            self.then(answer, self.path, self.about)
+            retries = sweep._retries
+            if retries is not None and (self.retriesLeft < retries or sweep.window < sweep._maxOutstanding):
+                sweep._pace(self.retriesLeft < retries)
+            try:
+                self.then(answer, self.path, self.about)
+            except Exception as error:
+                sweep._broken(error)
         sweep._ended(self)
 
     def failed(self, error: BaseException) -> None:
@@ -137,6 +170,8 @@ class Sweep:
 
     @ivar fabric: what was found so far.
     @ivar asked: how many questions were sent, and C{answered} how many have ended.
+    @ivar window: how many questions may be on their way: up to C{maxOutstanding}, less after answers that
+        came only when they were asked for again.
     @ivar progress: is called after answers, with how many have ended, and how many there are by now.
     """
 
@@ -146,16 +181,24 @@ class Sweep:
         maxOutstanding: int = MAX_OUTSTANDING,
         maxHops: int = _MOST_HOPS,
         progress: Callable[[int, int], None] | None = None,
+        maxPerNode: int = MAX_PER_NODE,
     ) -> None:
         """
         @param agent: remains its owner's.
+        @param maxPerNode: questions on their way to one node at a time.
         @param maxHops: how far from the beginning.
         """
         self.fabric = Fabric()
         self.asked = self.answered = 0
         self.progress = progress
         self._agent = agent
+        self.window = float(maxOutstanding)
         self._maxOutstanding = maxOutstanding
+        self._maxPerNode = maxPerNode
+        self._retries = agent.retries if type(agent) is MADAgent else None
+        self._lanes: dict[Node, _Lane] = {}
+        self._held = 0
+        self._calm = 0
         self._maxHops = maxHops
         self._isLimited = maxHops < _MOST_HOPS
         self._waiting: deque[_Question] = deque()
@@ -183,8 +226,20 @@ class Sweep:
     def _ask(
         self, kind: type[Attribute], route: IBDRPath, modifier: int, then: Callable[..., None], about: Any
     ) -> None:
-        question = _Question(self, kind, route, modifier, then, about)
-        if len(self._open) < self._maxOutstanding:
+        lane = None
+        if kind is not _NodeInfo:  # those go to somebody new each, by a link of its own
+            node = about.node if type(about) is Port else about
+            lane = self._lanes.get(node)
+            if lane is None:
+                lane = self._lanes[node] = _Lane(node)
+        question = _Question(self, kind, route, modifier, then, about, lane)
+        if lane is not None:
+            if lane.admitted >= self._maxPerNode:
+                self._held += 1
+                lane.waiting.append(question)
+                return
+            lane.admitted += 1
+        if len(self._open) < self.window:
             self._send(question)
         else:
             self._waiting.append(question)
@@ -207,20 +262,48 @@ class Sweep:
         opened.pop(question, None)
         if self._done is None:
             return
-        while waiting and len(opened) < self._maxOutstanding:
+        lane = question.lane
+        if lane is not None:
+            if lane.waiting:
+                self._held -= 1
+                waiting.appendleft(lane.waiting.popleft())  # what was met first is asked first
+            else:
+                lane.admitted -= 1
+                if not lane.admitted:
+                    del self._lanes[lane.node]
+        while waiting and len(opened) < self.window:
             self._send(waiting.popleft())
         if self.progress is not None:
-            self.progress(self.answered, self.asked + len(waiting))
+            self._progressed(self.progress, self.asked + len(waiting) + self._held)
         if not opened and self._done is not None:
             done, self._done = self._done, None
             done.callback(self.fabric)
 
+    def _pace(self, wasLost: bool) -> None:
+        """Ask less at a time after a loss, once for all that was on its way then; by and by more again."""
+        if wasLost and self.answered >= self._calm:
+            self._calm = self.answered + len(self._open)
+            self.window = max(self.window / 2, min(_LEAST_OUTSTANDING, self._maxOutstanding))
+        elif self.window < self._maxOutstanding:
+            self.window = min(self.window + 1 / self.window, self._maxOutstanding)
+
+    def _progressed(self, progress: Callable[[int, int], None], total: int) -> None:
+        try:
+            progress(self.answered, total)
+        except Exception:
+            _log.failure("while the progress of a sweep was shown, which it is no more")
+            self.progress = None
+
+    def _broken(self, error: BaseException) -> None:
+        """The sweep cannot go on."""
+        done, self._done = self._done, None
+        self._stop()
+        if done is not None:
+            done.errback(error)
+
     def _failed(self, error: BaseException, question: _Question) -> None:
         if not isinstance(error, MADFailure):
-            done, self._done = self._done, None
-            self._stop()
-            if done is not None:
-                done.errback(error)
+            self._broken(error)
             return
         if isinstance(error, MADError) and question.kind is _ExtendedPortInfo:
             return  # who does not know it has no FDR10
@@ -233,6 +316,7 @@ class Sweep:
     def _stop(self) -> None:
         self._done = None
         self._waiting.clear()
+        self._lanes.clear()
         for question in tuple(self._open):
             question.cancel()
         self._open.clear()

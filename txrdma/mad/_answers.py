@@ -50,15 +50,16 @@ def isOf(rpc: RPC, kind: type[Attribute], attributeID: int) -> bool:
     return attributeID in (kind.attributeID, PathRecord.attributeID if rpc.method is Method.GET_MULTI else -1)
 
 
-def answerOf(rpc: RPC, kind: type[Attribute], first: bytes, message: bytes) -> Attribute | list[Attribute]:
+def answerOf(rpc: RPC, kind: type[Attribute], first: bytes, message: bytes) -> Attribute | Records:
     """
     What a long answer says.
 
     @param first: its first datagram; C{message} is what all of them hold for the attribute.
+    @return: of a table its records, which are not decoded yet.
     @raise WireError: it is not what was asked for.
     """
     if rpc.answer in TABLES:
-        return recordsOf(PathRecord if rpc.method is Method.GET_MULTI else kind, first, message)
+        return Records(PathRecord if rpc.method is Method.GET_MULTI else kind, first, message)
     return kind.decode(message)
 
 
@@ -89,23 +90,43 @@ def redirected(path: IBPath, datagram: bytes) -> IBPath | None:
     )
 
 
-def recordsOf(kind: type[Attribute], first: bytes, message: bytes) -> list[Attribute]:
+class Records:
     """
-    The records of a table.
+    The records of a table, which are decoded by and by.
 
-    @param first: its first datagram, whose header says how far they are apart.
-    @raise WireError: they do not fill it.
+    @ivar count: how many there are.
+    @ivar decoded: those that are decoded.
     """
-    size = kind.size
-    header = first if len(first) == MAD_LENGTH else first[:MAD_LENGTH].ljust(MAD_LENGTH, b"\0")
-    distance = SAFormat.decode(header).attributeOffset * 8 or -(-size // 8) * 8
-    if distance < size:
-        raise WireError(kind.__name__, 44, f"records of {size} bytes are {distance} apart")
-    count = (len(message) + distance - size) // distance
-    if any(message[count * distance :]):
-        raise WireError(kind.__name__, 44, f"behind {count} records there is a part of one")
-    decode = kind.decode
-    return [decode(message, number * distance) for number in range(count)]
+
+    def __init__(self, kind: type[Attribute], first: bytes, message: bytes) -> None:
+        """
+        @param first: the table's first datagram, whose header says how far records are apart.
+        @raise WireError: they do not fill it.
+        """
+        size = kind.size
+        header = first if len(first) == MAD_LENGTH else first[:MAD_LENGTH].ljust(MAD_LENGTH, b"\0")
+        distance = SAFormat.decode(header).attributeOffset * 8 or -(-size // 8) * 8
+        if distance < size:
+            raise WireError(kind.__name__, 44, f"records of {size} bytes are {distance} apart")
+        self.count = (len(message) + distance - size) // distance
+        if any(message[self.count * distance :]):
+            raise WireError(kind.__name__, 44, f"behind {self.count} records there is a part of one")
+        self.decoded: list[Attribute] = []
+        self._decode = kind.decode
+        self._message = message
+        self._distance = distance
+
+    def more(self, most: int) -> bool:
+        """
+        Decode so many records, or the rest.
+
+        @return: whether that were the last ones.
+        """
+        begin = len(self.decoded)
+        end = min(self.count, begin + most)
+        decode, message, distance = self._decode, self._message, self._distance
+        self.decoded += [decode(message, number * distance) for number in range(begin, end)]
+        return end == self.count
 
 
 def whole(first: bytes, message: bytes) -> bytes:

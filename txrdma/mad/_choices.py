@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from txrdma.iba.path import IBPath
-from txrdma.iba.types import PKey
+from txrdma.iba.path import IBPath, PERMISSIVE_LID
+from txrdma.iba.types import GID, PKey
 from txrdma.iba.verbs import GIDEntry, GIDType
 
 HOPS: Final = 64
 """Of a GRH whose path says nothing, where there are no LIDs."""
 
 _FULL: Final = 0x8000
+_MULTICAST: Final = 0xFF
+_FIRST_MULTICAST_LID: Final = 0xC000
 
 
 def sourceIndex(table: Sequence[GIDEntry], path: IBPath) -> int:
@@ -39,6 +41,22 @@ def sourceIndex(table: Sequence[GIDEntry], path: IBPath) -> int:
         if fit > best:
             best, found = fit, index
     return found
+
+
+def mayBeFrom(path: IBPath, slid: int, sgid: GID | None, lidMask: int) -> bool:
+    """
+    Whether a datagram from this source can answer what was sent by this path.
+
+    @param slid: 0, as C{sgid} None, where the port is not told.
+    @param lidMask: how many low bits of a LID ports of this subnet choose by themselves (LMC): an answer may
+        come from another LID of the same port (IBA 7.11.1).
+    """
+    if path.dgid is not None and sgid is not None:
+        return sgid == path.dgid or path.dgid.raw[0] == _MULTICAST
+    dlid = path.dlid
+    if not dlid or not slid or dlid >= _FIRST_MULTICAST_LID or slid == PERMISSIVE_LID:
+        return True
+    return (dlid ^ slid) >> lidMask == 0
 
 
 def partitionIndex(table: Sequence[PKey], pkey: PKey) -> int | None:

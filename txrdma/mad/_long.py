@@ -20,6 +20,7 @@ from typing import Final, NamedTuple, Union
 from txrdma.error import ResourceExhausted
 from txrdma.iba.path import IBPath, lifetimeSeconds
 from txrdma.iba.types import GID
+from txrdma.mad._choices import mayBeFrom
 from txrdma.mad._rmpp import (
     Ended,
     misfit,
@@ -113,7 +114,7 @@ class Packet(NamedTuple):
 
 def isLong(datagram: bytes) -> bool:
     """Whether this is a packet of a long message: its flag says so, whatever the rest of its header says."""
-    return datagram[1] in RMPP_CLASSES and len(datagram) >= _BODY_AT and datagram[_FLAGS_AT] & _ACTIVE != 0
+    return len(datagram) >= _BODY_AT and datagram[1] in RMPP_CLASSES and datagram[_FLAGS_AT] & _ACTIVE != 0
 
 
 def _room(managementClass: int) -> tuple[int, int]:
@@ -241,9 +242,12 @@ class LongMessages:
         return False
 
     def expects(self, datagram: bytes, path: IBPath) -> bool:
-        """Whether a packet belongs to something that is known here."""
+        """Whether a packet belongs to something that is known here, and comes from its peer."""
         key = self._keyOf(datagram, path)
-        return key in self._incoming or key.opposite in self._outgoing
+        incoming, outgoing = self._incoming.get(key), self._outgoing.get(key.opposite)
+        if incoming is not None:
+            return (incoming.path.slid, incoming.path.sgid) == (path.slid, path.sgid)
+        return outgoing is not None and mayBeFrom(outgoing.path, path.slid, path.sgid, 0)
 
     def isAnswering(self, datagram: bytes) -> bool:
         """Whether an answer to this request of ours has begun to come."""

@@ -24,6 +24,9 @@ from txrdma.iba.path import lifetimeSeconds
 from txrdma.mad.messages import RMPPHeader, RMPPStatus, RMPPType
 
 WINDOW: Final = 256
+MOST_AHEAD: Final = 2 * WINDOW
+"""Segments that may be sent and not acknowledged, whatever window a peer opens; Linux opens one of 64."""
+
 RESEND_SECONDS: Final = 0.2
 """Until something is sent again, as long as nothing was acknowledged."""
 
@@ -172,7 +175,7 @@ class Sender:
     def outgoing(self, now: float) -> list[Segment]:
         """What may go now."""
         segments = []
-        while self._next <= min(self._last, self._windowEnd):
+        while self._next <= min(self._last, self._windowEnd, self.acknowledged + MOST_AHEAD):
             segments.append(self._segment(self._next))
             self._next += 1
         if segments:

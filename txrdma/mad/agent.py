@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from secrets import randbits
+from os import urandom
 from struct import Struct
 from typing import Any, Final
 
@@ -18,20 +18,25 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
-from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
-from txrdma.iba.path import IBDRPath, IBPath, lifetimeSeconds, RESPONSE_TIME
+from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, ResourceExhausted, WireError
+from txrdma.iba.path import IBPath, lifetimeSeconds, RESPONSE_TIME
 from txrdma.iba.types import GID, LID
 from txrdma.interfaces import IMADAgent, IMADPort, IMADReceiver
-from txrdma.mad._answers import answerOf, check, HEADER, OFFSETS, redirected, TABLES, whole
-from txrdma.mad._frames import directedPacket, directedTail, frame, Keys, managementPacket, NO_KEYS
+from txrdma.mad._answers import answerOf, check, HEADER, OFFSETS, Records, redirected, TABLES, whole
+from txrdma.mad._frames import Keys, NO_KEYS
 from txrdma.mad._long import Failed, isLong, LongMessages, Received, RMPP_CLASSES
-from txrdma.mad._transaction import Transaction, Transactions
-from txrdma.mad.attributes import Attribute, ManagementClass, Method, RPC, RPCS
+from txrdma.mad._transaction import Transactions
+from txrdma.mad.attributes import Attribute, ManagementClass, Method, RPCS
+from txrdma.mad.calls import Call
+from txrdma.mad.datagrams import Datagrams
 from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError, MADTransferError, silence
-from txrdma.mad.messages import ClassPortInfo, MAD_LENGTH, MADStatus, RMPPHeader, RMPPType
+from txrdma.mad.messages import ClassPortInfo, MAD_LENGTH, MADStatus
+from txrdma.mad.paths import toAdministration
+from txrdma.mad.portwatch import PortListener, PortLost, PortReturned, PortWatch, Return, WATCH_SECONDS
 from txrdma.mad.redirection import Redirections
 from txrdma.mad.rpcs import checkedKind, RPCs
-from txrdma.mad.sa import Query
+from txrdma.mad.sa import PathRecord, Query
+from txrdma.mad.tables import Tables
 
 _log = Logger()
 
@@ -43,7 +48,6 @@ MOST_RESPONSE_TIME: Final = 22
 LONG_PATIENCE_SECONDS: Final = 10.0
 """How long the next piece of a long message is awaited, at least: Linux sends one again after 2 seconds."""
 
-_LONG: Final = RMPPHeader(version=1, type=RMPPType.DATA, responseTime=0x1F, active=True)
 _unpack: Final = HEADER.unpack_from
 _IDENTIFIER: Final = Struct(">8xQ")
 _RESPONSE: Final = 0x80
@@ -56,58 +60,6 @@ _GET_MULTI: Final = Method.GET_MULTI
 _TABLES: Final = frozenset(map(int, TABLES))
 
 
-class Call(Transaction):
-    """
-    A call on its way.
-
-    @ivar kind: what the answer's payload is.
-    @ivar redirections: how often somebody else was named.
-    """
-
-    __slots__ = ("_deferred", "content", "forget", "keys", "kind", "mask", "modifier", "redirections", "rpc")
-
-    def __init__(
-        self,
-        rpc: RPC,
-        kind: type[Attribute],
-        content: bytes,
-        modifier: int,
-        keys: Keys,
-        mask: int,
-        forget: Callable[[Call], None],
-    ) -> None:
-        self.rpc = rpc
-        self.kind = kind
-        self.content = content
-        self.modifier = modifier
-        self.keys = keys
-        self.mask = mask
-        self.redirections = 0
-        self.forget = forget
-        self._deferred: Deferred[Any] | None = None
-
-    def awaited(self) -> Deferred[Any]:
-        """What will tell of its end."""
-        self._deferred = Deferred(self._cancelled)
-        return self._deferred
-
-    def answered(self, answer: object) -> None:
-        """It has ended well."""
-        deferred, self._deferred = self._deferred, None
-        if deferred is not None:
-            deferred.callback(answer)
-
-    def failed(self, error: Exception) -> None:
-        """It has not."""
-        deferred, self._deferred = self._deferred, None
-        if deferred is not None:
-            deferred.errback(error)
-
-    def _cancelled(self, deferred: Deferred[Any]) -> None:
-        self._deferred = None
-        self.forget(self)
-
-
 @implementer(IMADAgent, IMADReceiver)
 class MADAgent(RPCs):
     """
@@ -117,6 +69,7 @@ class MADAgent(RPCs):
         13.4.6.2), which a call can say otherwise.
     @ivar retries: how often a request is sent again.
     @ivar reactor: whose time it goes by.
+    @ivar strangers: how many answers were dropped that came from somebody else than who was asked.
     """
 
     def __init__(
@@ -127,9 +80,14 @@ class MADAgent(RPCs):
         timeoutSeconds: float | None = None,
         retries: int = RETRIES,
         keys: Keys = NO_KEYS,
+        reopen: Callable[[], IMADPort] | None = None,
+        watchSeconds: float = WATCH_SECONDS,
     ) -> None:
         """
         @param port: is the agent's from now on, and closed with it.
+        @param reopen: opens the port anew after it was lost, and is tried again and again while it raises
+            C{RDMAError}; without it a lost port is the agent's end.
+        @param watchSeconds: how often to look at the port for those who L{watch} it.
         @param keys: of calls that say none.
         """
         self.port = port
@@ -139,26 +97,27 @@ class MADAgent(RPCs):
         self.reactor = reactor
         self._seconds = reactor.seconds
         self._send = port.send
-        self._transactions: Transactions[Call] = Transactions(
-            port.transactionIDBits, randbits(port.transactionIDBits)
-        )
+        self._isFrom = port.isFrom
+        self.strangers = 0
+        self._transactions: Transactions[Call] = Transactions(port.transactionIDBits, urandom)
         self._begin = self._transactions.begin
         self._newIdentifier = self._transactions.newIdentifier
         self._find = self._transactions.find
         self._timer: IDelayedCall | None = None
         self._timerAt = 0.0
         self._closed = ""
-        self._patience: dict[int | None, float] = {}
+        self._patience: dict[int, float] = {}
         self._slow: dict[tuple[int, GID | LID], float] = {}
-        self._tailPath: IBDRPath | None = None
-        self._tailKeys = keys
-        self._tail = b""
-        self._redirections = Redirections(self, self._issueThere)
+        self._datagram = Datagrams().datagram
+        self._redirections = Redirections(self._askForWay, self._issueThere)
+        self._tables: Tables[Call] = Tables(reactor, self._stumbled)
         self._long = LongMessages(port.transactionIDBits)
         self._longTimer: IDelayedCall | None = None
         self._longTimerAt = 0.0
         self._server: Callable[[bytes, bytes, IBPath], None] | None = None
         self._serverEnd: Callable[[], None] = lambda: None
+        self._watch = PortWatch(reactor, lambda: self.port, watchSeconds)
+        self._return = Return(reactor, reopen, self._returned) if reopen is not None else None
         port.start(self)
 
     def __repr__(self) -> str:
@@ -211,7 +170,18 @@ class MADAgent(RPCs):
     def close(self) -> None:
         """Give up all calls, and close the port. Twice is fine."""
         self._end("the agent is closed")
+        self._watch.stop()
+        if self._return is not None:
+            self._return.stop()
         self.port.close()
+
+    def watch(self, listener: PortListener, isLooking: bool = True) -> Callable[[], None]:
+        """
+        Tell of the port's loss and return, and of its changes; the answer ends it.
+
+        @param isLooking: whether changes matter that the port does not tell of by itself.
+        """
+        return self._watch.add(listener, isLooking)
 
     def _made(self, name: str, payload: Any, modifier: int, keys: Keys, mask: int) -> Call:
         more = b""
@@ -229,6 +199,7 @@ class MADAgent(RPCs):
         """Nobody wants the answer any more."""
         self._transactions.end(call)
         self._redirections.forget(call)
+        self._tables.forget(call)
         if call.rpc.managementClass in RMPP_CLASSES and not self._closed:
             self._long.forget(call.datagram)
             self._longTurn()
@@ -261,35 +232,16 @@ class MADAgent(RPCs):
         if self._timer is None or call.deadline < self._timerAt:
             self._reschedule()
 
-    def _datagram(self, call: Call, path: IBPath, identifier: int) -> bytes:
-        rpc, keys = call.rpc, call.keys
-        if rpc.managementClass is _SUBN:
-            if type(path) is IBDRPath and not call.content:
-                if path is not self._tailPath or keys is not self._tailKeys:
-                    self._tail = directedTail(b"", path, keys.mkey)
-                    self._tailPath, self._tailKeys = path, keys
-                return directedPacket(
-                    rpc.method, identifier, call.kind.attributeID, call.modifier, path, self._tail
-                )
-            return managementPacket(
-                rpc.method, identifier, call.kind.attributeID, call.modifier, call.content, path, keys.mkey
-            )
-        if isinstance(path, IBDRPath):
-            raise InvalidRequest(f"{rpc.name} cannot go by a directed route")
-        head = rpc.managementClass, rpc.method, identifier, call.kind.attributeID, call.modifier
-        if rpc.method is Method.GET_MULTI:  # its content goes in segments
-            return frame(*head, b"", keys, call.mask, _LONG)
-        return frame(*head, call.content, keys, call.mask)
-
     def _patienceFor(self, path: IBPath, managementClass: int) -> float:
         """Twice the time that a packet may be on its way, and that for the answer (IBA 13.4.6.2)."""
         if self.timeoutSeconds is not None:
             return self.timeoutSeconds
         code = path.packetLifeTime
+        if code is None:
+            code = self.port.endPort.subnetTimeout
         known = self._patience.get(code)
         if known is None:
-            way = lifetimeSeconds(self.port.endPort.subnetTimeout if code is None else code)
-            known = self._patience[code] = 2 * way + lifetimeSeconds(RESPONSE_TIME)
+            known = self._patience[code] = 2 * lifetimeSeconds(code) + lifetimeSeconds(RESPONSE_TIME)
         if path.responseTime is not None:
             return known + lifetimeSeconds(path.responseTime) - lifetimeSeconds(RESPONSE_TIME)
         return known + self._slow.get((managementClass, path.dgid or path.dlid), 0.0) if self._slow else known
@@ -307,28 +259,38 @@ class MADAgent(RPCs):
     # IMADReceiver
 
     def received(self, datagram: bytes, envelope: object) -> None:
-        """A datagram has come."""
-        if len(datagram) != MAD_LENGTH and not (self.port.doesRMPP and isLong(datagram)):
-            self._misshapen(datagram)
-            return
-        base, managementClass, version, method, status, identifier, attributeID, modifier = _unpack(datagram)
-        if not method & _RESPONSE and method != _TRAP_REPRESS:
-            self._requested(datagram, envelope)
-            return
-        call = self._find(identifier)
-        if managementClass in RMPP_CLASSES and isLong(datagram) and not self.port.doesRMPP:
-            self._longAnswer(call, datagram, envelope)
-            return
-        if call is None or managementClass != call.datagram[1]:
-            return  # late, or not ours
-        if managementClass == _DIRECTED:
-            status &= _NO_DIRECTION
-        if status:
-            self._refused(call, status, datagram)
-            return
-        self._transactions.end(call)
-        kind = call.kind
+        """Take a datagram that has come. Whatever that is, this comes back, and the call concerned ends."""
+        call: Call | None = None
         try:
+            if len(datagram) != MAD_LENGTH and not (self.port.doesRMPP and isLong(datagram)):
+                self._misshapen(datagram, envelope)
+                return
+            base, managementClass, version, method, status, identifier, attributeID, modifier = _unpack(
+                datagram
+            )
+            if not method & _RESPONSE and method != _TRAP_REPRESS:
+                self._requested(datagram, envelope)
+                return
+            call = self._find(identifier)
+            if call is not None and managementClass != _DIRECTED:
+                if managementClass != call.datagram[1]:
+                    call = None  # another's: it only has the same transaction
+                elif not self._isFrom(envelope, call.path):
+                    self._estranged(call)
+                    return
+            if managementClass in RMPP_CLASSES and isLong(datagram) and not self.port.doesRMPP:
+                self._longAnswer(call, datagram, envelope)
+                return
+            if call is None:
+                return  # late, or not ours
+            if managementClass == _DIRECTED:
+                if call.datagram[1] != _DIRECTED:
+                    return
+                status &= _NO_DIRECTION
+            if status:
+                self._refused(call, status, datagram)
+                return
+            kind = call.kind
             if (
                 method != call.rpc.answer
                 or attributeID != kind.attributeID
@@ -341,21 +303,38 @@ class MADAgent(RPCs):
             if method in _TABLES:  # a port that joins long messages brings them whole
                 if not isLong(datagram):
                     raise WireError(kind.__name__, 24, "the table is no long message")
-                answer: Any = answerOf(call.rpc, kind, datagram, datagram[offset:])
+                self._told(call, datagram, answerOf(call.rpc, kind, datagram, datagram[offset:]))
+                return
             else:
-                answer = kind.decode(datagram, offset)
-        except WireError as error:
-            call.failed(MADClassError(str(error), call.rpc, call.path, call.datagram, datagram))
-            return
-        if kind is ClassPortInfo:
-            self._learn(call, answer)
-        call.answered(answer)
+                answer: Any = kind.decode(datagram, offset)
+            self._transactions.end(call)
+            if kind is ClassPortInfo:
+                self._learn(call, answer)
+            call.answered(answer)
+        except Exception as error:
+            self._stumbled(call, datagram, error)
 
-    def _misshapen(self, datagram: bytes) -> None:
+    def _stumbled(self, call: Call | None, datagram: bytes, error: Exception) -> None:
+        """An answer means nothing, or we cannot deal with it: the call concerned ends by that."""
+        if not isinstance(error, WireError):
+            _log.failure("while {port} took a datagram", port=self.port.name)
+        if call is not None:
+            self._forget(call)
+            call.failed(MADClassError(str(error), call.rpc, call.path, call.datagram, datagram))
+
+    def _estranged(self, call: Call) -> None:
+        """Somebody answers who was not asked."""
+        self.strangers += 1
+        _log.debug("{rpc} by {path} is answered by somebody else", rpc=call.rpc.name, path=call.path)
+
+    def _misshapen(self, datagram: bytes, envelope: object) -> None:
         """One that is too short or too long to be one (IBA 13.4.2)."""
-        call = self._transactions.find(_IDENTIFIER.unpack_from(datagram)[0]) if len(datagram) >= 16 else None
-        if call is None or datagram[1] != call.datagram[1] or not datagram[3] & _RESPONSE:
+        call = self._callOf(datagram) if len(datagram) >= 16 and datagram[3] & _RESPONSE else None
+        if call is None:
             _log.debug("something of {length} bytes is no datagram", length=len(datagram))
+            return
+        if datagram[1] != _DIRECTED and not self._isFrom(envelope, call.path):
+            self._estranged(call)
             return
         self._forget(call)
         said = f"{call.rpc.name}: the answer has {len(datagram)} bytes instead of {MAD_LENGTH}"
@@ -368,7 +347,10 @@ class MADAgent(RPCs):
         @param server: gets the datagram, or a long message's first one; what it holds for the attribute; and
             the way that it took.
         @param ended: is called when no more will come.
+        @raise ResourceExhausted: somebody else gets them already.
         """
+        if self._server is not None:
+            raise ResourceExhausted(f"the requests of {self.port.name} go to another server already")
         self._server, self._serverEnd = server, ended
 
     def answer(self, datagram: bytes, path: IBPath, message: bytes | None = None) -> None:
@@ -442,14 +424,19 @@ class MADAgent(RPCs):
         if status:
             self._refused(call, status, first)
             return
-        self._transactions.end(call)
         try:
             check(call.rpc, call.kind, call.datagram, first)
-            answer = answerOf(call.rpc, call.kind, first, event.message)
-        except WireError as error:
-            call.failed(MADClassError(str(error), call.rpc, call.path, call.datagram, first))
-            return
-        call.answered(answer)
+            self._told(call, first, answerOf(call.rpc, call.kind, first, event.message))
+        except Exception as error:
+            self._stumbled(call, first, error)
+
+    def _told(self, call: Call, first: bytes, answer: Attribute | Records) -> None:
+        """A long answer is here; a table is still to be decoded."""
+        self._transactions.end(call)
+        if isinstance(answer, Records):
+            self._tables.read(call, first, answer)
+        else:
+            call.answered(answer)
 
     def _callOf(self, answer: bytes) -> Call | None:
         """Whose answer it is."""
@@ -478,21 +465,36 @@ class MADAgent(RPCs):
     def _longAnswer(self, call: Call | None, datagram: bytes, envelope: object) -> None:
         """A packet of a long answer, or about a long question."""
         path = self.port.pathOf(envelope)
-        if call is not None and call.datagram[1] != datagram[1]:
-            call = None  # another's: it only has the same transaction
         if call is not None or self._long.expects(datagram, path):
             self._longReceived(datagram, path, call)
 
     def undeliverable(self, datagram: bytes, reason: str) -> None:
         """The system says that one of ours went nowhere."""
-        call = self._transactions.find(_IDENTIFIER.unpack_from(datagram)[0])
+        call = self._transactions.find(_IDENTIFIER.unpack_from(datagram)[0]) if len(datagram) >= 16 else None
         if call is not None:
             again, late = self._transactions.undeliverable(call, self._seconds())
             self._goOn(again, late, reason)
 
     def portLost(self, reason: str) -> None:
-        """The port is gone."""
+        """Fail all calls, tell who watches the port, and try to open it anew."""
+        if self._closed:
+            return
         self._end(reason)
+        self._watch.tell(PortLost(reason))
+        if self._return is not None:
+            self._return.start()
+
+    def portChanged(self, wantsRegistration: bool) -> None:
+        """Tell who watches the port that it is another one now."""
+        self._watch.changed(wantsRegistration)
+
+    def _returned(self, port: IMADPort) -> None:
+        """The port is open again."""
+        self.port, self._send, self._isFrom = port, port.send, port.isFrom
+        self._long = LongMessages(port.transactionIDBits)
+        self._closed = ""
+        port.start(self)
+        self._watch.tell(PortReturned(port.endPort))
 
     def _refused(self, call: Call, status: int, datagram: bytes) -> None:
         """BUSY, redirected, or an error."""
@@ -500,11 +502,11 @@ class MADAgent(RPCs):
         if said.isBusy and self._transactions.busy(call, self._seconds()):
             self._reschedule()
             return
-        self._forget(call)
         why = ""
         if said.isRedirect and call.rpc.managementClass != _SUBN:
             way = redirected(call.path, datagram)
             if way is not None and call.redirections < MOST_REDIRECTIONS:
+                self._forget(call)
                 call.redirections += 1
                 if way.dlid or not self.port.endPort.lid:
                     self._issueThere(call, way)
@@ -512,13 +514,22 @@ class MADAgent(RPCs):
                     self._redirections.follow(call, way, self.port.endPort, status, datagram)
                 return
             why = " to nobody" if way is None else f" for the {call.redirections + 1}th time"
+        self._forget(call)
         call.failed(MADError(call.rpc, call.path, status, call.datagram, datagram, why))
+
+    def _askForWay(self, query: Query[PathRecord], redirections: int) -> Deferred[Any]:
+        """Ask the administration, whose own redirections count like those of the call that this is for."""
+        call = self._made("SubnAdmGet", query, 0, self.keys, 0)
+        call.redirections = redirections
+        answer = call.awaited()
+        self.issue(call, toAdministration(self.port.endPort))
+        return answer
 
     def _issueThere(self, call: Call, path: IBPath) -> None:
         """Send it to whom an answer has named."""
         try:
             self._issue(call, path)
-        except RDMAError as error:
+        except (RDMAError, WireError) as error:
             call.failed(error)
 
     # Time.
@@ -537,8 +548,10 @@ class MADAgent(RPCs):
     def _expired(self) -> None:
         self._timer = None
         again, late = self._transactions.expired(self._seconds())
-        self._goOn(again, late, "no answer")
-        self._reschedule()
+        try:
+            self._goOn(again, late, "no answer")
+        finally:
+            self._reschedule()
 
     def _goOn(self, again: Sequence[Call], late: Sequence[Call], why: str) -> None:
         for call in again:
@@ -550,7 +563,9 @@ class MADAgent(RPCs):
                     self._issue(call, call.path)
                 else:
                     self._send(call.datagram, call.path, call.timeoutSeconds)
-            except RDMAError as error:
+            except Exception as error:
+                if not isinstance(error, RDMAError):
+                    _log.failure("while {port} sent a request again", port=self.port.name)
                 self._forget(call)
                 call.failed(error)
         for call in late:
@@ -573,6 +588,6 @@ class MADAgent(RPCs):
         if self._longTimer is not None:
             self._longTimer.cancel()
             self._longTimer = None
-        for call in self._transactions.clear():
+        for call in (*self._transactions.clear(), *self._tables.clear()):
             call.failed(DeviceUnavailable(reason))
         self._serverEnd()

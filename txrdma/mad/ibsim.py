@@ -27,6 +27,7 @@ from txrdma.iba.types import GID, GUID, LID, PKey, QPN
 from txrdma.iba.verbs import Buffer, NodeType
 from txrdma.interfaces import IMADPort, IMADReceiver
 from txrdma.mad._batches import Batches, MOST
+from txrdma.mad._choices import mayBeFrom
 from txrdma.mad.smp import NodeInfo, PKeyTable, PortInfo
 from txrdma.wire import bits, Code, data, Layout, wire
 
@@ -35,6 +36,9 @@ _log = Logger()
 DEFAULT_NAME: Final = "sim"
 CONTROL_SECONDS: Final = 5.0
 """How long ibsim is waited for when a port is opened; it answers at once, if it does at all."""
+
+LOOK_SECONDS: Final = 0.05
+"""How long each answer is waited for when the port is looked at: the reactor stands still meanwhile."""
 
 _MAGIC: Final = 0xDEADBEEF
 _ENVELOPE: Final = Struct(">HxxHxxIII4xQ")
@@ -125,6 +129,7 @@ class IbsimPort:
         try:
             self._attach(node, isSM)
             self.endPort = self.refresh()
+            self._control.settimeout(LOOK_SECONDS)
         except OSError as error:
             self.close()
             raise DeviceUnavailable(f"no ibsim answers by the name {self._base!r}: {error}") from error
@@ -148,6 +153,8 @@ class IbsimPort:
 
     def send(self, datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
         """Send one; it waits here while ibsim is behind."""
+        if self._closed:
+            raise DeviceUnavailable(f"{self.name} is closed")
         if len(datagram) != 256:
             raise InvalidRequest(f"a datagram has 256 bytes here, not {len(datagram)}")
         if isinstance(path, IBDRPath):
@@ -170,8 +177,19 @@ class IbsimPort:
             slid=LID(slid), dlid=LID(dlid), dqpn=QPN(dqpn), sqpn=QPN(sqpn), qkey=GMP_QKEY if dqpn else 0
         )
 
+    def isFrom(self, envelope: object, path: IBPath) -> bool:
+        """Whether a datagram can be an answer of whom this path leads to."""
+        assert isinstance(envelope, tuple)  # as in pathOf
+        return mayBeFrom(path, _ENVELOPE.unpack_from(*envelope)[1], None, self.endPort.lidMask)
+
     def refresh(self) -> MADEndPort:
-        """Look anew at what the port is."""
+        """
+        Look anew at what the port is.
+
+        @raise DeviceUnavailable: ibsim is gone, or does not answer at once.
+        """
+        if self._closed:
+            raise DeviceUnavailable(f"{self.name} is closed")
         info = PortInfo.decode(self._ask(ControlType.GET_PORT_INFO, b"\0"))
         node = NodeInfo.decode(self._ask(ControlType.GET_NODE_INFO))
         # What it tells as GUID, and there as that of the port, is the node's; of ports it counts from there.
@@ -228,10 +246,13 @@ class IbsimPort:
                 come = receive()
                 for at in range(0, len(come), _LENGTH):
                     datagram = come[at + _OFFSET : at + _LENGTH]
-                    if come[at + _STATUS]:
-                        receiver.undeliverable(datagram, "there is no way to it")
-                    else:
-                        received(datagram, (come, at))
+                    try:
+                        if come[at + _STATUS]:
+                            receiver.undeliverable(datagram, "there is no way to it")
+                        else:
+                            received(datagram, (come, at))
+                    except Exception:
+                        _log.failure("while a datagram of {port} was taken", port=self.name)
                     if self._closed:
                         return
                 self._flush()
@@ -282,7 +303,9 @@ class IbsimPort:
         asked = _CONNECT.pack(identifier, 0, isSM, node.encode()[:31])
         try:
             told = self._ask(ControlType.CONNECT, asked)
-        except DeviceUnavailable:
+        except DeviceUnavailable as error:
+            if isinstance(error.__cause__, OSError):
+                raise
             raise DeviceUnavailable(f"ibsim has no node {node!r}, or no place for one client more") from None
         self._slot = int.from_bytes(told[:4], "little")
         self._socket.connect(_abstract(self._base, f"out{self._slot}"))
@@ -313,10 +336,14 @@ class IbsimPort:
         asked = Control(
             magic=_MAGIC, slot=self._slot, type=kind, length=len(content), content=content.ljust(64, b"\0")
         )
-        self._control.send(asked.encode())
-        told = Control.decode(self._control.recv(80))
-        while told.type is ControlType.DISCONNECT:  # to the one before us, who had our name
+        try:
+            self._control.send(asked.encode())
             told = Control.decode(self._control.recv(80))
+            # To the one before us, who had our name; or to a question of ours that took too long.
+            while told.type not in (kind, ControlType.ERROR):
+                told = Control.decode(self._control.recv(80))
+        except OSError as error:
+            raise DeviceUnavailable(f"ibsim does not answer {kind.name}: {error}") from error
         if told.type is ControlType.ERROR:
             raise DeviceUnavailable(f"ibsim refuses {kind.name}")
         return told.content

@@ -14,12 +14,12 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.error import RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
 from txrdma.mad.attributes import ManagementClass, Method
 from txrdma.mad.messages import InformInfo, Notice
 from txrdma.mad.paths import toAdministration
+from txrdma.mad.portwatch import PortEvent, PortLost, PortReturned
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.serving import MADServer
 
@@ -28,8 +28,8 @@ _log = Logger()
 RENEWAL_SECONDS: Final = 60.0
 """How often a subscription is made anew: a new manager of the subnet knows nothing of the old one's."""
 
-WATCH_SECONDS: Final = 5.0
-"""How often to look whether the port has another manager, or another address; and to try again."""
+RETRY_SECONDS: Final = 5.0
+"""How soon to try again after a refusal, or silence."""
 
 EVERY_TRAP: Final = 0xFFFF
 EVERY_TYPE: Final = 0xFFFF
@@ -41,8 +41,8 @@ class Subscription:
     """
     One subscription, from L{start} until L{stop}.
 
-    It is made anew from time to time, when the port gets another manager or another address, soon when it was
-    refused or not answered; and when somebody calls L{renew}.
+    It is made anew from time to time; when the port has returned, has another manager or another address, or
+    its manager wants that; soon when it was refused or not answered; and when somebody calls L{renew}.
 
     @ivar isStanding: whether the last renewal was accepted.
     """
@@ -56,7 +56,7 @@ class Subscription:
         listener: Callable[[Notice, IBPath], None],
         trapNumber: int = EVERY_TRAP,
         renewalSeconds: float = RENEWAL_SECONDS,
-        watchSeconds: float = WATCH_SECONDS,
+        retrySeconds: float = RETRY_SECONDS,
     ) -> None:
         """
         @param server: of the port that the reports come to.
@@ -73,12 +73,13 @@ class Subscription:
         self._listener = listener
         self._trapNumber = trapNumber
         self._renewalSeconds = renewalSeconds
-        self._watchSeconds = watchSeconds
+        self._retrySeconds = retrySeconds
+        self._isTold = False
         self._administration = IBPath()
         self._unlisten: Callable[[], None] | None = None
+        self._unwatch: Callable[[], None] = lambda: None
         self._pending: Deferred[InformInfo] | None = None
         self._timer: IDelayedCall | None = None
-        self._renewAt = 0.0
         self._known: object = None
 
     def start(self) -> None:
@@ -89,8 +90,8 @@ class Subscription:
         """
         if self._unlisten is None:
             self._unlisten = self._server.listen(self._heard, ManagementClass.SUBN_ADM, (Method.REPORT,))
-            self._renewAt = 0.0
-            self._watch()
+            self._unwatch = self._server.agent.watch(self._happened)
+            self._subscribe()
 
     def stop(self) -> Deferred[None]:
         """Subscribe no more; fires when the administration has heard it, or did not answer."""
@@ -98,55 +99,53 @@ class Subscription:
             return succeed(None)
         self._unlisten()
         self._unlisten = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._leave()
-        self.isStanding = False
+        self._unwatch()
+        self._rest()
         return self._agent.call("SubnAdmSet", self._wish(False), self._administration).addBoth(lambda _: None)
 
     def renew(self) -> None:
-        """
-        Subscribe anew at once: the manager wants its clients to register again, or the port has come up.
+        """Subscribe anew at once; a port's return and its changes do so by themselves."""
+        if self._unlisten is not None:
+            self._subscribe()
 
-        Verbs devices tell of that by C{CLIENT_REREGISTER}, C{SM_CHANGE}, C{LID_CHANGE} and C{PORT_ACTIVE}.
-        """
-        if self._unlisten is None:
-            return
-        self._leave()
-        if self._timer is not None:
-            self._timer.cancel()
-        self._renewAt = 0.0
-        self._watch()
-
-    def _watch(self) -> None:
-        """Look at the port, and renew what has to be."""
-        self._timer = self._reactor.callLater(self._watchSeconds, self._watch)
-        known = self._look()
-        if known != self._known:
-            self._known = known
-            self._leave()
+    def _happened(self, event: PortEvent) -> None:
+        """Something has become of the port."""
+        if isinstance(event, PortLost):
+            _log.warn("no subscription to notices: {why}", why=event.reason)
+            self._rest()
+        elif isinstance(event, PortReturned) or event.wantsRegistration or self._look() != self._known:
             self.isStanding = False
-            self._renewAt = 0.0
-        now = self._reactor.seconds()
-        if now < self._renewAt or self._pending is not None:
-            return
-        self._renewAt = now + self._renewalSeconds
+            self._subscribe()
+
+    def _subscribe(self) -> None:
+        self._leave()
+        self._known = self._look()
+        self._again(self._renewalSeconds)
         pending = self._pending = self._agent.call("SubnAdmSet", self._wish(True), self._administration)
         pending.addCallbacks(self._accepted, self._refused, callbackArgs=(pending,), errbackArgs=(pending,))
 
+    def _again(self, seconds: float) -> None:
+        """Subscribe anew after that time."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._reactor.callLater(seconds, self._expired)
+
+    def _expired(self) -> None:
+        self._timer = None
+        self._subscribe()
+
+    def _rest(self) -> None:
+        """There is no subscription, and none is tried for."""
+        self._leave()
+        self.isStanding = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
     def _look(self) -> object:
         """Where the administration is, and who we are to it."""
-        if self._fixed is not None:
-            self._administration = self._fixed
-            return self._fixed
-        port = self._server.port
-        try:
-            end = port.refresh()
-        except RDMAError as error:
-            _log.debug("{port}: {error}", port=port.name, error=error)
-            return self._known
-        self._administration = toAdministration(end)
+        end = self._server.port.endPort
+        self._administration = toAdministration(end) if self._fixed is None else self._fixed
         return self._administration, end.gids
 
     def _leave(self) -> None:
@@ -159,13 +158,16 @@ class Subscription:
         if pending is self._pending:
             self._pending = None
             self.isStanding = bool(said.subscribe)
+            self._isTold = False
 
     def _refused(self, failure: Failure, pending: Deferred[InformInfo]) -> None:
         if pending is self._pending:
             self._pending = None
             self.isStanding = False
-            self._renewAt = 0.0
-            _log.warn("no subscription to notices: {why}", why=failure.getErrorMessage())
+            self._again(self._retrySeconds)
+            if not self._isTold:
+                self._isTold = True
+                _log.warn("no subscription to notices: {why}", why=failure.getErrorMessage())
 
     def _heard(self, notice: Notice, path: IBPath) -> None:
         if self._trapNumber in (EVERY_TRAP, notice.trapNumber):

@@ -12,12 +12,15 @@ from collections.abc import Callable, Iterable, Sized
 from typing import Any, Final
 
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.iba.path import IBPath
 from txrdma.mad._frames import Keys
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.tasks import dropped, Runner, Task, Work
+
+_log = Logger()
 
 MAX_OUTSTANDING: Final = 64
 
@@ -174,10 +177,18 @@ class MADSchedule(RPCs):
         if self._waiting:
             self._issueWaiting()
         if self._onProgress is not None:
-            self._onProgress(progress)
+            self._tellProgress(self._onProgress)
         if self._runner.hasSources and self._hasRoom(self._runner.busy):
             self._runner.turn()
         return result
+
+    def _tellProgress(self, onProgress: Callable[[Progress], object]) -> None:
+        """The answer is the caller's, whatever becomes of this."""
+        try:
+            onProgress(self.progress)
+        except Exception:
+            _log.failure("while the progress of a schedule was told, which it is no more")
+            self._onProgress = None
 
     def _issueWaiting(self) -> None:
         """Make calls that wait; one that ends at once comes back here, and then this goes on for it."""

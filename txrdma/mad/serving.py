@@ -17,7 +17,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError, ResourceExhausted, WireError
-from txrdma.iba.path import IBDRPath, IBPath
+from txrdma.iba.path import IBPath
 from txrdma.interfaces import IMADHandler, IMADPort
 from txrdma.mad._frames import frame, Keys, managementPacket, NO_KEYS
 from txrdma.mad._recent import Recent
@@ -32,8 +32,10 @@ from txrdma.mad.messages import (
     Notice,
     RMPPHeader,
     RMPPType,
+    SMPFormatDirected,
     VendorOUIFormat,
 )
+from txrdma.mad.portwatch import PortEvent, PortReturned
 from txrdma.mad.rpcs import nameOf
 
 _log = Logger()
@@ -74,33 +76,49 @@ class _Pending(NamedTuple):
     timer: IDelayedCall
 
 
+class _Serving:
+    """What a port is to bring."""
+
+    def __init__(self, managementClass: int, methods: Sequence[int], oui: int) -> None:
+        self._what = managementClass, methods, oui
+        self.end: Callable[[], None] = lambda: None
+
+    def begin(self, port: IMADPort) -> None:
+        self.end = port.serve(*self._what)
+
+
 class MADServer:
     """
     Answers the requests that come through an agent's port.
 
     A request that is sent again while its handler is at work is the same one. Traps and reports are
     acknowledged, and go to those who listen for notices: once, however often their sender repeats them.
+
+    @ivar agent: the agent whose requests are answered.
     """
 
     def __init__(self, agent: MADAgent, *, answerSeconds: float = ANSWER_SECONDS) -> None:
         """
         @param agent: remains its owner's; all its requests are the server's from now on.
+        @raise txrdma.error.ResourceExhausted: it has a server already.
         @param answerSeconds: when to cancel what a handler does, and to answer BUSY.
         """
         self.answerSeconds = answerSeconds
-        self._agent = agent
+        self.agent = agent
         self._reactor = agent.reactor
         self._handlers: dict[tuple[int, int, int], IMADHandler] = {}
         self._pending: dict[_Who, _Pending] = {}
         self._listeners: dict[object, NoticeListener] = {}
         self._listened: dict[tuple[int, int], tuple[int, Callable[[], None]]] = {}
         self._notices: Recent[_Who] = Recent()
+        self._servings: dict[_Serving, None] = {}
         agent.serve(self._requested, self._forgetAll)
+        agent.watch(self._happened, isLooking=False)
 
     @property
     def port(self) -> IMADPort:
         """The agent's."""
-        return self._agent.port
+        return self.agent.port
 
     def handle(
         self, managementClass: int, handler: IMADHandler, methods: Sequence[int], oui: int = 0
@@ -111,7 +129,7 @@ class MADServer:
         @param oui: of whose, in the second range of vendors' classes.
         @raise txrdma.error.ResourceExhausted: somebody else on this host takes them already.
         """
-        unserve = self._agent.port.serve(managementClass, methods, oui)
+        unserve = self._serve(managementClass, methods, oui)
         keys = [(int(managementClass), int(method), oui) for method in methods]
         self._handlers.update(dict.fromkeys(keys, handler))
 
@@ -135,7 +153,7 @@ class MADServer:
         """
         wanted = [(int(managementClass), int(method)) for method in methods]
         for kind in wanted:
-            count, unserve = self._listened.get(kind) or (0, self._agent.port.serve(kind[0], kind[1:]))
+            count, unserve = self._listened.get(kind) or (0, self._serve(kind[0], kind[1:], 0))
             self._listened[kind] = (count + 1, unserve)
         key = object()
         self._listeners[key] = listener
@@ -151,6 +169,29 @@ class MADServer:
                     unserve()
 
         return end
+
+    def _serve(self, managementClass: int, methods: Sequence[int], oui: int) -> Callable[[], None]:
+        """Have the port bring these, and the one that takes its place when it was lost."""
+        serving = _Serving(managementClass, methods, oui)
+        serving.begin(self.agent.port)
+        self._servings[serving] = None
+
+        def end() -> None:
+            self._servings.pop(serving, None)
+            serving.end()
+
+        return end
+
+    def _happened(self, event: PortEvent) -> None:
+        """A port that has returned knows nothing of what is served."""
+        if isinstance(event, PortReturned):
+            for serving in self._servings:
+                try:
+                    serving.begin(self.agent.port)
+                except RDMAError as error:
+                    _log.warn(
+                        "{port} does not bring requests any more: {error}", port=self.port.name, error=error
+                    )
 
     # Requests.
 
@@ -278,7 +319,7 @@ class MADServer:
             return  # nobody waits for an answer (IBA 13.4.5)
         datagram, message = _written(request, said, status)
         try:
-            self._agent.answer(datagram, request.path.reverse(), message)
+            self.agent.answer(datagram, request.path.reverse(), message)
         except ResourceExhausted as error:
             _log.warn("no answer gets to {path}: {error}", path=request.path, error=error)
             if message is not None:
@@ -312,7 +353,8 @@ def _unfit(request: MADRequest) -> int:
 def _whoOf(request: MADRequest) -> _Who:
     header, path = request.header, request.path
     about = (header.managementClass, header.method, header.transactionID, header.attributeID)
-    return path.slid, path.sgid, path.sqpn, isinstance(path, IBDRPath) and path.drPath, *about
+    route = request.frame.returnPath if isinstance(request.frame, SMPFormatDirected) else b""
+    return path.slid, path.sgid, path.sqpn, route, *about
 
 
 def _ouiOf(request: MADRequest) -> int:
@@ -377,10 +419,16 @@ def _keys(request: MADRequest) -> Keys:
 
 
 def _managementAnswer(request: MADRequest, method: int, content: bytes, status: int) -> bytes:
-    """The answer to a datagram of subnet management: along the same route."""
-    header, path = request.header, request.path
-    route = path if isinstance(path, IBDRPath) else IBPath()
+    """
+    The answer to a datagram of subnet management.
+
+    On a directed route it has all that the request says of the way, and the bit that means back (IBA 14.2.2).
+    """
+    header, asked = request.header, request.frame
+    if isinstance(asked, SMPFormatDirected):
+        returning = asked.header.replace(method=Method(method), returning=True, status=status & 0x7FFF)
+        return asked.replace(header=returning, mkey=0, payload=content.ljust(64, b"\0")).encode()
     datagram = managementPacket(
-        *(method, header.transactionID, header.attributeID, header.attributeModifier, content, route, 0)
+        *(method, header.transactionID, header.attributeID, header.attributeModifier, content, IBPath(), 0)
     )
     return datagram[:4] + status.to_bytes(2, "big") + datagram[6:]

@@ -25,7 +25,7 @@ from txrdma.iba.path import GMP_QKEY, IBPath, MADEndPort
 from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, LID, PKey, QPN
 from txrdma.iba.verbs import Buffer
 from txrdma.interfaces import IMADPort, IMADReceiver
-from txrdma.mad._choices import HOPS, partitionIndex, sourceIndex
+from txrdma.mad._choices import HOPS, mayBeFrom, partitionIndex, sourceIndex
 from txrdma.mad._long import isLong, RMPP_CLASSES
 from txrdma.mad.messages import formatOf
 from txrdma.mad.registration import Registry
@@ -33,7 +33,11 @@ from txrdma.ports import EndPort
 
 _log = Logger()
 
+_TRAP_REPRESS: Final = 0x07
 _HEADER: Final = 64
+_SHORTEST: Final = 16
+"""Bytes without which nothing of a datagram can be told: up to its transaction ID."""
+
 _LONGEST_READ: Final = _HEADER + 64 * 1024
 _BATCH: Final = 64
 _SOONER: Final = 900
@@ -208,6 +212,12 @@ class UmadPort:
             qkey=0 if envelope.isSMI else GMP_QKEY,
         )
 
+    def isFrom(self, envelope: object, path: IBPath) -> bool:
+        """Whether a datagram can be an answer of whom this path leads to."""
+        assert isinstance(envelope, Envelope)
+        sgid = GID(envelope.gid) if envelope.hasGRH else None
+        return mayBeFrom(path, envelope.lid, sgid, self.endPort.lidMask)
+
     def refresh(self) -> MADEndPort:
         """Look anew at what the port is."""
         port = self._sysfs
@@ -260,8 +270,10 @@ class UmadPort:
             header, datagram = bytes(self._buffer[:_HEADER]), bytes(self._buffer[_HEADER:length])
             if len(self._buffer) > _LONGEST_READ:  # it has grown for this one
                 self._buffer = bytearray(_LONGEST_READ)
-            if datagram:
+            try:
                 self._arrived(header, datagram)
+            except Exception:
+                _log.failure("while a datagram of {port} was taken", port=self.name)
 
     def connectionLost(self, reason: Failure) -> None:
         """The reactor says that it is over: so the kernel tells of a device that was taken away."""
@@ -303,13 +315,15 @@ class UmadPort:
     def _arrived(self, header: bytes, datagram: bytes) -> None:
         receiver = self._receiver
         assert receiver is not None
+        if len(header) < _HEADER or len(datagram) < _SHORTEST:
+            return
         _agent, status, _timeout, _retries, _length = _LOCAL.unpack_from(header)
         isResponse = bool(datagram[3] & 0x80)
         if status:
             if not isResponse:  # of an answer of ours nobody wants to know
                 self._gaveUp(receiver, datagram, os.strerror(status))
             return
-        if isResponse:
+        if isResponse or datagram[3] == _TRAP_REPRESS:
             self._asked.pop(_keyOf(datagram), None)
         qpn, qkey, lid, sl, bits, hasGRH, gidIndex, hops, tclass, gid, flow = _REMOTE.unpack_from(header, 20)
         (pkeyIndex,) = _PKEY_INDEX.unpack_from(header, 56)

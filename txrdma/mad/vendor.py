@@ -113,8 +113,8 @@ class MlxGeneralInfo(Attribute):
 
 
 def hostName() -> str:
-    """What this host is called."""
-    return socket.getfqdn()
+    """Name of this host, as it calls itself: asking DNS would hold up the reactor for each request."""
+    return socket.gethostname()
 
 
 def processors(path: str = "/proc/cpuinfo") -> str:

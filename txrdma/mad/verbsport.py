@@ -43,7 +43,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.interfaces import AsyncEvent, IAddressHandle, IMADPort, IMADReceiver, IVerbsDevice
-from txrdma.mad._choices import HOPS, partitionIndex, sourceIndex
+from txrdma.mad._choices import HOPS, mayBeFrom, partitionIndex, sourceIndex
 from txrdma.mad.messages import MAD_LENGTH
 
 _log = Logger()
@@ -60,12 +60,14 @@ _BUDGET: Final = 8
 _GRH: Final = 40
 _STRIDE: Final = 320
 _RECEIVE: Final = 1 << 16
+_RESPONSE: Final = 0x80
 _NO_GID: Final = GID(bytes(16))
 _CHANGES: Final = (
     AsyncEventKind.GID_CHANGE,
     AsyncEventKind.LID_CHANGE,
     AsyncEventKind.PKEY_CHANGE,
     AsyncEventKind.SM_CHANGE,
+    AsyncEventKind.CLIENT_REREGISTER,
     AsyncEventKind.PORT_ACTIVE,
 )
 
@@ -181,6 +183,12 @@ class VerbsPort:
             dqpn=self.qpn,
             qkey=GMP_QKEY,
         )
+
+    def isFrom(self, envelope: object, path: IBPath) -> bool:
+        """Whether a datagram can be an answer of whom this path leads to."""
+        assert isinstance(envelope, Arrival)
+        sgid = _wayIn(envelope.grh)[0] if envelope.grh else None
+        return mayBeFrom(path, envelope.slid, sgid, self.endPort.lidMask)
 
     def refresh(self) -> MADEndPort:
         """Look anew at what the port is."""
@@ -361,10 +369,29 @@ class VerbsPort:
                 self._mend()
             elif again:
                 self._receive(again)
-            while self._waiting and self._free and self._pair.state is QPState.RTS:
-                self._post(*self._waiting.popleft())
+            self._postWaiting()
         except RDMAError as error:
             self._lost(str(error))
+
+    def _postWaiting(self) -> None:
+        """Send what has waited; a destination that cannot be is an error of what was to go there alone."""
+        while self._waiting and self._free and not self._closed and self._pair.state is QPState.RTS:
+            datagram, path = self._waiting.popleft()
+            try:
+                self._post(datagram, path)
+            except DeviceUnavailable:
+                raise
+            except RDMAError as error:
+                self._undelivered(datagram, str(error))
+
+    def _undelivered(self, datagram: bytes, why: str) -> None:
+        """Tell of a request that has not left; of an answer nobody wants to know."""
+        if self._receiver is None or datagram[3] & _RESPONSE:
+            return
+        try:
+            self._receiver.undeliverable(datagram, why)
+        except Exception:
+            _log.failure("while {port} told of what could not be sent", port=self.name)
 
     def _received(self, completion: Completion) -> None:
         at = (SENDS + completion.identifier - _RECEIVE) * _STRIDE
@@ -378,17 +405,18 @@ class VerbsPort:
             return  # subnet management has no business here (IBA 13.5.1)
         receiver = self._receiver
         assert receiver is not None
-        receiver.received(
-            datagram, Arrival(grh, completion.sourceQPN, completion.sourceLID, completion.serviceLevel)
-        )
+        arrival = Arrival(grh, completion.sourceQPN, completion.sourceLID, completion.serviceLevel)
+        try:
+            receiver.received(datagram, arrival)
+        except Exception:
+            _log.failure("while a datagram of {port} was taken", port=self.name)
 
     def _sent(self, completion: Completion) -> None:
         slot = completion.identifier
         self._free.append(slot)
-        if completion.status is not Status.SUCCESS and self._receiver is not None:
+        if completion.status is not Status.SUCCESS:
             datagram = bytes(self._memory.view[slot * _STRIDE :][:MAD_LENGTH])
-            if not datagram[3] & 0x80:
-                self._receiver.undeliverable(datagram, f"it could not be sent: {completion.status.name}")
+            self._undelivered(datagram, f"it could not be sent: {completion.status.name}")
 
     def _mend(self) -> None:
         """A send that fails stops the queue pair: go on as soon as everything has come back."""
@@ -407,6 +435,8 @@ class VerbsPort:
                 self.refresh()
             except RDMAError as error:
                 _log.debug("{port}: {error}", port=self.name, error=error)
+            if self._receiver is not None:
+                self._receiver.portChanged(event.kind is AsyncEventKind.CLIENT_REREGISTER)
 
     def _lost(self, reason: str) -> None:
         if self._closed:

@@ -118,13 +118,15 @@ def run(first: int, count: int, quiet: bool = False) -> int:
     return failed
 
 
-def main(play: Callable[[int, int, bool], int] = run) -> None:
+def main(play: Callable[[int, int, bool], int] = run, options: SimulateOptions | None = None) -> None:
     """
     The command.
 
     @param play: plays seeds from the first on, that many, quietly or not; its answer is how many failed.
+    @param options: what C{play} looks into for more.
     """
-    options: SimulateOptions = SimulateOptions()  # type: ignore[no-untyped-call]  # Twisted has no types there
+    if options is None:
+        options = SimulateOptions()  # type: ignore[no-untyped-call]  # Twisted has no types there
     try:
         options.parseOptions()  # type: ignore[no-untyped-call]  # the same
     except UsageError as error:

@@ -83,6 +83,7 @@ class SimulatedPortStringParser:
         except BaseException:
             if not holding.ports:
                 del _held[key]
+                holding.fabric.close()
             raise
         port.name = ":".join(("sim", *args)) + (f":node={node}" if node and len(args) < 4 else "")
         holding.ports += 1

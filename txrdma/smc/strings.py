@@ -101,22 +101,29 @@ def _options(
     """Options from the keys of either side, and the address that a client connects from."""
     from txrdma.smc.options import Options
 
-    if backend == "kernel":
-        raise ValueError(
-            "smc: backend=kernel is not here yet: the kernel's AF_SMC comes with a later version"
-        )
-    _choice("backend", backend, ("auto", "txrdma"))
     if not device:
         raise ValueError("smc: device= is empty; device=auto is the default")
+    if _choice("backend", backend, ("auto", "own", "kernel")) == "kernel":
+        _unlessKernels(
+            device=(device, "auto"), peer=(peer, "auto"), version=(version, "auto"), ueid=(ueid, None)
+        )
     return Options(
         device=device,
         agreed=_choice("peer", peer, ("auto", "smc")) == "smc",
         timeout=None if timeout is None else _seconds("timeout", timeout),
         fallback=_choice("fallback", fallback, ("yes", "no")) == "yes",
         bindAddress=None if bindAddress is None else _address("bindAddress", bindAddress),
+        backend=backend,
         versions=_versions(version),
         ueids=_ueids(version, ueid),
     )
+
+
+def _unlessKernels(**keys: tuple[str | None, str | None]) -> None:
+    """Complain about what the kernel decides by itself; each key comes with its value and its default."""
+    for key, (value, default) in keys.items():
+        if value != default:
+            raise ValueError(f"smc: {key}={value} has no meaning with backend=kernel: it decides that")
 
 
 def _unknown(kwargs: dict[str, str]) -> None:
@@ -195,14 +202,17 @@ class SMCServerParser:
         port = _number("port", kwargs.pop("port"), 65535)
         interface = _take(kwargs, "interface", "")
         backlog = _number("backlog", _take(kwargs, "backlog", "50"), 2**31 - 1)
+        timeout = kwargs.pop("timeout", None)
         options = _options(
             _take(kwargs, "device", "auto"),
             _take(kwargs, "backend", "auto"),
             _take(kwargs, "peer", "auto"),
-            kwargs.pop("timeout", None),
+            timeout,
             _take(kwargs, "fallback", "yes"),
             _take(kwargs, "version", "auto"),
             kwargs.pop("ueid", None),
         )
+        if options.backend == "kernel":
+            _unlessKernels(timeout=(timeout, None))
         _unknown(kwargs)
         return SMCServerEndpoint(reactor, port, interface, backlog, options)

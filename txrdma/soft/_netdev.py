@@ -44,7 +44,7 @@ def activeMTU(interfaceMTU: int | None, isIPv6: bool, most: MTU | None) -> MTU:
 
 
 def laneCount(rate: int) -> int:
-    """How many lanes a link of that rate is taken to have, as Linux counts them for RoCE; 0 for no rate."""
+    """The number of lanes of a link of that rate, as Linux counts them for RoCE; 0 for no rate."""
     if rate <= 0:
         return 0
     return 1 if rate <= 10 * _GIGA or 20 * _GIGA < rate <= 25 * _GIGA else 4

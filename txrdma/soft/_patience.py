@@ -1,5 +1,5 @@
 """
-When a requester sends again what nobody acknowledges, and when it gives up.
+The times at which a requester sends again what nobody acknowledges, and gives up.
 
 These are two questions. Giving up is decided by C{timeout} and C{retryCount}, the attributes of a queue pair
 (InfiniBand Architecture vol. 1, 9.7.6.1.3 and 9.9.2.1.1). Sending again may come much earlier, since a
@@ -23,7 +23,7 @@ EXPECTED_AT_FIRST: Final = 0.001
 """A round trip before anything was measured, which may be long in coming where much is lost."""
 
 LONGEST_TIMEOUT: Final = 1.0
-"""How often a peer that is silent for long hears from us, and how soon we hear from it when it is back."""
+"""Seconds between two tries with a peer that is silent for long: so soon it is heard when it is back."""
 
 
 class RoundTrip:
@@ -67,7 +67,7 @@ class RoundTrip:
         self._end = None
 
     def expired(self) -> None:
-        """Nothing was heard for C{timeout}: wait longer the next time."""
+        """Double the timeout, because the peer was silent for that long."""
         self.timeout = min(2 * self.timeout, LONGEST_TIMEOUT)
 
     def answered(self) -> None:
@@ -140,7 +140,7 @@ class Patience:
         self._tries = 0
 
     def deadline(self) -> float:
-        """When to try again, or to give up; infinite for neither."""
+        """The time at which to try again, or to give up; infinite for neither."""
         end = self._progressed + self._limit
         if self.retryCount == 0:
             return end

@@ -161,7 +161,7 @@ class Resting(Protocol):
 
 
 class RoutePort(Protocol):
-    """Where the routes of one device begin: its UDP socket, or its UNIX socket."""
+    """The local end of all routes of one device: its UDP socket, or its UNIX socket."""
 
     @property
     def resting(self) -> Resting | None:

@@ -1,5 +1,5 @@
 """
-Which changes of a queue pair's state and attributes are allowed.
+The changes of a queue pair's state and attributes that are allowed.
 
 Follows InfiniBand Architecture vol. 1, 10.3.1 (states) and 11.2.4.2 (tables 91 to 96), as far as both the
 specification and the Linux verbs agree.

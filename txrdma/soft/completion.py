@@ -225,7 +225,7 @@ class SoftCompletionQueue:
 
     @property
     def isClosed(self) -> bool:
-        """Nothing more will be found here."""
+        """Whether the completion queue is closed, and brings no more completions."""
         return self._closed
 
     def join(self, member: Member) -> None:

@@ -142,7 +142,7 @@ class SoftDevice:
         return tuple(entry.gid for entry in self._port(port).gidTable())
 
     def gidTable(self, port: int) -> Sequence[GIDEntry]:
-        """The same, with what else is known of each GID."""
+        """The GID table of a port, with the type and the interface of each entry."""
         return self._port(port).gidTable()
 
     def pkeys(self, port: int) -> Sequence[PKey]:
@@ -335,7 +335,7 @@ class SoftDevice:
         capacity: Capacity,
         shared: SoftSharedReceiveQueue | None,
     ) -> SoftQueuePair:
-        """One of that domain, which has looked at C{shared}."""
+        """Create a queue pair of a protection domain, which has checked C{shared}."""
         if kind not in (QPKind.RC, QPKind.UD):
             raise InvalidRequest(f"queue pairs are RC or UD here, not {kind!r}")
         for queue in (send, receive):

@@ -38,7 +38,7 @@ class Interfaces(Protocol):
         """The one that has this IP address at present, ready to be used."""
 
     def rate(self, name: str) -> int:
-        """Of its link, in bits per second; 0 where nobody knows."""
+        """The rate of an interface's link, in bits per second; 0 where nobody knows."""
 
 
 class HostInterfaces:
@@ -83,7 +83,7 @@ class HostInterfaces:
         return found
 
     def rate(self, name: str) -> int:
-        """Of its link, in bits per second; 0 where nobody knows."""
+        """The rate of an interface's link, in bits per second; 0 where nobody knows."""
         if self._socket is None or sys.platform != "linux":
             return 0
         settings = array.array("B", _SETTINGS.pack(_GET_SETTINGS, 0, 0))

@@ -224,7 +224,7 @@ class KeyTable:
 
     def guard(self, isGuarded: bool) -> None:
         """
-        One more reason, or one less, for peers to look whether they may reach our memory at present.
+        Count one reason more, or one less, for peers to look whether they may reach our memory now.
 
         They look while there is any reason: see L{txrdma.soft.shared._layout.RemoteRegion}.
         """

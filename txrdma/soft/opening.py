@@ -68,7 +68,7 @@ def openPort(
     mtu: MTU | None,
 ) -> SoftPort:
     """
-    One port, its parameters as those of L{openSoftDevice <txrdma.soft.device.openSoftDevice>}.
+    Open a port; parameters are those of L{openSoftDevice <txrdma.soft.device.openSoftDevice>}.
 
     @raise DeviceUnavailable: there is no such address, or the port is taken.
     """

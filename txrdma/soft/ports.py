@@ -38,7 +38,7 @@ PKEYS: Final[Sequence[PKey]] = (DEFAULT_PKEY,)
 
 class SoftPort:
     """
-    One port of a device.
+    A port of a software device.
 
     @ivar number: from 1, given by the device.
     @ivar routes: where routes begin, in the order in which they are tried.

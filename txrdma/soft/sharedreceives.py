@@ -124,7 +124,7 @@ class SoftSharedReceiveQueue:
 
     @property
     def isClosed(self) -> bool:
-        """Nothing more will be posted here."""
+        """Whether the shared receive queue is closed, and takes no more receives."""
         return self._closed
 
     def join(self, taker: Taker) -> None:

@@ -52,6 +52,8 @@ SMC: dict[str, object] = {
     "peer": "127.0.0.1:80",
     "fallbackReason": None,
     "peerDiagnosis": None,
+    "version": 1,
+    "eid": "",
     "device": "soft",
     "route": "shared-memory",
     "linkGroup": "group 7",

@@ -105,6 +105,9 @@ UPWARDS = {("interfaces", "mad")}
 CIRCLES = {"fabric", "sim"}
 """Rooms in which modules still name each other."""
 
+FOUNDATIONS = {"txrdma.smc.common"}
+"""Rooms within a room that all its others may stand on: they import nothing of it but themselves."""
+
 CORE_ROOMS = {"soft", "mad", "cm", "smc", "btl"}
 CORE_MAY_IMPORT = {*sys.stdlib_module_names, "typing_extensions", "automat", "txrdma"}
 LONGEST = 600
@@ -112,7 +115,10 @@ LONGEST = 600
 FOR_STRANGERS = {"smc", "soft", "testing", "verbs"}
 """Rooms whose docstrings are held to be understood by somebody who sees nothing else."""
 
-RIDDLE = re.compile(r"(It|They|What|Those|Who|To it|So|That|This|Its|Their)\b")
+RIDDLE = re.compile(
+    r"(It|They|What|Those|Who|To it|So|That|This|Its|Their|Where|How|When|Why|Which|Nothing|"
+    r"Something|Somebody|One|Of|A new one|All of them|None of these|The same)\b"
+)
 """The beginning of a docstring that names something by a neighbour, or not at all."""
 
 FEWEST_WORDS = 5
@@ -224,6 +230,7 @@ def graph() -> dict[str, set[str]]:
 def complaints(module: str, source: str, isPackage: bool = False) -> list[str]:
     """What is wrong with the imports of one module."""
     own = room(module)
+    below = next((each for each in FOUNDATIONS if module.startswith(f"{each}.")), None)
     wrong: list[str] = []
     for line, name, typesOnly in imports(source, module, isPackage):
 
@@ -236,6 +243,8 @@ def complaints(module: str, source: str, isPackage: bool = False) -> list[str]:
         if own == "test" or own is None:
             continue
         other = room(name)
+        if below is not None and own == other and not name.startswith(f"{below}."):
+            complain(f"{below} stands below all else of its room")
         if other is not None and other in FLOORS:
             if other in ("test", "testing") and own != other:
                 complain("only tests import what tests are made of")
@@ -404,6 +413,12 @@ class ComplaintTests(SynchronousTestCase):
             self.rules("txrdma.smc.group.link", "from txrdma.verbs.devices import openDevice"), 0
         )
 
+    def test_foundations(self) -> None:
+        """What a room stands on knows nothing else of that room, but all of the room may know it."""
+        self.assertEqual(self.rules("txrdma.smc.common.a", "from txrdma.smc.group.link import Link"), 1)
+        self.assertEqual(self.rules("txrdma.smc.common.a", "from txrdma.smc.common.presence import Use"), 0)
+        self.assertEqual(self.rules("txrdma.smc.group.link", "from txrdma.smc.common.presence import Use"), 0)
+
     def test_pyverbs(self) -> None:
         """pyverbs has one door."""
         self.assertEqual(self.rules("txrdma.test.test_x", "import pyverbs.device"), 1)
@@ -430,6 +445,9 @@ class ComplaintTests(SynchronousTestCase):
                 def leave(self):
                     """As the reactor does."""
 
+                def pay(self):
+                    """The same for the bill of the room."""
+
                 async def stay(self, nights):
                     """
                     Stay on.
@@ -439,7 +457,7 @@ class ComplaintTests(SynchronousTestCase):
         '''
         found = riddles("hotel", dedent(source))
         self.assertEqual(
-            [each.split()[1] for each in found], ["hotel:", "MOST:", "Guest:", "leave:", "stay:"]
+            [each.split()[1] for each in found], ["hotel:", "MOST:", "Guest:", "leave:", "pay:", "stay:"]
         )
 
     def test_noRiddles(self) -> None:

@@ -41,7 +41,7 @@ def records(name: str) -> list[Record]:
 @dataclass(frozen=True)
 class Captured:
     """
-    One RoCE v2 packet of a capture.
+    A RoCE v2 packet of a capture.
 
     @ivar payload: the UDP payload: BTH to ICRC.
     """
@@ -109,7 +109,7 @@ class _TCP(Layout):
 
 @dataclass(frozen=True)
 class Segment:
-    """One TCP segment over IPv4 of a capture."""
+    """A TCP segment over IPv4 of a capture."""
 
     when: float
     source: tuple[str, int]

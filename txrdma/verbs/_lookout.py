@@ -1,5 +1,5 @@
 """
-How long to look for completions before the process sleeps: as long as they have lately taken to come.
+The time to look for completions before a process sleeps: as long as they have lately taken to come.
 
 To sleep and to be woken costs both processes tens of microseconds, so a process that expects an answer soon
 looks for it, as hypervisors poll before they halt a processor (Documentation/virt/kvm/halt-polling.rst of
@@ -51,7 +51,7 @@ class Allowance:
         self._pausedUntil = 0.0
 
     def window(self, now: float, wanted: float) -> float:
-        """How long somebody may look from now on, who wants to do so."""
+        """The seconds that a reader may look from now on, who wants to do so."""
         if now < self._pausedUntil:
             return 0.0
         if wanted <= FREE_SECONDS:
@@ -61,7 +61,7 @@ class Allowance:
         return wanted if wanted - FREE_SECONDS <= self._credit else 0.0
 
     def spent(self, seconds: float) -> None:
-        """Somebody has looked for so long."""
+        """Count the seconds that a reader has looked."""
         self._credit -= max(seconds - FREE_SECONDS, 0.0)
 
     def yielded(self, before: float, now: float) -> bool:
@@ -80,7 +80,7 @@ class Allowance:
 
 class Lookout:
     """
-    How long one reader looks on: a little longer than what it waited for has lately taken to come.
+    The time that one reader looks on: a little longer than what it waited for has lately taken to come.
 
     A wait begins when there is nothing left to do, and ends with what comes, found by looking or by being
     woken. Waits that are too long to be looked out do not count, but when there are only such, nobody looks.

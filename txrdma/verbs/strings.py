@@ -17,7 +17,7 @@ from twisted.plugin import IPlugin
 from txrdma.interfaces import IVerbsDevice, IVerbsDeviceStringParser
 
 DEVICES = "/sys/class/infiniband"
-"""Where the kernel lists its RDMA devices."""
+"""The directory in which the kernel lists its RDMA devices."""
 
 
 @implementer(IPlugin, IVerbsDeviceStringParser)

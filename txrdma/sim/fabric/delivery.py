@@ -11,7 +11,7 @@ from itertools import count
 from random import Random
 from typing import Final, TYPE_CHECKING
 
-from txrdma.iba.path import GMP_QKEY, IBDRPath, IBPath
+from txrdma.iba.path import GMP_QKEY, IBPath, PERMISSIVE_LID
 from txrdma.iba.types import DEFAULT_PKEY, LID, QPN
 from txrdma.iba.verbs import PortState
 from txrdma.mad.messages import ClassPortInfo, formatOf, Notice
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from txrdma.sim.fabric.fabric import SimulatedFabric
 
 MOST_HOPS: Final = 63
-MOST_ASKED: Final = 4096
-"""How many requests by directed routes wait for answers of somebody who is attached."""
+_DIRECTED_WAY: Final = IBPath(slid=PERMISSIVE_LID, dlid=PERMISSIVE_LID)
+"""What a port knows of the way of a datagram on a directed route: its route is in the datagram itself."""
 
 _LID_HOPS: Final = 64
 _SUBN: Final = 0x01
@@ -62,7 +62,6 @@ class Delivery:
         self._later = fabric.timetable.later
         self._random = Random(seed)
         self._traps = count()
-        self._directed: dict[tuple[SimulatedMADPort, bytes], tuple[SimulatedMADPort, bytes]] = {}
 
     def sent(self, sender: SimulatedMADPort, datagram: bytes, path: IBPath) -> None:
         """A datagram enters the fabric."""
@@ -71,7 +70,7 @@ class Delivery:
             return
         if datagram[1] == _DIRECTED:
             if datagram[3] & _RESPONSE or datagram[3] == _TRAP_REPRESS:
-                self._directedAnswer(sender, datagram)
+                self._directedAnswer(sender, datagram, path)
             else:
                 self._directedRequest(sender, datagram, path)
             return
@@ -122,7 +121,7 @@ class Delivery:
         if end.attachments:
             server = servedBy(end, _DIRECTED, datagram[3])
             if server is not None and (server is not sender or end not in self._sma.managers):
-                self._askDirected(sender, server, datagram, back)
+                self._askDirected(server, datagram, back)
                 return
         reply = self._sma.answer(port, datagram)
         if reply is None:
@@ -132,30 +131,31 @@ class Delivery:
         reply[192 : 193 + hops] = back
         self._answer(node, sender, bytes(reply), path)
 
-    def _askDirected(
-        self, sender: SimulatedMADPort, server: SimulatedMADPort, datagram: bytes, back: bytearray
-    ) -> None:
+    def _askDirected(self, server: SimulatedMADPort, datagram: bytes, back: bytearray) -> None:
         """Somebody attached answers, not the node's own agent."""
         request = bytearray(datagram)
         request[6] = len(back)
         request[192 : 192 + len(back)] = back
-        if len(self._directed) >= MOST_ASKED:  # who has not answered by now will not
-            del self._directed[next(iter(self._directed))]
-        self._directed[server, datagram[8:16]] = (sender, datagram)
-        came = IBDRPath(drPath=tuple(datagram[129 : 129 + datagram[7]]))
-        self._later(self._halfway(), server.deliver, bytes(request), came)
+        self._later(self._halfway(), server.deliver, bytes(request), _DIRECTED_WAY)
 
-    def _directedAnswer(self, sender: SimulatedMADPort, datagram: bytes) -> None:
-        asked = self._directed.pop((sender, datagram[8:16]), None)
-        if asked is None:
+    def _directedAnswer(self, sender: SimulatedMADPort, datagram: bytes, path: IBPath) -> None:
+        """An answer on a directed route: back hop by hop, by the ports that the request came in by."""
+        hops = datagram[7]
+        if not datagram[4] & 0x80 or hops > MOST_HOPS or datagram[6] != hops + 1:
             return
-        requester, request = asked
+        port: SimulatedPort | None = sender.port
+        if datagram[34:36] != b"\xff\xff":  # first by LID, to where the directed part ends
+            port = self.walk(sender.port, path.dlid)
+        for hop in range(hops, 0, -1):
+            port = None if port is None else _leftBy(port, datagram[192 + hop], isFirst=hop == hops)
+        if port is not None and datagram[32:34] != b"\xff\xff":
+            port = self.walk(port, int.from_bytes(datagram[32:34], "big"))
+        if port is None or port.node.isDead:
+            return
         reply = bytearray(datagram)
-        reply[4] |= 0x80
-        reply[6], reply[7] = 0, request[7]
-        reply[128:192] = request[128:192]
-        path = IBDRPath(drPath=tuple(request[129 : 129 + request[7]]))
-        self._later(self._halfway(), requester.deliver, bytes(reply), path)
+        reply[6] = 0
+        for attachment in port.end.attachments:
+            self._later(self._halfway(), attachment.deliver, bytes(reply), _DIRECTED_WAY)
 
     def walk(self, start: SimulatedPort, dlid: int) -> SimulatedPort | None:
         """The port by which a LID's owner is entered, hop by hop by forwarding tables."""
@@ -193,7 +193,7 @@ class Delivery:
         if node.isDead:
             return
         isSMP = managementClass == _SUBN
-        came = Envelope(path, sender.port.lid, isSMP)
+        came = Envelope(path, _sourceOf(sender.port, path), isSMP)
         if not isSMP and not self._isAdmitted(end, came):
             return
         if method & _RESPONSE or method == _TRAP_REPRESS or _isAboutRMPP(datagram):
@@ -274,10 +274,25 @@ class Delivery:
             self._later(self._halfway(), server.deliver, datagram, came)
 
 
+def _leftBy(port: SimulatedPort, out: int, isFirst: bool) -> SimulatedPort | None:
+    """The other end of a cable of the node that was entered by C{port}; a host is left only as the first."""
+    node = port.node
+    if node.isDead or not 0 < out < len(node.ports):
+        return None
+    if not node.isSwitch and not (isFirst and out == port.number):
+        return None
+    return node.ports[out].way
+
+
 def _owns(port: SimulatedPort, lid: int) -> bool:
     info = port.info
     base = info[16] << 8 | info[17]
     return base != 0 and base <= lid < base + (1 << (info[34] & 7))
+
+
+def _sourceOf(port: SimulatedPort, path: IBPath) -> LID:
+    """The LID that a port puts on what it sends: one of its own, whatever the path says."""
+    return path.slid if path.slid and _owns(port.end, path.slid) else port.lid
 
 
 def servedBy(end: SimulatedPort, managementClass: int, method: int) -> SimulatedMADPort | None:

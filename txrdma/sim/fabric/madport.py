@@ -9,11 +9,14 @@ from typing import Final, NamedTuple, TYPE_CHECKING
 
 from zope.interface import implementer
 
+from twisted.logger import Logger
+
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.path import GMP_QKEY, IBPath, MADEndPort
 from txrdma.iba.types import DEFAULT_PKEY, GID, LID, PKey, QPN
 from txrdma.iba.verbs import Buffer
 from txrdma.interfaces import IMADPort, IMADReceiver
+from txrdma.mad._choices import mayBeFrom
 from txrdma.mad.messages import MAD_LENGTH
 from txrdma.mad.smp import PKeyTable, PortInfo
 from txrdma.sim.fabric.nodes import SimulatedPort
@@ -21,12 +24,18 @@ from txrdma.sim.fabric.nodes import SimulatedPort
 if TYPE_CHECKING:
     from txrdma.sim.fabric.fabric import SimulatedFabric
 
+_log = Logger()
+
 SUBNET_TIMEOUT: Final = 14
 """67 ms: how long a packet may be on its way in a simulated fabric that says nothing else."""
 
 
 class Envelope(NamedTuple):
-    """What was on a datagram that LIDs led here: its path is made when somebody wants to know."""
+    """
+    What was on a datagram that LIDs led here: its path is made when somebody wants to know.
+
+    @ivar lid: of whom it really comes.
+    """
 
     sent: IBPath
     lid: LID
@@ -41,7 +50,7 @@ class Envelope(NamedTuple):
         """The way that the datagram took."""
         sent = self.sent
         path = IBPath(
-            slid=sent.slid or self.lid,
+            slid=self.lid,
             dlid=sent.dlid,
             serviceLevel=sent.serviceLevel,
             sgid=sent.sgid,
@@ -117,7 +126,10 @@ class SimulatedMADPort:
         """Something has come."""
         receiver = self._receiver
         if receiver is not None and not self._isClosed:
-            receiver.received(datagram, envelope)
+            try:
+                receiver.received(datagram, envelope)
+            except Exception:
+                _log.failure("while a datagram of {port} was taken", port=self.name)
 
     def pathOf(self, envelope: object) -> IBPath:
         """The way that a datagram took."""
@@ -125,6 +137,14 @@ class SimulatedMADPort:
             return envelope.path()
         assert isinstance(envelope, IBPath)
         return envelope
+
+    def isFrom(self, envelope: object, path: IBPath) -> bool:
+        """Whether a datagram can be an answer of whom this path leads to."""
+        if not isinstance(envelope, Envelope):
+            return True
+        sent = envelope.sent
+        slid, sgid = (sent.dlid, sent.dgid) if envelope.isAnswer else (envelope.lid, sent.sgid)
+        return mayBeFrom(path, slid, sgid, self.endPort.lidMask)
 
     def refresh(self) -> MADEndPort:
         """Look anew at what the port is."""
@@ -159,6 +179,12 @@ class SimulatedMADPort:
         self.port.attachments = tuple(other for other in self.port.attachments if other is not self)
         for callback in self._closers:
             callback()
+
+    def changed(self, wantsRegistration: bool) -> None:
+        """See that the port has been set, and tell."""
+        receiver, before = self._receiver, self.endPort
+        if receiver is not None and not self._isClosed and (self.refresh() != before or wantsRegistration):
+            receiver.portChanged(wantsRegistration)
 
     def lose(self, reason: str) -> None:
         """Be taken away, as a device that is pulled out."""

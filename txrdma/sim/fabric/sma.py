@@ -25,6 +25,10 @@ Result = tuple[int, bytes]
 """The status, and what stands in the answer."""
 
 
+_REREGISTER_AT: Final = 51
+_REREGISTER: Final = 0x80
+
+
 class SMInfoKeeper(Protocol):
     """A subnet manager, as its node's agent knows it."""
 
@@ -322,6 +326,8 @@ class SubnetManagementAgents:
             return status, b""
         if hasChanged:
             self._changed(wanted)
+        for attachment in wanted.attachments:
+            attachment.changed(bool(content[_REREGISTER_AT] & _REREGISTER))
         return self._portInfo(node, port, modifier)
 
     def _setPKeys(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:

@@ -17,8 +17,8 @@ from twisted.logger import Logger
 from txrdma.logs import Seldom
 from txrdma.smc.carriers.local import candidateNames
 from txrdma.smc.carriers.owners import acceptingUsers, isOwned, Place, sourceFor
+from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.insight.outcomes import tellSilence
-from txrdma.smc.presence import presenceOn
 from txrdma.unixlines import Lines
 from txrdma.unixsockets import Credentials, peerOf, Reactor
 
@@ -138,7 +138,7 @@ class Channel:
 
     @property
     def isIdle(self) -> bool:
-        """Nothing is announced at present."""
+        """Whether no connection is announced at present."""
         return not self._open
 
     def isUsable(self) -> bool:

@@ -51,10 +51,12 @@ class Counterpart:
                 self._user = peerUserByTCP(own, place, self._weListen)
         return self._user
 
-    @user.setter
-    def user(self, user: int) -> None:
-        self._isKnown = True
-        self._user = user
+    def introduce(self, process: Credentials | None, user: int | None) -> None:
+        """Take a carrier's word for who is there; None for what it does not know."""
+        self.process = process
+        if user is not None:
+            self._isKnown = True
+            self._user = user
 
     @property
     def witness(self) -> Hashable:

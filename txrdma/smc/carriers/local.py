@@ -1,5 +1,5 @@
 """
-How the two ends learn that both speak SMC: the C{local} carrier.
+The C{local} carrier, by which two ends on one host learn that both speak SMC.
 
 A plain socket can't put the TCP option of RFC 7609 (section 3.1) into a SYN. Between processes of one host
 a UNIX socket does its work: the listener answers on an abstract name made from its TCP address. The client
@@ -16,8 +16,8 @@ may be behind the TCP address never sees a stray byte::
 
 A client that has waited for too long says C{plain}, and the listener hears that for sure, be it ever so busy.
 All connections of a process to a listener are announced by one UNIX socket, which stays while SMC is in use
-(L{txrdma.smc.presence}). The listener expects no more of them at once than its TCP socket has room for: the
-others wait here, where TCP would drop their SYN and ask again a second later.
+(L{txrdma.smc.common.presence}). The listener expects no more of them at once than its TCP socket has room
+for: the others wait here, where TCP would drop their SYN and ask again a second later.
 
 Names in that space can be taken by anybody, so the client believes an answer only from the user who owns
 the listening TCP socket, by the word of the kernel on both.
@@ -30,11 +30,15 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
+from zope.interface import implementer
+
 from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 
 from txrdma.logs import Seldom
-from txrdma.smc.carriers.owners import Place, socketUser
+from txrdma.smc.carriers.interfaces import IArrival, IReception
+from txrdma.smc.carriers.owners import Place, placeOf, socketUser
 from txrdma.unixlines import Lines
 from txrdma.unixsockets import Credentials, LocalListener, peerOf, Reactor
 
@@ -72,6 +76,7 @@ def candidateNames(target: Place) -> tuple[str, ...]:
     return tuple(names)
 
 
+@implementer(IArrival)
 class Announced:
     """
     A connection that a client has announced.
@@ -83,6 +88,8 @@ class Announced:
     """
 
     __slots__ = ("_teller", "client", "number", "onWithdrawal", "place", "since")
+
+    isSure = True
 
     def __init__(self, teller: _Teller | None, place: Place, number: int, client: Credentials) -> None:
         self._teller = teller
@@ -109,8 +116,23 @@ class Announced:
         if self._teller is not None:
             self._teller.lines.say(b"%s %d%s" % (word, self.number, more))
 
-    def accepted(self) -> None:
-        """Tell the client that its connection has come."""
+    @property
+    def process(self) -> Credentials:
+        """The client's process, by the kernel's word."""
+        return self.client
+
+    @property
+    def user(self) -> int:
+        """The user that the client's process runs as, by the kernel's word."""
+        return self.client.user
+
+    def expect(self, withdrawn: Callable[[], None]) -> None:
+        """
+        Tell the client that its connection has come.
+
+        @param withdrawn: called when the client says that it goes on without SMC.
+        """
+        self.onWithdrawal = withdrawn
         self.say(b"accepted")
 
     def settle(self) -> None:
@@ -188,6 +210,7 @@ class _Teller:
         self.open.clear()
 
 
+@implementer(IReception)
 class Announcements:
     """
     The connections that clients on this host have announced to one SMC listener.
@@ -218,8 +241,11 @@ class Announcements:
         strangers = sum(not _isTrusted(each.client.user) for each in self.tellers)
         return self._anybody and strangers < _MOST_STRANGERS
 
-    def listen(self, place: Place) -> None:
-        """Begin to answer for a TCP listener."""
+    def prepare(self, listening: socket.socket) -> None:
+        """Do nothing: the socket may listen as it is."""
+
+    def begin(self, place: Place) -> None:
+        """Begin to answer for the TCP listener at a place."""
         purpose = f"to announce a connection to {place}"
         try:
             self._listener = LocalListener(
@@ -291,6 +317,15 @@ class Announcements:
         timer, self._timer = self._timer, None
         if timer is not None and timer.active():
             timer.cancel()
+
+    def arrived(self, transport: Connection) -> Announced | None:
+        """The announcement of an accepted connection, None where there is none from its owner."""
+        client = placeOf(transport.getPeer())
+        announced = None if client is None else self.claim(client)
+        if announced is None or announced.isFrom(client, placeOf(transport.getHost())):
+            return announced
+        announced.settle()
+        return None
 
     def claim(self, client: Place) -> Announced | None:
         """Take the announcement of a connection from there, which may not be its owner's."""

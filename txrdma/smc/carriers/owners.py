@@ -29,7 +29,7 @@ _LISTENING: Final = "0A"
 """TCP_LISTEN, in the state column of C{/proc/net/tcp}."""
 
 TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
-"""Where the kernel tells who owns which TCP socket."""
+"""The files in which the kernel lists TCP sockets and their owners."""
 
 _LOOPBACKS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Where a connection to no address in particular leads."""
@@ -60,7 +60,7 @@ def _hostOf(host: str) -> str:
 
 
 class Place(NamedTuple):
-    """One end of a TCP connection; an IPv4 address is never in its IPv6 form."""
+    """The address of one end of a TCP connection; an IPv4 address is never in its IPv6 form."""
 
     host: str
     port: int

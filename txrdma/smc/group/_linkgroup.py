@@ -147,7 +147,7 @@ class LinkGroup:
 
     @property
     def state(self) -> str:
-        """One of "fresh", "confirming", "active", "ending", "ended"."""
+        """The state of the link group: "fresh", "confirming", "active", "ending", "ended"."""
         return self._core.place
 
     @property
@@ -265,7 +265,7 @@ class LinkGroup:
         return min(self._core.maxLinks, self._core.peerLinks) > 1
 
     def fail(self, text: str) -> None:
-        """Something of ours has failed: the peer is told, as far as it can be."""
+        """End the group, because something of ours has failed: the peer is told, as far as it can be."""
         if self._core.place in ("active", "ending"):
             self._core.deleteGroup(0, DeleteReason.LOST_PATH)
         self._inputs.down(text)
@@ -365,7 +365,7 @@ class LinkGroup:
     # Time
 
     def deadline(self) -> float | None:
-        """When to call C{expired}, if nothing happens before; it is fine to be early."""
+        """The time of the next call of C{expired}, if nothing happens before; earlier is fine."""
         core = self._core
         if core.place == "ended":
             return None

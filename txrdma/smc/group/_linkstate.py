@@ -12,7 +12,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol, Union
 
 from txrdma.iba.types import GID, MACAddress, QPN, RKey
-from txrdma.smc._machines import machineBuilder
+from txrdma.smc.common._machines import machineBuilder
 from txrdma.smc.handshake._offer import Choice
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
 from txrdma.smc.wire.llc import (
@@ -33,7 +33,7 @@ from txrdma.smc.wire.llc import (
 @dataclass(frozen=True, slots=True)
 class Timing:
     """
-    How long to wait, in seconds.
+    The times of a link group, in seconds.
 
     @ivar response: for the answer to a request.
     @ivar confirmLink: as a client, for the server's CONFIRM LINK.
@@ -57,7 +57,7 @@ class Timing:
 
 
 class Role(Enum):
-    """Which end of the TCP connections we are: a group serves one role (RFC 7609, 3.2)."""
+    """The end of the TCP connections that we are: a group serves one role (RFC 7609, 3.2)."""
 
     SERVER = "server"
     CLIENT = "client"
@@ -71,6 +71,7 @@ class GroupKey(NamedTuple):
 
     @ivar witness: what this host's kernel says of the peer: its process, its user, or its TCP address.
     @ivar own: the GID of our end.
+    @ivar eid: the enterprise ID by which a server has let the client in; clients take the server's word.
     @ivar qpn: counts for clients only.
     """
 
@@ -81,6 +82,7 @@ class GroupKey(NamedTuple):
     mac: MACAddress
     own: GID
     version: int
+    eid: bytes = b""
     qpn: QPN | None = None
 
     @property
@@ -91,18 +93,19 @@ class GroupKey(NamedTuple):
     @classmethod
     def ofProposal(cls, proposal: Proposal, choice: Choice, witness: Hashable) -> GroupKey:
         """The server's key of the group that the client of this Proposal belongs to."""
-        version, own = choice.agreement.version, choice.candidate.gid
-        return cls(Role.SERVER, witness, proposal.peerID, choice.gid, proposal.mac, own, version)
+        agreement, own = choice.agreement, choice.candidate.gid
+        version, eid = agreement.version, agreement.eid
+        return cls(Role.SERVER, witness, proposal.peerID, choice.gid, proposal.mac, own, version, eid)
 
     @classmethod
     def ofAccept(cls, accept: Accept, own: GID, witness: Hashable) -> GroupKey:
         """The client's key of the group that the server of this Accept belongs to."""
         version, qpn = accept.version, accept.qpn
-        return cls(Role.CLIENT, witness, accept.peerID, accept.gid, accept.mac, own, version, qpn)
+        return cls(Role.CLIENT, witness, accept.peerID, accept.gid, accept.mac, own, version, qpn=qpn)
 
 
 class LinkEnd(NamedTuple):
-    """One end of a link, as CLC and CONFIRM LINK name it."""
+    """The address of one end of a link, as CLC and CONFIRM LINK name it."""
 
     mac: MACAddress
     gid: GID

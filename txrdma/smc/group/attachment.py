@@ -1,5 +1,5 @@
 """
-How a link is attached to a device: protection domain, completion queues, queue pair, posted receives.
+The verbs objects of a link on its device: protection domain, completion queues, queue pair, posted receives.
 
 The attributes of the queue pair are those that Linux uses for SMC-R.
 """
@@ -41,6 +41,8 @@ _ROUTED_HOPS: Final = 64
 
 _RECEIVES: Final = 64
 _RECEIVE_SIZE: Final = 48
+_RECEIVE_SIZE_V2: Final = 8192
+"""Bytes of the longest LLC message of version 2, in which keys of all buffers may stand."""
 
 _TIMEOUT: Final = 15
 """Linux's for SMC-R, 134 ms (4.096 us * 2**15): adapters answer for themselves."""
@@ -104,12 +106,14 @@ class Attachment:
         reactor: Any,
         port: Port,
         domain: IProtectionDomain,
+        version: int,
         received: _Handler,
         sent: _Handler,
         failed: Callable[[Failure], None],
     ) -> None:
         """
         @param domain: of the port's device; it is not closed with this.
+        @param version: of SMC-R: messages of version 2 may be long.
         @param received: takes completions of receives.
         @param sent: takes completions of sends.
         @param failed: hears that completions can be taken no more.
@@ -136,11 +140,12 @@ class Attachment:
         self.queuePair.modify(
             QPAttributes(state=QPState.INIT, pkeyIndex=0, port=port.candidate.port, access=rights)
         )
-        self.receives = memoryview(bytearray(_RECEIVES * _RECEIVE_SIZE))
+        size = _RECEIVE_SIZE if version == 1 else _RECEIVE_SIZE_V2
+        self.receives = memoryview(bytearray(_RECEIVES * size))
         region = self.domain.registerMemory(self.receives, Access.LOCAL_WRITE)
         self.requests = [
-            ReceiveRequest(at, (Segment(region.address + at, _RECEIVE_SIZE, region.lkey),))
-            for at in range(0, _RECEIVES * _RECEIVE_SIZE, _RECEIVE_SIZE)
+            ReceiveRequest(at, (Segment(region.address + at, size, region.lkey),))
+            for at in range(0, _RECEIVES * size, size)
         ]
 
     def connect(self, far: FarEnd, psn: int, isDirect: bool) -> None:
@@ -159,7 +164,9 @@ class Attachment:
             queuePair.modify(
                 QPAttributes(
                     state=QPState.RTR,
-                    address=AddressVector(far.gid, candidate.gidIndex, hopLimit=hops, dmac=far.mac),
+                    address=AddressVector(
+                        far.gid, candidate.gidIndex, candidate.port, hopLimit=hops, dmac=far.mac
+                    ),
                     pathMTU=MTU(min(far.mtu, candidate.mtu)),
                     destinationQPN=far.qpn,
                     rqPSN=far.psn,

@@ -561,7 +561,7 @@ class Group:
                 self.key.witness,
                 "{count} SMC-R connections with {peer} by {device} end: {reason}",
                 count=len(alive),
-                peer=describe(alive[0].getPeer()),
+                peer=describe(alive[0].peer),
                 device=self.links[0].device,
                 reason=text,
             )

@@ -4,8 +4,8 @@ The link groups of a device, which of them a connection joins, and how long they
 Follows RFC 7609, 3.2.
 
 Groups without connections are kept, since to make them anew costs more than a connection does. When SMC is
-not in use on the reactor (L{txrdma.smc.presence}) nothing of them stays there: those over shared memory rest,
-others are closed.
+not in use on the reactor (L{txrdma.smc.common.presence}) nothing of them stays there: those over shared
+memory rest, others are closed.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from twisted.logger import Logger
 
 from txrdma.error import Refused
 from txrdma.iba.types import MACAddress, MTU
-from txrdma.iba.verbs import AsyncEventKind, usualGID
+from txrdma.iba.verbs import AsyncEventKind, PortState, usualGID
 from txrdma.interfaces import AsyncEvent, IRestingDevice, IVerbsDevice
+from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.group._linkgroup import GroupKey, Timing
 from txrdma.smc.group.attachment import Port
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.link import Link
 from txrdma.smc.group.parties import Member
 from txrdma.smc.handshake._offer import Agreement, Candidate, Choice, VERSIONS
-from txrdma.smc.presence import presenceOn
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
 from txrdma.verbs.devices import sharedDevice
 
@@ -54,10 +54,12 @@ SMALL_RING: Final = 32 << 10
 
 STOPPING_SECONDS: Final = 5.0
 """
-When the reactor stops, so long it may take until peers have what was written before.
+Seconds for which a reactor that stops waits until peers have what was written before.
 
 By shared memory that is at once, unless a peer does not read; by RoCE peers have to acknowledge it.
 """
+
+_PORT_EVENTS: Final = (AsyncEventKind.PORT_ACTIVE, AsyncEventKind.PORT_ERROR, AsyncEventKind.GID_CHANGE)
 
 _KEEPALIVE: Final = Path("/proc/sys/net/ipv4")
 
@@ -67,7 +69,7 @@ _open: dict[tuple[object, str], LinkGroups] = {}
 @lru_cache(2)
 def timingOn(acknowledgesByProgram: bool) -> Timing:
     """
-    How long to wait for peers: a silent one is given up when TCP's keepalive would do so here (tcp(7)).
+    The times to wait for peers: a silent one is given up when TCP's keepalive would do so here (tcp(7)).
 
     @param acknowledgesByProgram: a busy program acknowledges nothing, not even a TEST LINK: it is asked when
         TCP would ask, since a queue pair has less patience than that. Adapters are asked earlier.
@@ -125,10 +127,10 @@ class LinkGroups:
     """
     All link groups over one device.
 
-    @ivar candidates: the device's ports, by the GID of each that most peers can reach.
     @ivar further: where further links of a group may begin, each of them once; none, unless somebody says so.
     @ivar maxLinks: links of a group, at most, of up to 8; Linux has 2, too.
     @ivar maxInline: the most bytes of a request that need no registered memory.
+    @ivar candidates: the device's ports, by the GID of each that most peers can reach; active ports first.
     """
 
     def __init__(self, reactor: Any, description: str, device: IVerbsDevice | None = None) -> None:
@@ -149,10 +151,10 @@ class LinkGroups:
         self.device = device
         self.timing = timingOn(device.attributes.acknowledgesByProgram)
         self._resting = IRestingDevice(device, None)
-        self.candidates = tuple(self._findCandidates())
+        self.candidates = self._findCandidates()
         if not self.candidates:
             device.close()
-            raise Refused(f"{description} has no MAC address", Diagnosis.NOSMCRDEV)
+            raise Refused(f"{description} has no port with MAC address and GID", Diagnosis.NOSMCRDEV)
         self.maxInline = device.limits.maxInline
         self.further: list[Port] = []
         self.maxLinks = 2
@@ -168,22 +170,29 @@ class LinkGroups:
 
     @property
     def canRest(self) -> bool:
-        """When SMC is not in use links rest; where they can't they are closed."""
+        """Whether links rest while SMC is not in use; those of other devices are closed then."""
         return self._resting is not None
 
-    def _findCandidates(self) -> Iterator[Candidate]:
+    def _findCandidates(self) -> tuple[Candidate, ...]:
         """The ports of the device; those over shared memory have no use for version 2."""
         device = self.device
         versions = VERSIONS if self._resting is None else frozenset((1,))
+        owner = b""
+        active: list[Candidate] = []
+        others: list[Candidate] = []
         for number in range(1, device.portCount + 1):
             port = device.portAttributes(number)
             if port.mac is None:
                 continue
+            owner = owner or peerID(port.mac)  # one for all ports: it is one process
             table = device.gidTable(number)
             index = usualGID(table)
-            entry, mtu = table[index], MTU(port.activeMTU)
-            owner = peerID(port.mac)
-            yield Candidate(owner, entry.gid, entry.type, port.mac, mtu, device.name, number, index, versions)
+            if not table or table[index].gid.ip is None:
+                continue
+            (gid, type, _), mtu = table[index], MTU(port.activeMTU)
+            one = Candidate(owner, gid, type, port.mac, mtu, device.name, number, index, versions)
+            (active if port.state is PortState.ACTIVE else others).append(one)
+        return (*active, *others)
 
     def groups(self) -> list[Group]:
         """All link groups over this device."""
@@ -273,14 +282,16 @@ class LinkGroups:
             self._groups.pop(group.key.peer, None)
 
     def _told(self, event: AsyncEvent) -> None:
-        """Act on an asynchronous event: a fatal one of the device, or of one link's queue pair."""
+        """Act on an asynchronous event: a fatal one of device or queue pair, or one of a port."""
         if event.kind is AsyncEventKind.DEVICE_FATAL:
             self.close()
+        elif event.kind in _PORT_EVENTS:
+            self.candidates = self._findCandidates()
         elif event.queuePair is not None and event.kind is AsyncEventKind.QP_FATAL:
             for link in self.links():
                 link.asyncEvent(event.queuePair, event.kind.value)
 
-    # Not in use: see txrdma.smc.presence
+    # Not in use: see txrdma.smc.common.presence
 
     @property
     def isBusy(self) -> bool:
@@ -295,6 +306,8 @@ class LinkGroups:
             self.close()
             return
         for group in self.groups():
+            for link in list(group.links):
+                link.look()  # a peer whose window is full could not say its last word while we rest
             group.finish()
             group.rest()
         self._resting.rest()
@@ -343,7 +356,7 @@ class LinkGroups:
     def _forgetStopped(self) -> None:
         """Peers that have all do not matter any more."""
         for stream, target in list(self._targets.items()):
-            if stream.hasHeardEnd or stream.isCut or stream.hasDelivered(target):
+            if stream.hasHeardEnd or stream.hasDelivered(target):
                 self._targets.pop(stream, None)
 
     def _stoppingTooLong(self) -> None:

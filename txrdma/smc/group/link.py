@@ -47,7 +47,7 @@ PREPARING_SECONDS: Final = 2.0
 
 class Link:
     """
-    One link of a group: its queue pair, and the connections on it.
+    A link of a group: its queue pair, and the connections on it.
 
     @ivar group: the link group, and C{agreement} what its two ends have agreed on.
     @ivar life: the link as the core of its group knows it, from the beginning.
@@ -88,7 +88,7 @@ class Link:
         self.isBreaking = False
 
         self._attachment = attachment = Attachment(
-            groups.reactor, port, domain, self._completed, self._sent, self.failed
+            groups.reactor, port, domain, self.agreement.version, self._completed, self._sent, self.failed
         )
         self.turn = Turn(groups.reactor, attachment, self)
         self._poster = self.turn.poster
@@ -202,7 +202,7 @@ class Link:
     def hasten(self, stream: Member) -> None:
         """Find out soon whether the peer has all that was sent on a connection, as the process ends."""
         self.turn.hasten()
-        if not self.turn.hasArrived(stream.lastMessage):
+        if not stream.hasArrived:
             stream.askForUpdate()
 
     def turned(self) -> None:
@@ -329,7 +329,7 @@ class Link:
             self.group.linkBroken(self, text)
 
     def failed(self, failure: Failure) -> None:
-        """Something of ours, or of the device's, has raised, and is logged: connections end with an error."""
+        """End connections with an error: something of ours, or of the device's, has raised, and is logged."""
         if not self.isOver:
             self.isBreaking = True
             self.group.linkFailed(self, f"an error here: {failure.getErrorMessage()}")
@@ -343,6 +343,8 @@ class Link:
 
     def rest(self) -> None:
         """Leave the reactor, with readers and delayed calls; what the peer does waits until C{wake}."""
+        if self.isOver:
+            return  # who waits for its end is told of it
         self._reader.stop()
         self.turn.rest()
 
@@ -360,7 +362,7 @@ class Link:
 
     @contextmanager
     def ending(self) -> Iterator[None]:
-        """Nothing is posted from now on; meanwhile a turn goes on, after which what was to be called is."""
+        """Post nothing from now on; meanwhile a turn goes on, after which what was to be called is."""
         turn, poster = self.turn, self._poster
         self.isBreaking = poster.isOver = True
         self.isActive = False

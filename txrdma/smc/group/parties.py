@@ -13,12 +13,12 @@ from typing import Any, Protocol
 from twisted.internet.interfaces import IAddress
 
 from txrdma.iba.types import RKey
+from txrdma.smc.common.presence import Presence
 from txrdma.smc.group._linkgroup import Timing
 from txrdma.smc.group.attachment import Port
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.posting import Kept
 from txrdma.smc.handshake._offer import Agreement
-from txrdma.smc.presence import Presence
 from txrdma.smc.stream._flow import Bearing, Flow
 from txrdma.smc.wire.clc import Accept, Confirm
 
@@ -28,23 +28,22 @@ class Member(Protocol):
     A connection, as its link and the groups see it.
 
     @ivar token: the alert token of our end (RFC 7609, A.4).
+    @ivar peer: the address of the other end of the TCP connection.
     """
 
     token: int
-    connected: Any
-    disconnected: Any
+    disconnected: bool
 
+    @property
+    def peer(self) -> IAddress: ...
+    @property
+    def connected(self) -> bool: ...
     @property
     def hasHeardEnd(self) -> bool: ...
     @property
-    def lastMessage(self) -> int: ...
-    @property
-    def isCut(self) -> bool: ...
+    def hasArrived(self) -> bool: ...
     @property
     def written(self) -> int: ...
-
-    def getPeer(self) -> IAddress:
-        """The address of the other end of the TCP connection."""
 
     def hasDelivered(self, total: int) -> bool:
         """Whether the peer has so many bytes, and the end of the connection where that is to be told."""

@@ -40,7 +40,6 @@ class Hearing(Protocol):
     A connection that hears what became of its bytes.
 
     @ivar isPosted: there is nothing to post at present.
-    @ivar lastMessage: the number of the last message that was posted.
     """
 
     def wasFlushed(self) -> None:
@@ -51,8 +50,6 @@ class Hearing(Protocol):
 
     @property
     def isPosted(self) -> bool: ...
-    @property
-    def lastMessage(self) -> int: ...
 
 
 class Poster:
@@ -147,11 +144,11 @@ class Poster:
     # Staging
 
     def mark(self) -> None:
-        """When the latest SEND has arrived, so has all that is copied by now."""
+        """Note that all is free which is copied by now as soon as the latest SEND has arrived."""
         self._marks.append((self.sent, self._staged))
 
     def most(self, backlog: int) -> int:
-        """How many of these bytes may be written now."""
+        """The number of bytes of a backlog that may be written now."""
         return min(backlog, STAGE - self._staged + self._freed)
 
     def completed(self, identifier: int) -> None:

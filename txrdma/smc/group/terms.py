@@ -1,5 +1,5 @@
 """
-One end of a connection over SMC-R, as the messages of its handshake name it.
+The terms of one end of a connection over SMC-R, as the messages of its handshake name them.
 """
 
 from __future__ import annotations

@@ -253,9 +253,10 @@ class Turn:
             if isOver:
                 room = len(dirty)
             elif len(dirty) > room:
-                room = self._makeRoom(room)
-                if room <= 0:
-                    return
+                room = max(self._makeRoom(room), 0)
+                if not room:  # a peer that has closed may take nothing for a long time
+                    for flow in dirty:
+                        flow.resign()
             poster.dirty = dirty[room:]
             self._fill(dirty[:room], requests)
             if requests:
@@ -421,7 +422,7 @@ class Turn:
     def _deliverLater(self, stream: Hearing) -> None:
         """Tell a connection that has come from another link when the peer has all that it will post."""
         if stream.isPosted:
-            self.deliver(stream, stream.lastMessage)
+            self.deliver(stream, self.poster.sent)
         else:
             self._last[partial(self._deliverLater, stream)] = None
 

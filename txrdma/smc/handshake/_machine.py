@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Protocol, Union
 
 from txrdma.error import RDMAError, WireError
-from txrdma.smc._machines import machineBuilder
+from txrdma.smc.common._machines import machineBuilder
 from txrdma.smc.handshake._offer import Agreement, check, checkConfirm, Offer, VERSIONS
 from txrdma.smc.wire.clc import (
     Accept,
@@ -389,7 +389,7 @@ class _Handshake:
         return not core.listening and not core.done and len(core.buffer) >= MAX_LENGTH
 
     def deadline(self) -> float | None:
-        """When to call C{expired}, if nothing happens before."""
+        """The time of the next call of C{expired}, if nothing happens before."""
         return self._core.deadline
 
     def outgoing(self) -> bytes:
@@ -530,7 +530,7 @@ class ClientHandshake(_Handshake):
     def __init__(self, now: float, offer: Offer) -> None:
         super().__init__(_client, True, offer.proposal.peerID, offer.proposal.version)
         self._offer = offer
-        self._core.send(offer.proposal)
+        self._core.output += offer.raw
         self._core.deadline = now + CLC_TIMEOUT
 
     def confirm(self, message: Confirm, now: float) -> None:

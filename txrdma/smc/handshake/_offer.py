@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
@@ -99,7 +99,7 @@ def _samePrefix(theirs: bytes, theirLength: int, ours: bytes, ourLength: int) ->
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """
-    One GID of a port of an RDMA device, by which this process could be reached.
+    A GID of a port of an RDMA device, by which this process could be reached.
 
     @ivar peerID: of this process: instance number and MAC address (RFC 7609, 3.1).
     @ivar mtu: the largest payload of the port's packets.
@@ -217,12 +217,17 @@ class Offer:
     A client's offer: its Proposal, and what that was made from.
 
     @ivar v1: the candidate that its Proposal names for version 1, and C{v2} that for version 2.
+    @ivar raw: the bytes of the Proposal, which many connections send.
     """
 
     proposal: Proposal
     abilities: Abilities
     v1: Candidate | None
     v2: Candidate | None
+    raw: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "raw", self.proposal.encode())
 
     def candidate(self, version: int) -> Candidate | None:
         """The candidate that was named for a version."""
@@ -263,9 +268,9 @@ def propose(candidates: tuple[Candidate, ...], abilities: Abilities, address: st
     named = v1 or v2
     if named is None:
         return Diagnosis.NOSMCRDEV if any(map(abilities.speaks, VERSIONS)) else Diagnosis.NOUEID
-    values: dict[str, Any] = {"peerID": named.peerID, "gid": named.gid, "mac": named.mac}
+    values: dict[str, Any] = {"peerID": named.peerID, "gid": GID(bytes(16)), "mac": MACAddress(bytes(6))}
     if v1 is not None:
-        values |= _area(v1, address)
+        values |= {"gid": v1.gid, "mac": v1.mac, **_area(v1, address)}
     if v2 is not None:
         extension = ProposalV2(
             v2.gid,
@@ -329,17 +334,19 @@ def _chooseV1(
         return Diagnosis.VERSMISMAT
     if not proposal.offersV1:
         return Diagnosis.MODEUNSUPP
-    able = [each for each in candidates if each.carries(1)]
-    for candidate in able:
-        if candidate.subnets is None or candidate.subnets.shares(proposal):
-            return Choice(candidate, proposal.gid, VERSION_1)
-    return Diagnosis.DIFFPREFIX if able else Diagnosis.NOSMCRDEV
+    reason = Diagnosis.NOSMCRDEV
+    for candidate in candidates:
+        if candidate.carries(1):
+            if candidate.subnets is None or candidate.subnets.shares(proposal):
+                return Choice(candidate, proposal.gid, VERSION_1)
+            reason = Diagnosis.DIFFPREFIX
+    return reason
 
 
 def _chooseV2(
     proposal: Proposal, candidates: tuple[Candidate, ...], abilities: Abilities
 ) -> Choice | Diagnosis:
-    if 2 not in abilities.versions or proposal.version < 2 or proposal.typeV2 == Path.NONE:
+    if proposal.version < 2 or 2 not in abilities.versions or proposal.typeV2 == Path.NONE:
         return Diagnosis.VERSMISMAT
     if proposal.typeV2 not in (Path.SMC_R, Path.BOTH):
         return Diagnosis.MODEUNSUPP

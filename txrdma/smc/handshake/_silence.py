@@ -1,5 +1,5 @@
 """
-Which peers did not answer a handshake of late: their next connections are plain TCP at once.
+The peers that did not answer a handshake of late: their next connections are plain TCP at once.
 
 A handshake that nobody answers costs seconds. It costs them once: after that, whoever connects to the same
 peer does not ask, for a while; then one connection asks again, and the others wait for what comes of it.

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from twisted.internet.interfaces import IProtocol
-from twisted.internet.tcp import Server
 
 from txrdma.error import Refused
-from txrdma.smc.carriers.local import Announced
+from txrdma.smc.carriers.interfaces import IArrival
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.group import Group
@@ -22,7 +21,7 @@ from txrdma.smc.handshake._offer import Choice, choose
 from txrdma.smc.handshake.negotiation import hostName, Negotiation
 from txrdma.smc.insight.outcomes import Outcomes
 from txrdma.smc.options import Options
-from txrdma.smc.stream.transport import SMCTransport
+from txrdma.smc.stream.stream import Stream
 from txrdma.smc.wire.clc import Confirm, Diagnosis, Proposal
 
 
@@ -30,7 +29,7 @@ class ServerNegotiation(Negotiation):
     """
     The server's end of a connection whose client speaks SMC, or may do so.
 
-    @ivar _announced: what was announced on this host, None when nobody did.
+    @ivar _arrival: what its carrier knows of the connection, None when that is nothing.
     """
 
     role = Role.SERVER
@@ -43,23 +42,18 @@ class ServerNegotiation(Negotiation):
         options: Options,
         outcomes: Outcomes,
         build: Callable[[], IProtocol | None],
-        announced: Announced | None,
+        arrival: IArrival | None,
     ) -> None:
         super().__init__(reactor, options, outcomes, build)
-        self._announced = announced
+        self._arrival = arrival
 
     def connectionMade(self) -> None:
-        """The client speaks first, if it was announced by its owner."""
-        announced, peer = self._announced, self._peer
-        if announced is not None and announced.isFrom(peer.place, peer.own):
-            peer.process = announced.client
-            peer.user = announced.client.user
-            announced.onWithdrawal = self._withdrawn
-            announced.accepted()
-        elif announced is not None and not self._options.agreed:
-            self._runOnTCP(Diagnosis.PEERNOSMC, None, b"")
-            return
-        isSure = peer.process is not None
+        """The client speaks first, if its carrier is sure of it."""
+        arrival = self._arrival
+        if arrival is not None:
+            self._peer.introduce(arrival.process, arrival.user)
+            arrival.expect(self._withdrawn)
+        isSure = arrival is not None and arrival.isSure
         highest = max(self._options.abilities.versions)
         core = ServerHandshake(self._reactor.seconds(), peerID=peerID(), announced=isSure, version=highest)
         self._begin(core)
@@ -77,8 +71,8 @@ class ServerNegotiation(Negotiation):
             self._turn()
 
     def _end(self) -> None:
-        if self._announced is not None:
-            self._announced.settle()
+        if self._arrival is not None:
+            self._arrival.settle()
         super()._end()
 
     def _handle(self, event: clcEvents.Event) -> None:
@@ -88,8 +82,8 @@ class ServerNegotiation(Negotiation):
 
     async def _answer(self, event: clcEvents.Event) -> None:
         if isinstance(event, clcEvents.Proposed):
-            if self._announced is not None:
-                self._announced.settle()
+            if self._arrival is not None:
+                self._arrival.settle()
             await self._accept(event.proposal)
         elif isinstance(event, clcEvents.Confirmed):
             await self._confirmed(event.confirm)
@@ -102,9 +96,7 @@ class ServerNegotiation(Negotiation):
             raise Refused("nothing of the client's Proposal can be had", choice)
         group, isNew, element = await self._place(groups, proposal, choice)
         link = group.pick()
-        self._stream = stream = SMCTransport(link, element, self.transport, self.role)
-        if isinstance(self.transport, Server):
-            stream.sessionno = self.transport.sessionno
+        self._stream = stream = Stream(link, element, self.transport, self.role)
         message = link.terms(element, stream.token).accept(isNew, hostName())
         cast(ServerHandshake, self._core).accept(message, self._reactor.seconds())
 

@@ -25,15 +25,16 @@ from twisted.python.log import callWithContext
 from txrdma.error import RDMAError, Refused
 from txrdma.logs import Seldom
 from txrdma.smc.carriers.counterpart import Counterpart
+from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.groups import LinkGroups, linkGroups
 from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ClientHandshake, ServerHandshake
-from txrdma.smc.handshake.plaintcp import Foreign, prefixFor, runOnTCP
+from txrdma.smc.handshake.plaintcp import Foreign, runOnTCP
 from txrdma.smc.insight.outcomes import NotSMC, Outcomes
 from txrdma.smc.options import Options
-from txrdma.smc.presence import presenceOn
 from txrdma.smc.stream.companion import Companion
+from txrdma.smc.stream.stream import Stream
 from txrdma.smc.stream.transport import SMCTransport
 from txrdma.smc.wire.clc import Crossed, Diagnosis
 
@@ -96,7 +97,7 @@ class Negotiation(Protocol):
         self._timer: IDelayedCall | None = None
         self._limit: IDelayedCall | None = None
         self._work: Deferred[None] | None = None
-        self._stream: SMCTransport | None = None
+        self._stream: Stream | None = None
         self._fellBack: clcEvents.FellBack | None = None
         self._early = b""
         self._isPaused = False
@@ -311,13 +312,13 @@ class Negotiation(Protocol):
         runOnTCP(self.transport, protocol, self.role.value, reason, peerDiagnosis, leftover, foreign)
         self._succeeded(protocol)
 
-    def _runOnSMC(self, stream: SMCTransport) -> None:
+    def _runOnSMC(self, stream: Stream) -> None:
         try:
             self._startSMC(stream)
         finally:
             self._use.release()
 
-    def _startSMC(self, stream: SMCTransport) -> None:
+    def _startSMC(self, stream: Stream) -> None:
         self._stream = None
         self._end()
         link = stream.link
@@ -325,12 +326,12 @@ class Negotiation(Protocol):
         companion = Companion(stream, self.transport, self._reactor)
         self.transport.protocol = companion
         protocol = self._build()
+        transport = SMCTransport(stream, Protocol() if protocol is None else protocol, self.transport)
+        callWithContext({"system": transport.logPrefix()}, stream.start, transport, companion)
         if protocol is None:
-            stream.start(Protocol(), companion)
-            stream.loseConnection()
+            stream.close()
             self._failed(Failure(NoProtocol()))
             return
-        callWithContext({"system": prefixFor(self.transport, protocol)}, stream.start, protocol, companion)
         self._succeeded(protocol)
         if self._hasEnded:
             companion.readConnectionLost()

@@ -11,16 +11,13 @@ from enum import Enum
 from typing import Any, cast
 
 from twisted.internet.interfaces import ILoggingContext, IProtocol, IReactorFDSet, IReactorTime
-from twisted.internet.protocol import Protocol
 from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
-from txrdma.smc.group._linkgroup import Role
+from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.insight.status import markTCP
-from txrdma.smc.presence import presenceOn
-from txrdma.smc.wire.clc import Diagnosis
 
 _log = Logger()
 
@@ -152,15 +149,3 @@ def _holdPresence(transport: Connection) -> None:
 
     # mypy: replaced on the instance, as above.
     transport.connectionLost = connectionLost  # type: ignore[method-assign]
-
-
-class PlainStart(Protocol):
-    """Gives a TCP connection to the user's protocol at once."""
-
-    def __init__(self, protocol: IProtocol, reason: Diagnosis) -> None:
-        self._protocol = protocol
-        self._reason = reason
-
-    def makeConnection(self, transport: Any) -> None:
-        """Run the user's protocol on the TCP transport, in place of this one."""
-        runOnTCP(transport, self._protocol, Role.SERVER.value, self._reason)

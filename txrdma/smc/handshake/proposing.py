@@ -13,7 +13,9 @@ from twisted.internet.interfaces import IProtocol
 from twisted.python.failure import Failure
 
 from txrdma.error import Refused
-from txrdma.smc.carriers.announcing import Announcement
+from txrdma.smc.carriers.choice import carrierFor
+from txrdma.smc.carriers.dialing import approachOf
+from txrdma.smc.carriers.interfaces import IApproach
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import LinkGroups, peerID
@@ -25,7 +27,7 @@ from txrdma.smc.handshake.negotiation import hostName, Negotiation
 from txrdma.smc.handshake.plaintcp import Foreign
 from txrdma.smc.insight.outcomes import Outcomes, tellSilence
 from txrdma.smc.options import Options
-from txrdma.smc.stream.transport import SMCTransport
+from txrdma.smc.stream.stream import Stream
 from txrdma.smc.wire.clc import Accept, Decline, Diagnosis
 
 
@@ -33,13 +35,13 @@ class ClientNegotiation(Negotiation):
     """
     The client's end of a negotiation, which proposes SMC to the server.
 
-    @ivar _announcement: what the listener of this host was told, while it has not said whether it has us.
-    @ivar _held: bytes that came before it has, and may be somebody else's.
+    @ivar _approach: the carrier's view, while it is not known whether the listener speaks SMC.
+    @ivar _held: bytes that came before it did, and may be somebody else's.
     @ivar _hasAsked: the peer should answer; if it does not, others need not ask for a while.
     """
 
     role = Role.CLIENT
-    _announcement: Announcement | None = None
+    _approach: IApproach | None = None
     _accept: Accept | None = None
     _group: Group | None = None
     _held = b""
@@ -60,25 +62,12 @@ class ClientNegotiation(Negotiation):
     def connectionMade(self) -> None:
         """Propose, if the listener is known to speak SMC."""
         self.transport.protocol = self  # and not what an endpoint has put before us
-        announcement: Announcement | None = getattr(self.transport, "announcement", None)
-        if self._options.agreed:
-            silent, peer, now = silentPeers(self._reactor), self._peer.place, self._reactor.seconds()
-            if self._options.fallback and silent.isSilent(peer, now):
-                self._declineAtOnce(Diagnosis.PEERNOSMC)
-            else:
-                silent.ask(peer, now)
-                self._propose()
-        elif announcement is None or announcement.user < 0:
-            self._runOnTCP(Diagnosis.PEERNOSMC, None, b"")
-        else:
-            self._peer.process = announcement.listener
-            self._peer.user = announcement.user
-            self._announcement = announcement
-            announcement.then(self._told)
+        self._approach = approachOf(self.transport, carrierFor(self._reactor, self._options))
+        self._approach.ask(self.transport, self._told)
 
     def dataReceived(self, data: bytes) -> None:
         """Bytes before the listener has said that it has us: it is somebody else, or its word comes next."""
-        if self._announcement is None:
+        if self._approach is None:
             super().dataReceived(data)
             return
         self._held += data
@@ -86,13 +75,12 @@ class ClientNegotiation(Negotiation):
         self._reactor.callLater(0, self._heardEarly)
 
     def _heardEarly(self) -> None:
-        announcement = self._announcement
-        if announcement is not None:
-            announcement.close()
+        if self._approach is not None:
+            self._approach.hurry()
 
     def readConnectionLost(self) -> None:
-        """Somebody else's listener may close before ours knows of us; ours, when it has said all by SMC-R."""
-        if self._announcement is not None:
+        """The server closed TCP: a stranger before ours knew of us, or ours after its last word by SMC-R."""
+        if self._approach is not None:
             self.transport.connectionLost(Failure(ConnectionDone()))
         elif self._stream is not None:
             self._hasEnded = True  # the Confirm is sent
@@ -100,18 +88,22 @@ class ClientNegotiation(Negotiation):
             super().readConnectionLost()
 
     def _end(self) -> None:
-        announcement, self._announcement = self._announcement, None
-        if announcement is not None:
-            announcement.forget()
+        approach, self._approach = self._approach, None
+        if approach is not None:
+            approach.close()
         super()._end()
 
     def _told(self) -> None:
-        announcement, self._announcement = self._announcement, None
+        approach, self._approach = self._approach, None
+        assert approach is not None, "a carrier's answer after the end"
         held, self._held = self._held, b""
         if held:
             self.transport.resumeProducing()
-        if announcement is not None and announcement.isAccepted:
+        if approach.isSMC:
+            self._peer.introduce(approach.process, approach.user)
             self._propose(held)
+        elif approach.isAwaited:
+            self._declineAtOnce(Diagnosis.PEERNOSMC)
         else:
             self._runOnTCP(Diagnosis.PEERNOSMC, None, held)
 
@@ -126,7 +118,7 @@ class ClientNegotiation(Negotiation):
             self._answered(isInTime=Diagnosis.TIMEOUT_CL not in (reason, peerDiagnosis))
         super()._runOnTCP(reason, peerDiagnosis, leftover, foreign)
 
-    def _runOnSMC(self, stream: SMCTransport) -> None:
+    def _runOnSMC(self, stream: Stream) -> None:
         self._answered(isInTime=True)
         super()._runOnSMC(stream)
 
@@ -174,7 +166,7 @@ class ClientNegotiation(Negotiation):
             if accept.firstContact:
                 group.discard()
             raise
-        self._stream = stream = SMCTransport(link, element, self.transport, self.role)
+        self._stream = stream = Stream(link, element, self.transport, self.role)
         if accept.firstContact:
             group.connect(accept)
         message = link.terms(element, stream.token).confirm(accept, hostName())
@@ -187,7 +179,7 @@ class ClientNegotiation(Negotiation):
         if accept is not None and self._stream is not None:
             self._step(self._linked(self._stream, accept))
 
-    async def _linked(self, stream: SMCTransport, accept: Accept) -> None:
+    async def _linked(self, stream: Stream, accept: Accept) -> None:
         """Make the link ready after our Confirm is sent, and attach the stream to it."""
         assert self._group is not None, "a stream before its group"
         if accept.firstContact:

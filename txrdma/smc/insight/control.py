@@ -28,8 +28,8 @@ from twisted.python.failure import Failure
 
 from txrdma.interfaces import ISMCStatus
 from txrdma.logs import Seldom
+from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.handshake._silence import silentPeers
-from txrdma.smc.presence import presenceOn
 from txrdma.unixsockets import LocalListener, peerOf, Reactor
 
 _log = Logger()
@@ -133,7 +133,7 @@ def appear(reactor: object, connections: Callable[[], Iterable[ISMCStatus]]) -> 
 
 @dataclass(frozen=True)
 class _Appearance:
-    """The socket of one reactor, as something that rests: see L{txrdma.smc.presence}."""
+    """The socket of one reactor, as something that rests: see L{txrdma.smc.common.presence}."""
 
     reactor: Any
     connections: Callable[[], Iterable[ISMCStatus]]

@@ -65,12 +65,12 @@ class Outcomes:
         )
 
     def established(self, version: int, device: str, route: str) -> None:
-        """A connection runs on SMC-R, of that version."""
+        """A connection runs on SMC-R, of that version; 0 when that is not known."""
         _seldom.info(
             (self._where, version, device, route),
             "{where}: {what} by {device}, {route}",
             where=self._where,
-            what="SMC-R" if version == 1 else f"SMC-Rv{version}",
+            what="SMC-R" if version < 2 else f"SMC-Rv{version}",
             device=device,
             route=route,
         )

@@ -44,7 +44,7 @@ _TCP_INFO_BYTES = struct.Struct("=120xQQ")
 _live: weakref.WeakSet[ITransport] = weakref.WeakSet()
 
 fallbacks: Counter[str] = Counter()
-"""How often connections of this process fell back to TCP, by the name of the reason."""
+"""The number of connections of this process that fell back to TCP, by the name of the reason."""
 
 
 class _Group(Protocol):
@@ -64,7 +64,7 @@ class _Link(Protocol):
 
 
 class _Stream(Protocol):
-    """A transport over SMC-R, as far as its status is concerned."""
+    """The end of a connection over SMC-R, as far as its status is concerned."""
 
     @property
     def link(self) -> _Link: ...
@@ -74,6 +74,10 @@ class _Stream(Protocol):
     def role(self) -> Enum: ...
     @property
     def state(self) -> str: ...
+    @property
+    def host(self) -> IAddress: ...
+    @property
+    def peer(self) -> IAddress: ...
 
 
 def register(transport: ITransport) -> None:
@@ -106,6 +110,18 @@ def describe(address: IAddress) -> str:
     return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
 
 
+def tcpCounts(transport: Connection | None) -> tuple[int, int]:
+    """Bytes of a TCP connection that the peer's kernel has acknowledged, and that ours has received."""
+    connection: socket.socket | None = getattr(transport, "socket", None)
+    if connection is None:
+        return 0, 0
+    try:
+        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES.size)
+        return cast("tuple[int, int]", _TCP_INFO_BYTES.unpack(info))
+    except (AttributeError, OSError, struct.error):
+        return 0, 0  # not a TCP socket of Linux: a test's, for example
+
+
 def diagnosisName(diagnosis: Enum | int | None) -> str | None:
     """A diagnosis by its name, or by its number in hexadecimal when it has none."""
     if diagnosis is None:
@@ -113,16 +129,11 @@ def diagnosisName(diagnosis: Enum | int | None) -> str | None:
     return diagnosis.name if isinstance(diagnosis, Enum) else f"{diagnosis:08x}"
 
 
-def toDict(status: ISMCStatus, transport: ITransport) -> dict[str, object]:
+def _toDict(status: ISMCStatus, role: str) -> dict[str, object]:
     """The part of C{toDict} that is the same in every mode."""
-    answer: dict[str, object] = {name: getattr(status, name) for name in _ATTRIBUTES}
+    answer: dict[str, object] = {"role": role, **{name: getattr(status, name) for name in _ATTRIBUTES}}
     answer["fallbackReason"] = diagnosisName(status.fallbackReason)
     answer["peerDiagnosis"] = diagnosisName(status.peerDiagnosis)
-    try:
-        answer["local"] = describe(transport.getHost())
-        answer["peer"] = describe(transport.getPeer())
-    except (AttributeError, OSError):
-        pass  # a closed TCP transport has no socket that it could ask
     return answer
 
 
@@ -161,35 +172,29 @@ class TCPStatus:
         self.role = role
         self.fallbackReason = fallbackReason
         self.peerDiagnosis = peerDiagnosis
-        self._sent, self._received = self._kernelCounts()
-
-    def _kernelCounts(self) -> tuple[int, int]:
-        transport = self._transport()
-        connection: socket.socket | None = getattr(transport, "socket", None)
-        if connection is None:
-            return 0, 0
-        try:
-            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES.size)
-            return cast("tuple[int, int]", _TCP_INFO_BYTES.unpack(info))
-        except (AttributeError, OSError, struct.error):
-            return 0, 0  # not a TCP socket of Linux: a test's, for example
+        self._sent, self._received = tcpCounts(transport)
 
     @property
     def bytesSent(self) -> int:
         """Bytes that the peer's kernel has acknowledged since the fallback."""
-        return max(self._kernelCounts()[0] - self._sent, 0)
+        return max(tcpCounts(self._transport())[0] - self._sent, 0)
 
     @property
     def bytesReceived(self) -> int:
         """Bytes that our kernel has received since the fallback, or shortly before."""
-        return max(self._kernelCounts()[1] - self._received, 0)
+        return max(tcpCounts(self._transport())[1] - self._received, 0)
 
     def toDict(self) -> dict[str, object]:
         """The status as a dictionary that JSON can carry, as L{ISMCStatus} asks."""
         transport = self._transport()
-        answer: dict[str, object] = {"role": self.role}
-        if transport is not None:
-            answer.update(toDict(self, transport))
+        if transport is None:
+            return {"role": self.role}
+        answer = _toDict(self, self.role)
+        try:
+            answer["local"] = describe(transport.getHost())
+            answer["peer"] = describe(transport.getPeer())
+        except (AttributeError, OSError):
+            pass  # a closed TCP transport has no socket that it could ask
         return answer
 
 
@@ -197,76 +202,77 @@ class TCPStatus:
 class SMCStatus:
     """A connection that runs SMC-R."""
 
-    __slots__ = ("_transport",)
+    __slots__ = ("_stream",)
 
     mode = "SMC-R"
     fallbackReason: Enum | None = None
     peerDiagnosis: Enum | int | None = None
 
-    def __init__(self, transport: _Stream) -> None:
-        self._transport = transport
+    def __init__(self, stream: _Stream) -> None:
+        self._stream = stream
 
     @property
     def version(self) -> int:
         """The version of SMC-R that the connection's link group speaks."""
-        return self._transport.link.agreement.version
+        return self._stream.link.agreement.version
 
     @property
     def eid(self) -> str:
         """The enterprise ID that the two ends have in common, C{''} in version 1."""
-        return enterpriseName(self._transport.link.agreement.eid)
+        return enterpriseName(self._stream.link.agreement.eid)
 
     @property
     def device(self) -> str:
         """The name of the RDMA device that carries the connection."""
-        return self._transport.link.device
+        return self._stream.link.device
 
     @property
     def route(self) -> str:
         """The way of the bytes: C{'shared-memory'}, C{'rocev2'} or C{'verbs'}."""
-        return self._transport.link.route
+        return self._stream.link.route
 
     @property
     def linkGroup(self) -> str:
         """The name of the connection's link group."""
-        return self._transport.link.group.name
+        return self._stream.link.group.name
 
     @property
     def state(self) -> str:
         """The state of the connection's close state machine, by Linux's name for it."""
-        return self._transport.state
+        return self._stream.state
 
     @property
     def bytesSent(self) -> int:
         """Bytes that are in the peer's ring, or were."""
-        return self._transport.flow.ring.produced
+        return self._stream.flow.ring.produced
 
     @property
     def bytesReceived(self) -> int:
         """Bytes handed to the application."""
-        return self._transport.flow.ring.consumed
+        return self._stream.flow.ring.consumed
 
     @property
     def writes(self) -> int:
         """The number of RDMA writes posted for the connection."""
-        return self._transport.flow.writes
+        return self._stream.flow.writes
 
     @property
     def messagesSent(self) -> int:
         """The number of CDC messages sent on the connection."""
-        return self._transport.flow.messagesSent
+        return self._stream.flow.messagesSent
 
     @property
     def messagesReceived(self) -> int:
         """The number of CDC messages received on the connection."""
-        return self._transport.flow.messagesReceived
+        return self._stream.flow.messagesReceived
 
     def toDict(self) -> dict[str, object]:
         """The status as a dictionary that JSON can carry, as L{ISMCStatus} asks."""
-        transport = self._transport
-        answer = {"role": transport.role.value, **toDict(self, cast(ITransport, transport))}
-        answer["backlog"] = transport.flow.backlog
-        ring = transport.flow.ring
+        stream = self._stream
+        ring = stream.flow.ring
+        answer = _toDict(self, stream.role.value)
+        answer["local"], answer["peer"] = describe(stream.host), describe(stream.peer)
+        answer["backlog"] = stream.flow.backlog
         answer["bufferSize"] = ring.size
         answer["peerBufferSize"] = ring.peerSize
         answer["cursors"] = {

@@ -1,5 +1,5 @@
 """
-How a connection ends: done writing, closed, aborted, lost, by either end, in any order.
+The end of a connection: done writing, closed, aborted, lost, by either end, in any order.
 
 Follows RFC 7609, 4.8; names and numbers of states are Linux's. Some of these hide a difference that the next
 step depends on (has the application closed, or only stopped writing?); it stands in brackets here::
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import Enum, IntEnum
 from typing import Protocol, Union
 
-from txrdma.smc._machines import machineBuilder
+from txrdma.smc.common._machines import machineBuilder
 from txrdma.smc.wire.cdc import StateFlags
 
 LINGER_TIMEOUT = 60.0
@@ -68,7 +68,7 @@ class ReadEnded:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """For the application it is over; it may neither read nor write."""
+    """The connection is over for the application, which may neither read nor write."""
 
     how: Ending
 
@@ -128,254 +128,42 @@ class Inputs(Protocol):
         """The peer does not do its part."""
 
 
-class _Core:
-    """
-    The data that transitions of the close state machine act on.
-
-    @ivar behind: what is told when all that has arrived is read: an end of file (None), then a last word.
-    """
-
-    def __init__(self) -> None:
-        self.place = _INIT
-        self.flags = StateFlags(0)
-        self.pending: list[Event] = []
-        self.behind: list[Ending | None] = []
-        self.over = False
-
-    def _send(self, flag: StateFlags) -> None:
-        self.flags |= flag
-        self.pending.append(Send(self.flags))
-
-    def sendDone(self) -> None:
-        self._send(StateFlags.DONE_WRITING)
-
-    def sendClosed(self) -> None:
-        self._send(StateFlags.CLOSED)
-
-    def sendAbort(self) -> None:
-        self._send(StateFlags.ABNORMAL_CLOSE)
-
-    def endOfData(self) -> None:
-        self.behind.append(None)
-
-    def resetLast(self) -> None:
-        self.behind.append(Ending.RESET)
-
-    def lostLast(self) -> None:
-        self.behind.append(Ending.LOST)
-
-    def lastWord(self) -> None:
-        """Tell the reason that came from outside (peer, link), unless that is told already."""
-        for how in self.behind:
-            if how is not None:
-                self._tell(how)
-                break
-
-    def _tell(self, how: Ending) -> None:
-        self.behind.clear()
-        if not self.over:
-            self.over = True
-            self.pending.append(Ended(how))
-
-    def done(self) -> None:
-        self._tell(Ending.DONE)
-
-    def aborted(self) -> None:
-        self._tell(Ending.ABORTED)
-
-    def broken(self) -> None:
-        self._tell(Ending.BROKEN)
-
-    def lost(self) -> None:
-        self._tell(Ending.LOST)
-
-    def release(self) -> None:
-        self.pending.append(Released(True))
-
-    def abandon(self) -> None:
-        self.pending.append(Released(False))
-
-
-_INIT = "INIT"
-_ACTIVE = "ACTIVE"
-_PEER1 = "PEERCLOSEWAIT1"  # we are done writing
-_PEER1_CLOSED = "PEERCLOSEWAIT1 (application closed)"
-_PEER2 = "PEERCLOSEWAIT2"  # we are done writing, then the peer was
-_PEER2_CLOSED = "PEERCLOSEWAIT2 (application closed)"
-_APP1 = "APPCLOSEWAIT1"  # the peer is done writing
-_APP1_CLOSED = "APPCLOSEWAIT1 (peer closed)"
-_APP2 = "APPCLOSEWAIT2"  # the peer is done writing, then we were
-_APP2_CLOSED = "APPCLOSEWAIT2 (peer closed)"
-_APPFIN = "APPFINCLOSEWAIT"  # we are done writing, then the peer closed
-_PEERFIN = "PEERFINCLOSEWAIT"  # the peer is done writing, then the application closed
-_PEERABORT = "PEERABORTWAIT"
-_PROCESSABORT = "PROCESSABORT"  # aborted by the peer, or without a link: what came before is read
-_PROCESSABORT_DONE = "PROCESSABORT (peer done writing)"
-_CLOSED = "CLOSED"
-
-_PLACES = (
-    *(_INIT, _ACTIVE, _PEER1, _PEER1_CLOSED, _PEER2, _PEER2_CLOSED, _APP1, _APP1_CLOSED, _APP2),
-    *(_APP2_CLOSED, _APPFIN, _PEERFIN, _PEERABORT, _PROCESSABORT, _PROCESSABORT_DONE, _CLOSED),
-)
-
-_In = Inputs
-_Do = _Core
-_Action = Callable[[_Core], None]
-_Row = tuple[str, Callable[[Inputs], None], str, tuple[_Action, ...]]
-
-_NORMAL: tuple[_Row, ...] = (
-    (_INIT, _In.established, _ACTIVE, ()),
-    # A first message can overtake the end of the handshake.
-    (_INIT, _In.peerDoneWriting, _APP1, (_Do.endOfData,)),
-    (_INIT, _In.peerClosed, _APP1_CLOSED, (_Do.endOfData,)),
-    (_ACTIVE, _In.doneWriting, _PEER1, (_Do.sendDone,)),
-    (_ACTIVE, _In.close, _PEER1_CLOSED, (_Do.sendClosed,)),
-    (_ACTIVE, _In.peerDoneWriting, _APP1, (_Do.endOfData,)),
-    (_ACTIVE, _In.peerClosed, _APP1_CLOSED, (_Do.endOfData,)),
-    # Active close.
-    (_PEER1, _In.close, _PEER1_CLOSED, (_Do.sendClosed,)),
-    (_PEER1, _In.peerDoneWriting, _PEER2, (_Do.endOfData,)),
-    (_PEER1, _In.peerClosed, _APPFIN, (_Do.endOfData,)),
-    (_PEER1_CLOSED, _In.peerDoneWriting, _PEER2_CLOSED, ()),
-    (_PEER1_CLOSED, _In.peerClosed, _CLOSED, (_Do.done, _Do.release)),
-    (_PEER2, _In.close, _PEER2_CLOSED, (_Do.sendClosed,)),
-    (_PEER2, _In.peerClosed, _APPFIN, ()),
-    (_PEER2_CLOSED, _In.peerClosed, _CLOSED, (_Do.done, _Do.release)),
-    (_APPFIN, _In.close, _CLOSED, (_Do.sendClosed, _Do.done, _Do.release)),
-    # Passive close.
-    (_APP1, _In.doneWriting, _APP2, (_Do.sendDone,)),
-    (_APP1, _In.close, _PEERFIN, (_Do.sendClosed,)),
-    (_APP1, _In.peerClosed, _APP1_CLOSED, ()),
-    (_APP1_CLOSED, _In.doneWriting, _APP2_CLOSED, (_Do.sendDone,)),
-    (_APP1_CLOSED, _In.close, _CLOSED, (_Do.sendClosed, _Do.done, _Do.release)),
-    (_APP2, _In.close, _PEERFIN, (_Do.sendClosed,)),
-    (_APP2, _In.peerClosed, _APP2_CLOSED, ()),
-    (_APP2_CLOSED, _In.close, _CLOSED, (_Do.sendClosed, _Do.done, _Do.release)),
-    (_PEERFIN, _In.peerClosed, _CLOSED, (_Do.done, _Do.release)),
-    # Who closes hears of it when the peer has all.
-    *((here, _In.delivered, here, (_Do.done,)) for here in (_PEER1_CLOSED, _PEER2_CLOSED, _PEERFIN)),
-)
-
-
-def _abnormal() -> Iterator[_Row]:
-    for here in (_INIT, _ACTIVE, _PEER1, _PEER2, _APP1, _APP2):
-        yield here, _In.abort, _PEERABORT, (_Do.sendAbort, _Do.aborted)
-        yield here, _In.fail, _PEERABORT, (_Do.sendAbort, _Do.broken)
-    # The peer has closed: it writes no more, and does not answer an abort.
-    for here in (_APP1_CLOSED, _APP2_CLOSED, _APPFIN):
-        yield here, _In.abort, _CLOSED, (_Do.sendAbort, _Do.aborted, _Do.release)
-        yield here, _In.fail, _CLOSED, (_Do.sendAbort, _Do.broken, _Do.release)
-    # The application has closed, and the peer is told by "closed"; perhaps it has not got so far.
-    for here in (_PEER1_CLOSED, _PEER2_CLOSED, _PEERFIN):
-        yield here, _In.abort, _PEERABORT, (_Do.sendAbort, _Do.aborted)
-        yield here, _In.fail, _CLOSED, (_Do.broken, _Do.abandon)
-        yield here, _In.peerAborted, _CLOSED, (_Do.done, _Do.release)
-        yield here, _In.expired, _CLOSED, (_Do.lost, _Do.abandon)
-    # What comes from outside waits until all is read that came before. An answer to an abort is more than
-    # Linux gives in some of these states; it spares the peer its wait.
-    for here in (_INIT, _ACTIVE, _PEER1):
-        yield here, _In.peerAborted, _PROCESSABORT, (_Do.sendAbort, _Do.resetLast)
-    for here in (_APP1, _APP1_CLOSED, _APP2, _APP2_CLOSED, _PEER2, _APPFIN):
-        yield here, _In.peerAborted, _PROCESSABORT_DONE, (_Do.sendAbort, _Do.resetLast)
-    for here in (_ACTIVE, _PEER1):
-        yield here, _In.groupDied, _PROCESSABORT, (_Do.lostLast,)
-    for here in (_APP1, _APP2, _PEER2):
-        yield here, _In.groupDied, _PROCESSABORT_DONE, (_Do.lostLast,)
-    for here in (_PROCESSABORT, _PROCESSABORT_DONE):
-        yield here, _In.readUp, _CLOSED, (_Do.lastWord, _Do.release)
-        yield here, _In.abort, _CLOSED, (_Do.aborted, _Do.release)
-        yield here, _In.fail, _CLOSED, (_Do.broken, _Do.release)
-    yield _PROCESSABORT, _In.close, _CLOSED, (_Do.lastWord, _Do.release)
-    yield _PROCESSABORT_DONE, _In.close, _CLOSED, (_Do.done, _Do.release)
-    yield _PEERABORT, _In.peerAborted, _CLOSED, (_Do.release,)
-    yield _PEERABORT, _In.peerClosed, _CLOSED, (_Do.release,)
-    yield _PEERABORT, _In.expired, _CLOSED, (_Do.lost, _Do.abandon)
-    for here in (_INIT, _PEER1_CLOSED, _PEER2_CLOSED, _PEERFIN, _PEERABORT):
-        yield here, _In.groupDied, _CLOSED, (_Do.lost, _Do.release)
-
-
-_ROWS = (*_NORMAL, *_abnormal())
-
-_OURS: frozenset[tuple[str, str]] = frozenset(
-    (
-        (_INIT, "doneWriting"),
-        (_INIT, "close"),
-        *((place, "established") for place in (_ACTIVE, _PEER1, _PEER2)),
-    )
-)
-"""Transitions that only a mistake of ours can bring about: Automat's C{NoTransition}."""
-
-
-def _outputs(there: str, actions: tuple[_Action, ...]) -> Callable[[Inputs, _Core], None]:
-    def turn(_: Inputs, core: _Core) -> None:
-        core.place = there
-        for action in actions:
-            action(core)
-
-    return turn
-
-
-def _machine() -> Callable[[_Core], Inputs]:
-    builder = machineBuilder(Inputs, _Core)
-    states = {place: builder.state(place) for place in _PLACES}
-    said = set(_OURS)
-    for here, what, there, actions in _ROWS:
-        said.add((here, what.__name__))
-        states[here].upon(what).to(states[there])(_outputs(there, actions))
-    every = [getattr(Inputs, name) for name in vars(Inputs) if not name.startswith("_")]
-    for place, state in states.items():
-        for what in every:
-            if (place, what.__name__) not in said:
-                state.upon(what).loop().returns(None)  # late, double, or of no interest here
-    return builder.build()
-
-
-_make = _machine()
-_KNOWN = int(StateFlags.DONE_WRITING | StateFlags.CLOSED | StateFlags.ABNORMAL_CLOSE)
-
-
 class Closing:
     """
-    The end of one connection.
+    The end of one connection, and the data that transitions of its state machine act on.
 
     What applications and peers can do late, twice or in the wrong order has an answer in every state.
+
+    @ivar flags: the state flags of every CDC message from now on.
+    @ivar over: the application has been told the end: nothing that arrives is for anybody.
+    @ivar _behind: what is told when all that has arrived is read: an end of file (None), then a last word.
+    @ivar _peer: the state flags that the peer has sent so far (RFC 7609, A.4).
     """
 
-    __slots__ = ("_core", "_inputs", "_peer")
+    __slots__ = ("_behind", "_inputs", "_peer", "_pending", "_place", "flags", "over")
 
     def __init__(self) -> None:
-        self._core = _Core()
-        self._inputs = _make(self._core)
+        self._place = _INIT
+        self.flags = StateFlags(0)
+        self._pending: list[Event] = []
+        self._behind: list[Ending | None] = []
+        self.over = False
         self._peer = 0
+        self._inputs = _make(self)
 
     @property
     def state(self) -> State:
         """The state of the connection's end, by Linux's name."""
-        return State[self._core.place.partition(" ")[0]]
-
-    @property
-    def flags(self) -> StateFlags:
-        """The state flags of every CDC message from now on."""
-        return self._core.flags
-
-    @property
-    def peerFlags(self) -> StateFlags:
-        """The state flags that the peer has sent so far (RFC 7609, A.4)."""
-        return StateFlags(self._peer)
-
-    @property
-    def over(self) -> bool:
-        """The application has been told the end: nothing that arrives is for anybody."""
-        return self._core.over
+        return State[self._place.partition(" ")[0]]
 
     @property
     def readEnding(self) -> bool:
-        """Something waits behind what has arrived: call C{drained} when all of that is read."""
-        return bool(self._core.behind)
+        """Whether something waits behind what has arrived: call C{drained} when that is read."""
+        return bool(self._behind)
 
     def events(self) -> list[Event]:
         """Take the events since the last call, in the order in which to act on them."""
-        events, self._core.pending = self._core.pending, []
+        events, self._pending = self._pending, []
         return events
 
     def established(self) -> None:
@@ -400,7 +188,7 @@ class Closing:
 
     def stopped(self) -> None:
         """The application can't go on: it is told of a loss, its peer of an orderly end, as with TCP."""
-        self._core.lost()
+        self._lost()
         self._inputs.close()
 
     def abort(self) -> None:
@@ -435,27 +223,217 @@ class Closing:
         new = flags & ~self._peer & _KNOWN
         if new:
             self._peer |= new
-            self._heard(new)
+            if new & StateFlags.ABNORMAL_CLOSE:
+                self._inputs.peerAborted()
+            elif new & StateFlags.CLOSED:
+                self._inputs.peerClosed()
+            else:
+                self._inputs.peerDoneWriting()
             if not unread:
                 self.drained()
 
     def drained(self) -> None:
         """All that has arrived is read: the end of file is told, or the last word; call again for both."""
-        behind = self._core.behind
+        behind = self._behind
         if behind:
             if behind[0] is None:
                 del behind[0]
-                self._core.pending.append(ReadEnded())
+                self._pending.append(ReadEnded())
             else:
                 self._inputs.readUp()
 
-    def _heard(self, new: int) -> None:
-        if new & StateFlags.ABNORMAL_CLOSE:
-            self._inputs.peerAborted()
-        elif new & StateFlags.CLOSED:
-            self._inputs.peerClosed()
-        elif new & StateFlags.DONE_WRITING:
-            self._inputs.peerDoneWriting()
+    # What transitions do
+
+    def _send(self, flag: StateFlags) -> None:
+        self.flags |= flag
+        self._pending.append(Send(self.flags))
+
+    def _sendDone(self) -> None:
+        self._send(StateFlags.DONE_WRITING)
+
+    def _sendClosed(self) -> None:
+        self._send(StateFlags.CLOSED)
+
+    def _sendAbort(self) -> None:
+        self._send(StateFlags.ABNORMAL_CLOSE)
+
+    def _endOfData(self) -> None:
+        self._behind.append(None)
+
+    def _resetLast(self) -> None:
+        self._behind.append(Ending.RESET)
+
+    def _lostLast(self) -> None:
+        self._behind.append(Ending.LOST)
+
+    def _lastWord(self) -> None:
+        """Tell the reason that came from outside (peer, link), unless that is told already."""
+        for how in self._behind:
+            if how is not None:
+                self._tell(how)
+                break
+
+    def _tell(self, how: Ending) -> None:
+        self._behind.clear()
+        if not self.over:
+            self.over = True
+            self._pending.append(Ended(how))
+
+    def _done(self) -> None:
+        self._tell(Ending.DONE)
+
+    def _aborted(self) -> None:
+        self._tell(Ending.ABORTED)
+
+    def _broken(self) -> None:
+        self._tell(Ending.BROKEN)
+
+    def _lost(self) -> None:
+        self._tell(Ending.LOST)
+
+    def _release(self) -> None:
+        self._pending.append(Released(True))
+
+    def _abandon(self) -> None:
+        self._pending.append(Released(False))
+
+
+_INIT = "INIT"
+_ACTIVE = "ACTIVE"
+_PEER1 = "PEERCLOSEWAIT1"  # we are done writing
+_PEER1_CLOSED = "PEERCLOSEWAIT1 (application closed)"
+_PEER2 = "PEERCLOSEWAIT2"  # we are done writing, then the peer was
+_PEER2_CLOSED = "PEERCLOSEWAIT2 (application closed)"
+_APP1 = "APPCLOSEWAIT1"  # the peer is done writing
+_APP1_CLOSED = "APPCLOSEWAIT1 (peer closed)"
+_APP2 = "APPCLOSEWAIT2"  # the peer is done writing, then we were
+_APP2_CLOSED = "APPCLOSEWAIT2 (peer closed)"
+_APPFIN = "APPFINCLOSEWAIT"  # we are done writing, then the peer closed
+_PEERFIN = "PEERFINCLOSEWAIT"  # the peer is done writing, then the application closed
+_PEERABORT = "PEERABORTWAIT"
+_PROCESSABORT = "PROCESSABORT"  # aborted by the peer, or without a link: what came before is read
+_PROCESSABORT_DONE = "PROCESSABORT (peer done writing)"
+_CLOSED = "CLOSED"
+
+_PLACES = (
+    *(_INIT, _ACTIVE, _PEER1, _PEER1_CLOSED, _PEER2, _PEER2_CLOSED, _APP1, _APP1_CLOSED, _APP2),
+    *(_APP2_CLOSED, _APPFIN, _PEERFIN, _PEERABORT, _PROCESSABORT, _PROCESSABORT_DONE, _CLOSED),
+)
+
+_In = Inputs
+_Do = Closing
+_Action = Callable[[Closing], None]
+_Row = tuple[str, Callable[[Inputs], None], str, tuple[_Action, ...]]
+
+_NORMAL: tuple[_Row, ...] = (
+    (_INIT, _In.established, _ACTIVE, ()),
+    # A first message can overtake the end of the handshake.
+    (_INIT, _In.peerDoneWriting, _APP1, (_Do._endOfData,)),
+    (_INIT, _In.peerClosed, _APP1_CLOSED, (_Do._endOfData,)),
+    (_ACTIVE, _In.doneWriting, _PEER1, (_Do._sendDone,)),
+    (_ACTIVE, _In.close, _PEER1_CLOSED, (_Do._sendClosed,)),
+    (_ACTIVE, _In.peerDoneWriting, _APP1, (_Do._endOfData,)),
+    (_ACTIVE, _In.peerClosed, _APP1_CLOSED, (_Do._endOfData,)),
+    # Active close.
+    (_PEER1, _In.close, _PEER1_CLOSED, (_Do._sendClosed,)),
+    (_PEER1, _In.peerDoneWriting, _PEER2, (_Do._endOfData,)),
+    (_PEER1, _In.peerClosed, _APPFIN, (_Do._endOfData,)),
+    (_PEER1_CLOSED, _In.peerDoneWriting, _PEER2_CLOSED, ()),
+    (_PEER1_CLOSED, _In.peerClosed, _CLOSED, (_Do._done, _Do._release)),
+    (_PEER2, _In.close, _PEER2_CLOSED, (_Do._sendClosed,)),
+    (_PEER2, _In.peerClosed, _APPFIN, ()),
+    (_PEER2_CLOSED, _In.peerClosed, _CLOSED, (_Do._done, _Do._release)),
+    (_APPFIN, _In.close, _CLOSED, (_Do._sendClosed, _Do._done, _Do._release)),
+    # Passive close.
+    (_APP1, _In.doneWriting, _APP2, (_Do._sendDone,)),
+    (_APP1, _In.close, _PEERFIN, (_Do._sendClosed,)),
+    (_APP1, _In.peerClosed, _APP1_CLOSED, ()),
+    (_APP1_CLOSED, _In.doneWriting, _APP2_CLOSED, (_Do._sendDone,)),
+    (_APP1_CLOSED, _In.close, _CLOSED, (_Do._sendClosed, _Do._done, _Do._release)),
+    (_APP2, _In.close, _PEERFIN, (_Do._sendClosed,)),
+    (_APP2, _In.peerClosed, _APP2_CLOSED, ()),
+    (_APP2_CLOSED, _In.close, _CLOSED, (_Do._sendClosed, _Do._done, _Do._release)),
+    (_PEERFIN, _In.peerClosed, _CLOSED, (_Do._done, _Do._release)),
+    # Who closes hears of it when the peer has all.
+    *((here, _In.delivered, here, (_Do._done,)) for here in (_PEER1_CLOSED, _PEER2_CLOSED, _PEERFIN)),
+)
+
+
+def _abnormal() -> Iterator[_Row]:
+    for here in (_INIT, _ACTIVE, _PEER1, _PEER2, _APP1, _APP2):
+        yield here, _In.abort, _PEERABORT, (_Do._sendAbort, _Do._aborted)
+        yield here, _In.fail, _PEERABORT, (_Do._sendAbort, _Do._broken)
+    # The peer has closed: it writes no more, and does not answer an abort.
+    for here in (_APP1_CLOSED, _APP2_CLOSED, _APPFIN):
+        yield here, _In.abort, _CLOSED, (_Do._sendAbort, _Do._aborted, _Do._release)
+        yield here, _In.fail, _CLOSED, (_Do._sendAbort, _Do._broken, _Do._release)
+    # The application has closed, and the peer is told by "closed"; perhaps it has not got so far.
+    for here in (_PEER1_CLOSED, _PEER2_CLOSED, _PEERFIN):
+        yield here, _In.abort, _PEERABORT, (_Do._sendAbort, _Do._aborted)
+        yield here, _In.fail, _CLOSED, (_Do._broken, _Do._abandon)
+        yield here, _In.peerAborted, _CLOSED, (_Do._done, _Do._release)
+        yield here, _In.expired, _CLOSED, (_Do._lost, _Do._abandon)
+    # What comes from outside waits until all is read that came before. An answer to an abort is more than
+    # Linux gives in some of these states; it spares the peer its wait.
+    for here in (_INIT, _ACTIVE, _PEER1):
+        yield here, _In.peerAborted, _PROCESSABORT, (_Do._sendAbort, _Do._resetLast)
+    for here in (_APP1, _APP1_CLOSED, _APP2, _APP2_CLOSED, _PEER2, _APPFIN):
+        yield here, _In.peerAborted, _PROCESSABORT_DONE, (_Do._sendAbort, _Do._resetLast)
+    for here in (_ACTIVE, _PEER1):
+        yield here, _In.groupDied, _PROCESSABORT, (_Do._lostLast,)
+    for here in (_APP1, _APP2, _PEER2):
+        yield here, _In.groupDied, _PROCESSABORT_DONE, (_Do._lostLast,)
+    for here in (_PROCESSABORT, _PROCESSABORT_DONE):
+        yield here, _In.readUp, _CLOSED, (_Do._lastWord, _Do._release)
+        yield here, _In.abort, _CLOSED, (_Do._aborted, _Do._release)
+        yield here, _In.fail, _CLOSED, (_Do._broken, _Do._release)
+    yield _PROCESSABORT, _In.close, _CLOSED, (_Do._lastWord, _Do._release)
+    yield _PROCESSABORT_DONE, _In.close, _CLOSED, (_Do._done, _Do._release)
+    yield _PEERABORT, _In.peerAborted, _CLOSED, (_Do._release,)
+    yield _PEERABORT, _In.peerClosed, _CLOSED, (_Do._release,)
+    yield _PEERABORT, _In.expired, _CLOSED, (_Do._lost, _Do._abandon)
+    for here in (_INIT, _PEER1_CLOSED, _PEER2_CLOSED, _PEERFIN, _PEERABORT):
+        yield here, _In.groupDied, _CLOSED, (_Do._lost, _Do._release)
+
+
+_ROWS = (*_NORMAL, *_abnormal())
+
+_OURS: frozenset[tuple[str, str]] = frozenset(
+    (
+        (_INIT, "doneWriting"),
+        (_INIT, "close"),
+        *((place, "established") for place in (_ACTIVE, _PEER1, _PEER2)),
+    )
+)
+"""Transitions that only a mistake of ours can bring about: Automat's C{NoTransition}."""
+
+
+def _outputs(there: str, actions: tuple[_Action, ...]) -> Callable[[Inputs, Closing], None]:
+    def turn(_: Inputs, closing: Closing) -> None:
+        closing._place = there
+        for action in actions:
+            action(closing)
+
+    return turn
+
+
+def _machine() -> Callable[[Closing], Inputs]:
+    builder = machineBuilder(Inputs, Closing)
+    states = {place: builder.state(place) for place in _PLACES}
+    said = set(_OURS)
+    for here, what, there, actions in _ROWS:
+        said.add((here, what.__name__))
+        states[here].upon(what).to(states[there])(_outputs(there, actions))
+    every = [getattr(Inputs, name) for name in vars(Inputs) if not name.startswith("_")]
+    for place, state in states.items():
+        for what in every:
+            if (place, what.__name__) not in said:
+                state.upon(what).loop().returns(None)  # late, double, or of no interest here
+    return builder.build()
+
+
+_make = _machine()
+_KNOWN = int(StateFlags.DONE_WRITING | StateFlags.CLOSED | StateFlags.ABNORMAL_CLOSE)
 
 
 def diagram() -> str:
@@ -464,7 +442,7 @@ def diagram() -> str:
     for here, what, there, actions in _ROWS:
         if here == there or what is Inputs.groupDied:
             continue
-        label = what.__name__ + (" / " + ", ".join(each.__name__ for each in actions) if actions else "")
+        label = what.__name__ + (" / " + ", ".join(each.__name__[1:] for each in actions) if actions else "")
         edges.setdefault((here, there), []).append(label)
     lines = ["digraph closing {", "  node [shape=box, style=rounded];", "  edge [fontsize=10];"]
     lines += [f'  "{place}";' for place in _PLACES]

@@ -24,7 +24,7 @@ DELIVERY: Final = 256 * 1024
 """The most bytes for one C{dataReceived}."""
 
 ENDS: Final = int(StateFlags.CLOSED | StateFlags.ABNORMAL_CLOSE)
-"""Of a peer's state flags those after which there is nobody to write to."""
+"""The state flags of a peer after which there is nobody to write to."""
 
 _EARLY: Final = 64
 """Messages that may come before the handshake is over here."""
@@ -397,7 +397,7 @@ class Flow:
             if poster.kept is not None:
                 poster.kept.append((number, self, ring.sequence, ring.produced, self._posted))
                 self._posted = []
-            if lane is None or requests or not lane.putMessage(number, signaled, *values):
+            if lane is None or requests or not lane.putMessage(number, signaled, values):
                 message = self._message
                 message.identifier = number
                 message.signaled = signaled
@@ -405,6 +405,15 @@ class Flow:
                     poster.mark()
                 packInto(self._buffer, 0, *values)
                 requests.append(message)
+
+    def resign(self) -> None:
+        """There is no room for a message: end what needs none, when the peer reads no more."""
+        if self.peerState & ENDS:
+            if self.backlog:
+                self.keeper.unheard()
+            elif self.isEnding:
+                self._mustSend |= self.keeper.finish()
+                self.poster.flushed.append(self)
 
     def _place(self, lane: Any, offset: int, first: int, second: int) -> bool:
         """Write into the peer's buffer, where that is mapped, and still the peer's."""

@@ -12,13 +12,13 @@ from txrdma.error import WireError
 from txrdma.smc.wire.cdc import CDC_HEAD, ProducerFlags
 
 DATA = 1
-"""In what L{Ring.received} returns: there are new bytes to read."""
+"""A flag that L{Ring.received} returns: there are new bytes to read."""
 
 SPACE = 2
-"""In what L{Ring.received} returns: there is new room to write."""
+"""A flag that L{Ring.received} returns: there is new room to write."""
 
 UPDATE = 4
-"""In what L{Ring.received} returns: tell the peer what we consumed, even without data to send."""
+"""A flag that L{Ring.received} returns: tell the peer what we consumed, even without data to send."""
 
 _SMALLEST_LIMIT = 2304
 """Consuming fewer bytes than that is never worth a message of its own (Linux: half the least send buffer)."""
@@ -36,7 +36,7 @@ def cursor(total: int, size: int) -> tuple[int, int]:
 
 
 def spans(total: int, length: int, size: int) -> tuple[int, int, int]:
-    """Where C{length} bytes from C{total} on are in the ring: an offset, how many there, how many at 0."""
+    """The place of C{length} bytes from C{total} on: an offset in the ring, bytes there, bytes at 0."""
     offset = total & (size - 1)
     first = size - offset
     return (offset, length, 0) if length <= first else (offset, first, length - first)

@@ -34,7 +34,6 @@ class Watched(Shape):
         becomes of TCP is no news.
     @ivar mayBeSilent: the peer has said that it writes no more, and owes us nothing.
     @ivar awaitsDelivery: the application has closed, and hears so when the peer has what was posted.
-    @ivar isDoubtful: TCP has ended: see of all that is posted whether it arrives (L{Companion.doubt}).
     @ivar hasArrived: the peer has all that was posted.
     @ivar isStopping: this process ends.
     """
@@ -50,7 +49,8 @@ class Watched(Shape):
     @property
     def hasArrived(self) -> bool: ...
 
-    isDoubtful: bool
+    def doubt(self) -> None:
+        """See of all that is posted whether it arrives (L{Companion.doubt}), since TCP has ended."""
 
     def look(self) -> None:
         """Take in what the link has brought."""
@@ -99,7 +99,7 @@ class Companion(Protocol):
         if stream is None:
             self.tcp.loseConnection()
         else:
-            stream.isDoubtful = True
+            stream.doubt()
             self._judge(stream)
 
     def writeConnectionLost(self) -> None:
@@ -148,7 +148,7 @@ class Companion(Protocol):
             self._wait()
 
     def doubt(self) -> None:
-        """Something was posted after the end of TCP: see whether there is somebody to take it."""
+        """See whether there is somebody to take what was posted after the end of TCP."""
         stream = self._stream
         if stream is not None and not stream.hasArrived:
             self._wait()

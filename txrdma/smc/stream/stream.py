@@ -1,8 +1,9 @@
 """
-One end of a stream of bytes over SMC-R: what its link asks of it, and how it ends.
+The end of a connection over SMC-R: its place on a link, the TCP connection beside it, and its close.
 
-Follows RFC 7609, 4.8 (ending). Bytes are the business of its L{Flow}: what is written waits until the link
-flushes, once for each batch of completions, or once for a turn of the reactor.
+Follows RFC 7609, 4.8 (ending). Bytes are the business of a L{Flow}: what is written waits until the link
+flushes, once for each batch of completions, or once for a turn of the reactor. Applications see a stream by
+its L{Front}, which is L{txrdma.smc.stream.transport}.
 
 A connection whose peer, TCP connection or link is lost lives on as long as bytes are in its ring: these are
 delivered first. How it then ends is what TCP would tell: see L{txrdma.smc.stream.companion}.
@@ -12,25 +13,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, cast, Final
+from typing import Final, Protocol
 
 from twisted.internet.address import IPv4Address, IPv6Address
-from twisted.internet.error import ConnectionLost
-from twisted.internet.interfaces import IProtocol, IPullProducer, IPushProducer, ITCPTransport
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
+from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.python.log import ILogContext
 
 from txrdma.error import Refused
 from txrdma.iba.types import RKey
 from txrdma.logs import Seldom
+from txrdma.smc.common.presence import Use
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.link import Link
 from txrdma.smc.group.posting import Kept
-from txrdma.smc.handshake.plaintcp import prefixFor
-from txrdma.smc.insight import status
-from txrdma.smc.presence import Use
+from txrdma.smc.insight.status import describe
 from txrdma.smc.stream._closing import Closing, Ended, Ending, ReadEnded, Released, Send
 from txrdma.smc.stream._flow import Bearing, ENDS, Flow
 from txrdma.smc.stream.companion import Companion
@@ -45,53 +44,65 @@ _seldom = Seldom(_log)
 _CLOSED: Final = int(StateFlags.CLOSED)
 _ABORT: Final = int(StateFlags.ABNORMAL_CLOSE)
 
+_REASONS: Final = {Ending.DONE: ConnectionDone, Ending.ABORTED: ConnectionAborted}
+"""The endings that a protocol hears of by another reason than C{ConnectionLost}."""
+
+
+class Front(Protocol):
+    """The application's side of a stream, as the stream sees it: a transport, which keeps exceptions off."""
+
+    def begun(self) -> None:
+        """Connect the protocol, which may write from now on."""
+
+    def flushed(self) -> None:
+        """Let a producer go on: all that was written is posted."""
+
+    def writeEnded(self) -> None:
+        """Tell a protocol that closes by halves that its own half is closed."""
+
+    def readEnded(self) -> bool:
+        """Tell a protocol that closes by halves that all is read; False if the protocol does not do that."""
+
+    def ended(self, reason: Failure | None) -> None:
+        """Disconnect the protocol, for this reason; None: without a word, as nobody waits for it any more."""
+
 
 class Stream:
     """
-    One end of one connection, without what its protocol may call.
+    An end of a connection: a member of its link, which knows no application but by its L{Front}.
 
     Slots and no timers: there may be thousands of these, mostly idle.
 
-    @ivar token: our alert token: what the peer calls this connection.
     @ivar flow: the bytes.
+    @ivar host: our address of the TCP connection; C{peer}: the peer's.
+    @ivar token: our alert token: what the peer calls this connection.
+    @ivar disconnected: the connection has ended for the application, or never began.
     @ivar wasLost: the peer was quicker than the handshake: it has said all, and gone with its link.
     """
 
     __slots__ = (
-        *("flow", "TLS", "connected", "disconnected", "_failure"),
-        *("producer", "streamingProducer", "producerPaused", "bufferSize"),
-        *("role", "link", "token", "_turn", "_element", "_rkey"),
-        *("_host", "_peer", "_companion", "_use", "wasLost", "_isWhole"),
-        *("_closing", "_hasStoppedWriting", "_isAborting", "_isHasty"),
+        *("flow", "link", "role", "token", "host", "peer", "disconnected", "wasLost"),
+        *("_element", "_rkey", "_companion", "_use", "_front"),
+        *("_closing", "_failure", "_hasStoppedWriting", "_isHasty", "_isWhole"),
         *("__weakref__",),
     )
 
-    producer: IPushProducer | IPullProducer | None
-
-    def __init__(self, link: Link, element: Element, tcp: ITCPTransport, role: Role) -> None:
+    def __init__(self, link: Link, element: Element, tcp: Connection, role: Role) -> None:
         self.link = link
-        self._turn = link.turn
         self.role = role
         self.flow = Flow(link.turn.poster, element.view, link.contexts, self)
-        self.bufferSize = 65536
-        self.connected = self.disconnected = 0
-        self.producer = None
-        self.producerPaused = self.streamingProducer = False
-        self.TLS = False
         self._closing = Closing()
         self._companion: Companion | None = None
         self._use: Use | None = None
-        self._host = tcp.getHost()
-        self._peer = tcp.getPeer()
+        self._front: Front | None = None
+        self.host: Address = tcp.getHost()
+        self.peer: Address = tcp.getPeer()
         self._element: Element | None = element
         self._rkey: RKey | None = None
         self._failure: Failure | None = None
-        self._hasStoppedWriting = self._isAborting = self._isHasty = False
-        self._isWhole = self.wasLost = False
+        self._hasStoppedWriting = self._isHasty = self._isWhole = False
+        self.wasLost = self.disconnected = False
         self.token = link.add(self, self.flow)
-
-    def __repr__(self) -> str:
-        return f"<SMCTransport {self.role.value} {self._closing.state.name} to {status.describe(self._peer)}>"
 
     # Making it
 
@@ -106,22 +117,15 @@ class Stream:
         self._rkey = answer.rkey
         self.flow.attach(self.link.bearing(answer), answer.size, answer.token)
 
-    def start(self, protocol: IProtocol, companion: Companion) -> None:
-        """Begin to serve a protocol, with what watches the TCP connection."""
+    def start(self, front: Front, companion: Companion) -> None:
+        """Begin to serve an application, with what watches the TCP connection."""
         self._use = self.link.groups.presence.hold(self._swept)
         self._companion = companion
+        self._front = front
         flow = self.flow
-        flow.protocol = protocol
-        self.connected = 1
         flow.isOpen = True
         self._closing.established()
-        prefix = prefixFor(companion.tcp, protocol)
-        flow.context = {ILogContext: {"isError": 0, "system": prefix}}
-        status.register(cast(Any, self))
-        try:
-            protocol.makeConnection(cast(Any, self))
-        except BaseException:
-            self.blame("makeConnection")
+        front.begun()
         flow.begin()
         if self.wasLost:
             companion.linkLost(mayVanish=True)
@@ -132,14 +136,56 @@ class Stream:
     def discard(self) -> None:
         """Give up: the handshake has not come to its end."""
         self.flow.early = None
-        self.disconnected = 1
+        self.disconnected = True
         # A client's buffer is not known to anybody yet; a server's may be, and be written to.
         self._released(quiet=self.role is Role.CLIENT)
+
+    # What the application wants: see txrdma.smc.stream.transport
+
+    def close(self) -> None:
+        """End the connection when all is posted that was written, and a producer is done."""
+        if self.connected and not self.flow.isDeaf:
+            self.resume()  # nobody will read what comes, but the peer needs the room for it
+            self.flow.isDeaf = True
+            self.closeWriting()
+
+    def closeWriting(self) -> None:
+        """Write nothing any more when all is posted that was written, and a producer is done."""
+        self.flow.isEnding = True
+        if not self.flow.isDirty:
+            self.flow.touch()
+
+    def resume(self) -> None:
+        """Deliver again what arrives, in the link's next turn."""
+        flow = self.flow
+        if self.connected and not flow.isDeaf and flow.isPaused:
+            flow.isPaused = False
+            self.link.turn.soon(flow.deliver)
+
+    def abort(self) -> None:
+        """End the connection at once, and forget what is not posted."""
+        self._giveUp(self._aborted)
+
+    def blame(self, where: str) -> None:
+        """The application has raised: its connection ends, for its peer in order, as with TCP."""
+        _log.failure("Unhandled error in {where}", where=where)
+        self._failure = Failure()
+        self._giveUp(self.fail)
+
+    def _giveUp(self, end: Callable[[], None]) -> None:
+        """End soon, in a turn of ours."""
+        self.flow.drop()
+        if not self.disconnected:
+            self.flow.isDeaf = True
+            self.link.turn.soon(end)
 
     # What the flow brings: see txrdma.smc.stream._flow.Keeper
 
     def heard(self, state: int) -> None:
         """The peer tells how far it is with its end."""
+        self._received(state)
+
+    def _received(self, state: int) -> None:
         self.flow.peerState |= state
         self._closing.received(state, self.flow.unread)
         self._conclude()
@@ -161,18 +207,12 @@ class Stream:
         if flow.peerState & ENDS and (flow.isPaused or not closing.readEnding):
             self._leave()
 
-    def resumed(self) -> None:
-        """The application wants data again."""
-        if not self.flow.isPaused:
-            self.flow.deliver()
-
     def violated(self, what: str) -> None:
         """The peer does what it must not: this connection ends, the others of the link go on."""
-        peer = status.describe(self._peer)
         _seldom.warn(
-            (getattr(self._peer, "host", peer), self.role),
+            (self.peer.host, self.role),
             "an SMC-R connection with {peer} ends, as the peer breaks the rules: {what}",
-            peer=peer,
+            peer=describe(self.peer),
             what=what,
         )
         self._failure = self._failure or Failure(ConnectionLost(what))
@@ -188,12 +228,12 @@ class Stream:
     @property
     def awaitsDelivery(self) -> bool:
         """The application has closed, and hears so when the peer has what was posted."""
-        return bool(self.disconnecting) and not self._closing.over
+        return self.flow.isDeaf and not self._closing.over
 
     @property
     def mayBeSilent(self) -> bool:
         """The peer has said that it writes no more, and owes us nothing."""
-        return bool(self.flow.peerState) and not self.disconnecting
+        return bool(self.flow.peerState) and not self.flow.isDeaf
 
     @property
     def isStopping(self) -> bool:
@@ -203,17 +243,7 @@ class Stream:
     @property
     def hasArrived(self) -> bool:
         """The peer has all that was posted."""
-        return self._turn.hasArrived(self.lastMessage)
-
-    @property
-    def lastMessage(self) -> int:
-        """The number of the last message that was posted; 0 before the first."""
-        return self.flow.last
-
-    @property
-    def isCut(self) -> bool:
-        """The link is gone, and nothing can be sent any more."""
-        return self.link.isOver
+        return self.link.turn.hasArrived(self.flow.last)
 
     @property
     def written(self) -> int:
@@ -230,11 +260,12 @@ class Stream:
 
         Without a link nothing more is delivered, and nobody needs to wait.
         """
-        if self.link.isOver:
-            return True
-        if self.flow.ring.produced < total or self.flow.isEnding:
-            return False
-        return self._turn.hasArrived(self.lastMessage)
+        flow = self.flow
+        return self.link.isOver or not (flow.ring.produced < total or flow.isEnding) and self.hasArrived
+
+    def doubt(self) -> None:
+        """See of all that is posted whether it arrives: the TCP connection has ended."""
+        self.flow.isDoubtful = True
 
     def look(self) -> None:
         """Take in what the link has brought."""
@@ -252,7 +283,6 @@ class Stream:
     def move(self, link: Link, bearing: Bearing, kept: Sequence[Kept]) -> None:
         """Go on by another link of the group, as this one has failed."""
         self.link = link
-        self._turn = link.turn
         self._rkey = bearing.rkey
         self.flow.isDirty = False
         self.flow.move(bearing, kept)
@@ -266,7 +296,7 @@ class Stream:
         """
         self._isWhole = not self.flow.backlog and self.flow.written <= arrived
         companion = self._companion
-        if self.disconnecting and not mayVanish:
+        if self.flow.isDeaf and not mayVanish:
             if companion is not None:
                 companion.cut()  # the application has closed, and whether the peer has all nobody will say
         elif companion is not None:
@@ -274,7 +304,7 @@ class Stream:
         elif mayVanish and self.flow.early is not None:
             self.wasLost = True  # the peer was quicker than the handshake, which goes on by TCP
             return
-        if companion is None or self.hasHeardEnd or (self.disconnecting and not mayVanish):
+        if companion is None or self.hasHeardEnd or (self.flow.isDeaf and not mayVanish):
             self._closing.groupDied(self.flow.unread)
             self._conclude()
 
@@ -282,25 +312,21 @@ class Stream:
         """The peer's process is gone; all that it sent is here, and its kernel has closed TCP in order."""
         if self._isWhole:
             self._closing.delivered()
-            self.flow.peerState |= _CLOSED
-            self._closing.received(self.flow.peerState, self.flow.unread)
-            self._conclude()
+            self._received(_CLOSED)
         else:
             self.reset()
 
     def reset(self) -> None:
         """The peer is lost, without a word; what has arrived is read first."""
-        self.flow.peerState |= _ABORT
-        self._closing.received(self.flow.peerState, self.flow.unread)
-        self._conclude()
+        self._received(_ABORT)
 
     def stopped(self) -> None:
         """Post what was written, and take leave of the peer as TCP would, since the process ends."""
         if not self.flow.isDirty:
             self.flow.touch()
-        self._turn.finish()
+        self.link.turn.finish()
         self.fail()
-        self._turn.finish()
+        self.link.turn.finish()
 
     def remoteBuffersGone(self, rkeys: Sequence[int]) -> None:
         """The peer takes back buffers of its own, which it may when we have no more to write there."""
@@ -308,9 +334,12 @@ class Stream:
             self.violated("its buffer is taken back")
 
     def _swept(self) -> None:
-        """Somebody has removed everything from the reactor: nobody waits for the protocol any more."""
-        self.protocol = self.producer = self._use = None
-        self._abort()
+        """Somebody has removed everything from the reactor: nobody waits for the application any more."""
+        self._use = None
+        front, self._front = self._front, None
+        if front is not None:
+            front.ended(None)
+        self.abort()
 
     def fail(self) -> None:
         """The application can't go on: drop what is not posted, and tell the peer of an orderly end."""
@@ -318,10 +347,10 @@ class Stream:
         self._closing.stopped()
         self._happened()
 
-    def aborted(self) -> None:
-        """The application wanted it so, or has failed."""
-        self._closing.abort()
-        self._happened()
+    def _aborted(self) -> None:
+        if not self._closing.over:
+            self._closing.abort()
+            self._happened()
 
     def delivered(self) -> None:
         """The peer has all that was posted."""
@@ -341,11 +370,10 @@ class Stream:
         if self._isHasty:
             if self.flow.backlog:
                 self.flow.drop()
-        elif self.flow.backlog or self.producer is not None:
+        elif self.flow.backlog or self.flow.isNoticed:  # there is a producer
             return False
-        self.flow.isEnding = False
-        self.flow.isOpen = False
-        if self.disconnecting:
+        self.flow.isEnding = self.flow.isOpen = False
+        if self.flow.isDeaf:
             closing.close()
         else:
             closing.doneWriting()
@@ -357,28 +385,25 @@ class Stream:
         """There is something to write, and nobody to read it."""
         if self._isHasty:
             self.flow.drop()
-            self.flow.touch()
+            if not self.flow.isDirty:
+                self.flow.touch()
         else:
             self._failure = self._failure or Failure(ConnectionLost())
-            self._abort()
-
-    # What the protocol sees of it: see txrdma.smc.stream.transport
+            self.abort()
 
     def wasFlushed(self) -> None:
-        """Tell producers and half-closers that all that was written is posted."""
-        raise NotImplementedError
-
-    def _readEnded(self) -> None:
-        """The peer writes no more, and all that it wrote is read."""
-        raise NotImplementedError
-
-    def _ended(self, how: Ending) -> None:
-        """The application's part is over."""
-        raise NotImplementedError
-
-    def _leave(self) -> None:
-        """The peer has gone, and nothing is to be delivered."""
-        raise NotImplementedError
+        """Let the application know that all that was written is posted."""
+        flow, front = self.flow, self._front
+        if front is not None and flow.isOpen and not flow.backlog:
+            front.flushed()
+        if front is not None and self._hasStoppedWriting:
+            self._hasStoppedWriting = False
+            front.writeEnded()
+        self._happened()
+        if flow.isDoubtful and self._companion is not None:
+            self._companion.doubt()
+        if not flow.isEnding and flow.isDeaf and not self._closing.over:
+            self.link.turn.deliver(self, flow.last)
 
     # The end
 
@@ -396,6 +421,57 @@ class Stream:
             elif isinstance(event, Released):
                 self._released(event.quiet)
 
+    def _readEnded(self) -> None:
+        flow, front = self.flow, self._front
+        isHeard = not flow.isDeaf and front is not None and front.readEnded()
+        if not isHeard and (not flow.isDeaf or flow.peerState & ENDS):
+            self._isHasty = flow.isDeaf = True
+            self.closeWriting()
+
+    def _ended(self, how: Ending) -> None:
+        """The application's part is over."""
+        failure, self._failure = self._failure or Failure(_REASONS.get(how, ConnectionLost)()), None
+        flow = self.flow
+        flow.drop()
+        self.disconnected = flow.isDeaf = True  # what still comes is for nobody
+        front, self._front = self._front, None
+        self.link.group.linger(self)
+        self._mayLeaveTCP(how)
+        if front is not None:
+            self.link.contexts.append(flow.context)
+            front.ended(failure)
+            self.link.contexts.pop()
+        use, self._use = self._use, None
+        if use is not None:
+            use.release()
+
+    def _mayLeaveTCP(self, how: Ending) -> None:
+        """
+        Close TCP with the application's part, unless the peer may take that for an answer.
+
+        A peer that has not said anything may still be in the handshake, and fall back. On this host it reads
+        our Confirm before an end in order, and then what the link has brought; a reset would overtake them.
+        When the link is over, an end in order would say that it has brought everything.
+        """
+        if self.flow.messagesReceived and how is not Ending.LOST:
+            self._closeTCP(how is Ending.DONE)
+        elif self.link.groups.canRest and how in (Ending.DONE, Ending.ABORTED):
+            self._closeTCP(how is Ending.DONE or not self.link.isOver)
+
+    def _leave(self) -> None:
+        """
+        Leave the reactor as TCP would: the peer has gone, and there is nothing to deliver or to post.
+
+        So it is with who has paused, or may still write. What such an application does next rouses the link
+        (L{txrdma.smc.group.turn.Turn.schedule}).
+        """
+        use, flow = self._use, self.flow
+        isIdle = not (flow.isDeaf or flow.backlog or flow.isNoticed)
+        if use is not None and isIdle and self.link.groups.canRest:
+            self._use = None
+            self._closeTCP(inOrder=True)
+            use.release()
+
     def _released(self, quiet: bool) -> None:
         """The peer's part is over, too."""
         self._closeTCP(inOrder=self.flow.flags & (_CLOSED | _ABORT) == _CLOSED)
@@ -408,61 +484,20 @@ class Stream:
         """Have no TCP connection any more, when all is posted that is to be said."""
         companion, self._companion = self._companion, None
         if companion is not None:
-            self._turn.atEnd(partial(companion.finish, inOrder))
+            self.link.turn.atEnd(partial(companion.finish, inOrder))
 
-    def blame(self, where: str) -> None:
-        """The application has raised: its connection ends, for its peer in order, as with TCP."""
-        _log.failure("Unhandled error in {where}", where=where)
-        self._failure = Failure()
-        self._giveUp(self.fail)
-
-    def _abort(self) -> None:
-        self._giveUp(self.aborted)
-
-    def _giveUp(self, end: Callable[[], None]) -> None:
-        """End soon, in a turn of ours."""
-        self.flow.drop()
-        if not self.disconnected:
-            self._isAborting = True
-            self.disconnecting = 1
-            self._turn.soon(end)
-
-    # Kept where the bytes are, and beside them
-
-    def getHost(self) -> Address:
-        """Our address of the TCP connection."""
-        return self._host
-
-    def getPeer(self) -> Address:
-        """The peer's address of the TCP connection."""
-        return self._peer
+    # What others read of it
 
     @property
-    def protocol(self) -> IProtocol | None:
-        """The protocol that is served; TLS puts itself in its place."""
-        return cast("IProtocol | None", self.flow.protocol)
-
-    @protocol.setter
-    def protocol(self, protocol: IProtocol | None) -> None:
-        self.flow.protocol = protocol
+    def connected(self) -> bool:
+        """Whether there is an application: the handshake is done, and the end not told."""
+        return self._front is not None
 
     @property
-    def disconnecting(self) -> int:
-        """Whether the connection is being closed, so that nothing is delivered any more."""
-        return int(self.flow.isDeaf)
-
-    @disconnecting.setter
-    def disconnecting(self, disconnecting: int) -> None:
-        self.flow.isDeaf = bool(disconnecting)
-
-    @property
-    def isDoubtful(self) -> bool:
-        """The TCP connection has ended, and the peer may have gone with it."""
-        return self.flow.isDoubtful
-
-    @isDoubtful.setter
-    def isDoubtful(self, isDoubtful: bool) -> None:
-        self.flow.isDoubtful = isDoubtful
+    def tcp(self) -> Connection | None:
+        """The TCP connection beside the stream; None before the handshake is done, and when it has ended."""
+        companion = self._companion
+        return None if companion is None else companion.tcp
 
     @property
     def state(self) -> str:

@@ -5,38 +5,33 @@ The transport of a stream over SMC-R: for protocols it is as Twisted's TCP trans
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, cast, Final, TYPE_CHECKING
+from typing import cast, Final, TYPE_CHECKING
 
 from zope.interface import implementer
 
-from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import (
     IConsumer,
     IHalfCloseableProtocol,
     ILoggingContext,
+    IProtocol,
     IPullProducer,
     IPushProducer,
     ITCPTransport,
     ITLSTransport,
 )
+from twisted.internet.tcp import Connection, Server
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.log import ILogContext
 
 from txrdma.interfaces import ISMCTransport
 from txrdma.smc.group._linkgroup import Role
+from txrdma.smc.handshake.plaintcp import prefixFor
 from txrdma.smc.insight import status
-from txrdma.smc.stream._closing import Ending
-from txrdma.smc.stream._flow import ENDS
-from txrdma.smc.stream.stream import Stream
+from txrdma.smc.stream.stream import Address, Stream
 
 if TYPE_CHECKING:
     from socket import socket
-
-    from twisted.internet.address import IPv4Address, IPv6Address
-
-    Address = IPv4Address | IPv6Address
-
 
 _log = Logger()
 
@@ -52,20 +47,64 @@ def _mustBeBytes(data: object) -> None:
 
 
 @implementer(ISMCTransport, ITCPTransport, ITLSTransport, IConsumer, IPushProducer, ILoggingContext)
-class SMCTransport(Stream):
+class SMCTransport:
     """
-    The transport that a protocol sees of a connection over SMC-R: a L{Stream} and Twisted's interfaces.
+    The transport that a protocol sees of a connection over SMC-R: Twisted's interfaces to a L{Stream}.
 
     What is written waits until the link flushes. (C{__dict__} is for TLS, which needs to replace methods; it
     takes no room otherwise.)
 
+    @ivar stream: the end of the connection.
     @ivar sessionno: number of the connection among those that its port has accepted, for servers only. No
         interface has it, but Twisted's TCP transports do, and programs read it there.
     """
 
-    __slots__ = ("__dict__", "sessionno")
+    __slots__ = (
+        *("stream", "_flow", "producer", "streamingProducer", "producerPaused", "sessionno"),
+        *("__dict__", "__weakref__"),
+    )
 
     sessionno: int
+    bufferSize = 65536
+    TLS = False
+
+    def __init__(self, stream: Stream, protocol: IProtocol, tcp: Connection) -> None:
+        self.stream = stream
+        self._flow = flow = stream.flow
+        self.producer: IPushProducer | IPullProducer | None = None
+        self.producerPaused = self.streamingProducer = False
+        if isinstance(tcp, Server):
+            self.sessionno = tcp.sessionno
+        flow.protocol = protocol
+        flow.context = {ILogContext: {"isError": 0, "system": prefixFor(tcp, protocol)}}
+
+    def __repr__(self) -> str:
+        stream = self.stream
+        return f"<SMCTransport {stream.role.value} {stream.state} to {status.describe(stream.peer)}>"
+
+    @property
+    def protocol(self) -> IProtocol | None:
+        """The protocol that is served; TLS puts itself in its place."""
+        return cast("IProtocol | None", self._flow.protocol)
+
+    @protocol.setter
+    def protocol(self, protocol: IProtocol | None) -> None:
+        self._flow.protocol = protocol
+
+    @property
+    def connected(self) -> bool:
+        """Whether the protocol has not heard of the connection's end."""
+        return self.stream.connected
+
+    @property
+    def disconnected(self) -> bool:
+        """Whether the protocol has heard of the connection's end."""
+        return self.stream.disconnected
+
+    @property
+    def disconnecting(self) -> bool:
+        """Whether the connection is being closed, so that nothing is delivered any more."""
+        return self._flow.isDeaf
 
     # ITransport
 
@@ -73,7 +112,7 @@ class SMCTransport(Stream):
         """Write, some time soon and in order."""
         if data.__class__ is not bytes:
             _mustBeBytes(data)
-        flow = self.flow
+        flow = self._flow
         if data and flow.isOpen and flow.write(data) > self.bufferSize and self.producer is not None:
             self._pauseProducer()
 
@@ -82,33 +121,31 @@ class SMCTransport(Stream):
         chunks = list(iovec)
         for chunk in chunks:
             _mustBeBytes(chunk)
-        if self.flow.isOpen and any(chunks):
-            self.flow.writeSequence(chunks)
-            if self.flow.backlog > self.bufferSize and self.producer is not None:
+        if self._flow.isOpen and any(chunks):
+            self._flow.writeSequence(chunks)
+            if self._flow.backlog > self.bufferSize and self.producer is not None:
                 self._pauseProducer()
 
     def loseConnection(self) -> None:
         """Write what was written, wait for the producer, then close."""
-        if self.connected and not self.disconnecting:
-            self.disconnecting = 1
-            self.flow.isEnding = True
-            if self.flow.isPaused:  # nobody will read what comes, but the peer needs the room for it
-                self.flow.isPaused = False
-                self._turn.soon(self.resumed)
-            if not self.flow.isDirty:
-                self.flow.touch()
+        self.stream.close()
 
     def loseWriteConnection(self) -> None:
         """Write what was written, then say that this is all."""
-        if self.flow.isOpen:
-            self.flow.isEnding = True
-            if not self.flow.isDirty:
-                self.flow.touch()
+        if self._flow.isOpen:
+            self.stream.closeWriting()
 
     def abortConnection(self) -> None:
         """Close at once, and forget what is not posted."""
-        if not self.disconnected and not self._isAborting:
-            self._abort()
+        self.stream.abort()
+
+    def getHost(self) -> Address:
+        """Our address of the TCP connection."""
+        return self.stream.host
+
+    def getPeer(self) -> Address:
+        """The peer's address of the TCP connection."""
+        return self.stream.peer
 
     # IConsumer
 
@@ -125,7 +162,7 @@ class SMCTransport(Stream):
             producer.stopProducing()
         else:
             self.producer = producer
-            self.flow.isNoticed = True
+            self._flow.isNoticed = True
             self.streamingProducer = streaming
             self.producerPaused = False
             if not streaming:
@@ -134,9 +171,9 @@ class SMCTransport(Stream):
     def unregisterProducer(self) -> None:
         """Unregister the connection's producer, as L{IConsumer} asks."""
         self.producer = None
-        self.flow.isNoticed = False
-        if self.connected and self.flow.isEnding and not self.flow.isDirty:
-            self.flow.touch()
+        self._flow.isNoticed = False
+        if self.connected and self._flow.isEnding:
+            self.stream.closeWriting()
 
     def stopConsuming(self) -> None:
         """The producer has lost interest."""
@@ -152,13 +189,11 @@ class SMCTransport(Stream):
 
     def pauseProducing(self) -> None:
         """Pause C{dataReceived}, as L{IPushProducer} asks."""
-        self.flow.isPaused = True
+        self._flow.isPaused = True
 
     def resumeProducing(self) -> None:
         """Resume C{dataReceived}, in the link's next turn."""
-        if self.connected and not self.disconnecting and self.flow.isPaused:
-            self.flow.isPaused = False
-            self._turn.soon(self.resumed)
+        self.stream.resume()
 
     def stopProducing(self) -> None:
         """Lose the connection, because the consumer of its data is gone."""
@@ -171,25 +206,21 @@ class SMCTransport(Stream):
 
     def getTcpNoDelay(self) -> bool:
         """Whether TCP_NODELAY is set on the TCP connection beneath, which carries no data."""
-        companion = self._companion
-        return companion is not None and companion.tcp.getTcpNoDelay()
+        return (tcp := self.stream.tcp) is not None and tcp.getTcpNoDelay()
 
     def setTcpNoDelay(self, enabled: bool) -> None:
         """Set TCP_NODELAY on the TCP connection beneath; SMC-R itself never delays data."""
-        companion = self._companion
-        if companion is not None:
-            companion.tcp.setTcpNoDelay(enabled)
+        if (tcp := self.stream.tcp) is not None:
+            tcp.setTcpNoDelay(enabled)
 
     def getTcpKeepAlive(self) -> bool:
         """Whether keep-alive is set on the TCP connection beneath; False when there is none."""
-        companion = self._companion
-        return companion is not None and companion.tcp.getTcpKeepAlive()
+        return (tcp := self.stream.tcp) is not None and tcp.getTcpKeepAlive()
 
     def setTcpKeepAlive(self, enabled: bool) -> None:
         """Have TCP look after the peer's host, too."""
-        companion = self._companion
-        if companion is not None:
-            companion.tcp.setTcpKeepAlive(enabled)
+        if (tcp := self.stream.tcp) is not None:
+            tcp.setTcpKeepAlive(enabled)
 
     def getHandle(self) -> socket | None:
         """
@@ -197,8 +228,7 @@ class SMCTransport(Stream):
 
         @return: the socket, or None when the connection has ended.
         """
-        companion = self._companion
-        return None if companion is None else companion.tcp.getHandle()
+        return None if (tcp := self.stream.tcp) is None else tcp.getHandle()
 
     # ITLSTransport
 
@@ -217,75 +247,71 @@ class SMCTransport(Stream):
 
     @property
     def _tlsClientDefault(self) -> bool:
-        return self.role is Role.CLIENT
+        return self.stream.role is Role.CLIENT
 
-    # What the stream tells
+    # What the stream tells: see txrdma.smc.stream.stream.Front
 
-    def wasFlushed(self) -> None:
-        """Tell producers and half-closers that all that was written is posted."""
+    def begun(self) -> None:
+        """Connect the protocol, which may write from now on."""
+        status.register(self)
+        try:
+            cast(IProtocol, self.protocol).makeConnection(self)
+        except BaseException:
+            self.stream.blame("makeConnection")
+
+    def flushed(self) -> None:
+        """Let a producer go on: all that was written is posted."""
         producer = self.producer
-        if producer is not None and self.connected and not self.flow.backlog and not self._isAborting:
-            try:
-                if not self.streamingProducer:
-                    self._pull()
-                elif self.producerPaused:
-                    self.producerPaused = False
-                    producer.resumeProducing()
-            except BaseException:
-                self.blame("resumeProducing")
-        if self._hasStoppedWriting:
-            self._hasStoppedWriting = False
-            half = IHalfCloseableProtocol(self.protocol, None)
-            if half is not None:
-                try:
-                    half.writeConnectionLost()
-                except BaseException:
-                    self.blame("writeConnectionLost")
-        self._happened()
-        if self.isDoubtful and self._companion is not None:
-            self._companion.doubt()
-        if not self.flow.isEnding and self.disconnecting and not self._closing.over:
-            self._turn.deliver(self, self.flow.last)
+        try:
+            if producer is None:
+                pass
+            elif not self.streamingProducer:
+                self._pull()
+            elif self.producerPaused:
+                self.producerPaused = False
+                producer.resumeProducing()
+        except BaseException:
+            self.stream.blame("resumeProducing")
 
     def _pull(self) -> None:
         """Let a pull producer fill the buffer somewhat, as long as it gives something."""
+        flow = self._flow
         for _ in range(_PULLS):
-            before = self.flow.backlog
+            before = flow.backlog
             cast(IPullProducer, self.producer).resumeProducing()
-            if not before < self.flow.backlog < self.bufferSize or self.producer is None or self._isAborting:
+            if not before < flow.backlog < self.bufferSize or self.producer is None:
                 break
 
-    def _readEnded(self) -> None:
+    def writeEnded(self) -> None:
+        """Tell a protocol that closes by halves that its own half is closed."""
         half = IHalfCloseableProtocol(self.protocol, None)
-        if half is not None and not self.disconnecting:
+        if half is not None:
+            try:
+                half.writeConnectionLost()
+            except BaseException:
+                self.stream.blame("writeConnectionLost")
+
+    def readEnded(self) -> bool:
+        """Tell a protocol that closes by halves that all is read; False if the protocol does not do that."""
+        half = IHalfCloseableProtocol(self.protocol, None)
+        if half is not None:
             try:
                 half.readConnectionLost()
             except BaseException:
-                self.blame("readConnectionLost")
-        elif not self.disconnecting or self.flow.peerState & ENDS:
-            self._isHasty = self.flow.isEnding = True
-            self.disconnecting = 1
-            if not self.flow.isDirty:
-                self.flow.touch()
+                self.stream.blame("readConnectionLost")
+        return half is not None
 
-    def _ended(self, how: Ending) -> None:
-        """The application's part is over."""
-        failure = self._failure
-        if failure is None:
-            failure = Failure(_REASONS[how]())
-        self._failure = None
-        self.flow.drop()
-        self.connected = 0
-        self.disconnected = self.disconnecting = 1  # what still comes is for nobody
-        for name in _TLS_METHODS:  # they hold on to the protocol
-            self.__dict__.pop(name, None)
-        status.forget(cast(Any, self))
-        self.link.group.linger(self)
-        self._mayLeaveTCP(how)
+    def ended(self, reason: Failure | None) -> None:
+        """Disconnect the protocol, for this reason; None: without a word, as nobody waits for it any more."""
+        if self.TLS:
+            for name in _TLS_METHODS:  # they hold on to the protocol
+                self.__dict__.pop(name, None)
+        status.forget(self)
         producer, self.producer = self.producer, None
         protocol, self.protocol = self.protocol, None
-        contexts = self.link.contexts
-        contexts.append(self.flow.context)
+        self._flow.isNoticed = False
+        if reason is None:
+            return
         try:
             if producer is not None:
                 producer.stopProducing()
@@ -293,58 +319,18 @@ class SMCTransport(Stream):
             _log.failure("Unhandled error in stopProducing")
         try:
             if protocol is not None:
-                protocol.connectionLost(failure)
+                protocol.connectionLost(reason)
         except BaseException:
             _log.failure("Unhandled error in connectionLost")
-        finally:
-            contexts.pop()
-        use, self._use = self._use, None
-        if use is not None:
-            use.release()
-
-    def _mayLeaveTCP(self, how: Ending) -> None:
-        """
-        Close TCP with the application's part, unless the peer may take that for an answer.
-
-        A peer that has not said anything may still be in the handshake, and fall back. On this host it reads
-        our Confirm before an end in order, and then what the link has brought; a reset would overtake them.
-        """
-        if self.flow.messagesReceived and how is not Ending.LOST:
-            self._closeTCP(how is Ending.DONE)
-        elif self.link.groups.canRest and how in (Ending.DONE, Ending.ABORTED):
-            self._closeTCP(True)
-
-    def _leave(self) -> None:
-        """
-        Leave the reactor as TCP would: the peer has gone, and there is nothing to deliver or to post.
-
-        So it is with who has paused, or may still write. What such an application does next rouses the link
-        (L{txrdma.smc.group.turn.Turn.schedule}).
-        """
-        use = self._use
-        isIdle = not (self.disconnecting or self.flow.backlog or self.producer is not None)
-        if use is not None and isIdle and self.link.groups.canRest:
-            self._use = None
-            self._closeTCP(inOrder=True)
-            use.release()
 
     # ISMCTransport, ILoggingContext
 
     def logPrefix(self) -> str:
         """The log prefix of the connection: as on a TCP transport."""
-        context = self.flow.context.get(ILogContext, {})
+        context = self._flow.context.get(ILogContext, {})
         return str(context.get("system", "-"))
 
     @property
     def smc(self) -> status.SMCStatus:
         """The status of this connection: its device, link group, counters and diagnosis."""
-        return status.SMCStatus(self)
-
-
-_REASONS: Final = {
-    Ending.DONE: ConnectionDone,
-    Ending.ABORTED: ConnectionAborted,
-    Ending.RESET: ConnectionLost,
-    Ending.BROKEN: ConnectionLost,
-    Ending.LOST: ConnectionLost,
-}
+        return status.SMCStatus(self.stream)

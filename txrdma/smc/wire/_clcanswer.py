@@ -310,7 +310,7 @@ class SMCDConfirm(_SMCDAnswer):
 def readAnswer(
     kind: type[Answer], direct: type[DirectAnswer], header: Header, body: bytes
 ) -> Answer | DirectAnswer:
-    """Which of the two it is, by what the header says."""
+    """Decode an answer of the one kind or the other, by what the header says."""
     if header.typeV1 == Path.SMC_D:
         return direct.read(header, body)
     if header.typeV1 != Path.SMC_R or header.eyecatcher != SMCR:

@@ -78,7 +78,7 @@ class MessageType(Code):
 
 
 class Path(Code):
-    """Which of the SMC flavours is meant."""
+    """The flavour of SMC that a message is about."""
 
     SMC_R = 0
     SMC_D = 1
@@ -95,7 +95,7 @@ class OSType(Code):
 
 
 class Diagnosis(Code):
-    """Why SMC is declined, by Linux's names; codes that we don't know keep their number."""
+    """The reason to decline SMC, by Linux's names; codes that we don't know keep their number."""
 
     MEM = 0x01010000
     """No memory, or no buffer."""
@@ -195,7 +195,7 @@ FLAG = 2
 
 def needed(buffer: Buffer) -> int:
     """
-    How long the message is that begins here: 8 while even that is not known.
+    The length of the CLC message that begins here: 8 while even that is not known.
 
     @raise WireError: CLC does not begin so.
     """

@@ -84,7 +84,7 @@ class _V2Extension(Layout):
 
 @wire(10)
 class ISMDevice(Layout):
-    """One ISM device of the client."""
+    """An ISM device of the client."""
 
     gid: int = bits(64)
     chid: int = bits(16)

@@ -59,7 +59,7 @@ class LLCFlags(IntFlag):
 
 
 class RejectReason(Code):
-    """Why an ADD LINK is refused (RFC 7609, A.3.2)."""
+    """The reason to refuse an ADD LINK (RFC 7609, A.3.2)."""
 
     NONE = 0
     NO_ALTERNATE_PATH = 1
@@ -67,7 +67,7 @@ class RejectReason(Code):
 
 
 class DeleteReason(Code):
-    """Why a link goes, or why DELETE LINK is refused (RFC 7609, A.3.4)."""
+    """The reason for which a link goes, or DELETE LINK is refused (RFC 7609, A.3.4)."""
 
     NONE = 0
     LOST_PATH = 0x00010000

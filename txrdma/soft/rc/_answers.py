@@ -90,13 +90,13 @@ class Answers:
         self._results: deque[Atomic] = deque(maxlen=1)
 
     def keep(self, count: int) -> None:
-        """How many results of atomic operations the peer may ask for again."""
+        """Set the number of results of atomic operations that the peer may ask for again."""
         if count != self._results.maxlen:
             self._results = deque(self._results, maxlen=count)
 
     @property
     def new(self) -> int:
-        """How many of those that wait are no repetitions."""
+        """The number of waiting answers that are no repetitions."""
         return sum([not answer.again for answer in self.waiting])
 
     def execute(self, psn: int, opcode: int, header: bytes, target: memoryview) -> None:

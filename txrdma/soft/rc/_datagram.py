@@ -55,7 +55,7 @@ _CONTROLLED: Final = 0x80000000
 
 
 class Datagram(NamedTuple):
-    """One to send, and where to."""
+    """A datagram to send, and its destination."""
 
     address: AddressVector
     destination: QPN

@@ -51,7 +51,7 @@ A tuple, because the hash of an enumeration's member costs as much as all else h
 
 class Entry:
     """
-    One request on its way: C{first} to C{end} are its sequence numbers.
+    A request on its way: C{first} to C{end} are its sequence numbers.
 
     @ivar opcode: of its packet, or of the first one of several.
     @ivar answered: a READ or an atomic operation: an acknowledgement does not end it, its answer does.

@@ -1,5 +1,5 @@
 """
-Where a queue pair is with its alternate path.
+The migration state of a queue pair with an alternate path.
 
 Follows InfiniBand Architecture vol. 1, 17.2.8 (automatic path migration): both ends say in the MigReq bit of
 every packet whether they have migrated, and hear from the other's when both are ready for it.

@@ -118,7 +118,7 @@ def psnWords(run: Incoming) -> tuple[int, ...]:
 
 def consecutive(words: Sequence[int], number: int, end: int) -> tuple[int, int]:
     """
-    How many packets from C{number} on, before C{end}, follow each other without a gap.
+    The number of packets from C{number} on, before C{end}, that follow each other without a gap.
 
     @param words: of L{psnWords}.
     @return: and their acknowledge bits, any of them.

@@ -1,5 +1,5 @@
 """
-How many packets of a connection may be in the air.
+The number of packets of a connection that may be in the air.
 
 RC knows no congestion control (InfiniBand relies on its links for that), but UDP's socket buffers are
 bounded: so this window opens while things go well, up to L{WIDEST} bytes, halves when something was lost, and

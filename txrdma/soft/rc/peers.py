@@ -89,18 +89,18 @@ class PortRoute(Protocol):
         """Tell the queue pair what has happened."""
 
     def deadline(self) -> float | None:
-        """When C{expired} is to be called."""
+        """The time at which C{expired} is to be called."""
 
     def expired(self, now: float) -> None:
         """Act on the deadline, whose time has come."""
 
     def fail(self) -> None:
-        """Something has raised, which is logged here: the queue pair is of no more use."""
+        """Log what has raised: the queue pair is of no more use."""
 
 
 class Peer:
     """
-    Somebody that we exchange datagrams with: an address and a UDP port, as seen from a port of ours.
+    A peer that we exchange datagrams with: an address and a UDP port, as seen from a port of ours.
 
     @ivar at: that port of ours.
     @ivar guess: the IPv4 identification that the next datagram may have, where we can't see it.
@@ -145,7 +145,7 @@ class Peer:
         return states
 
     def takingStates(self, length: int) -> list[int]:
-        """The same for those that come at once."""
+        """For datagrams of this length that come at once, what their ICRC starts from."""
         states = self._takingRuns.get(length)
         if states is None:
             if len(self._takingRuns) >= _LENGTHS:

@@ -69,7 +69,7 @@ class RoCECounters:
 
 class RoCEPort:
     """
-    Where RoCE routes of one port of a device begin: one UDP port.
+    The local end of RoCE routes of one port of a device: one UDP port.
 
     @ivar counters: what came and went.
     @ivar siblings: this and the other ports of the device, by their numbers.

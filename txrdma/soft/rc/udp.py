@@ -90,7 +90,7 @@ class Carrier(Protocol):
         """
 
     def rawAddress(self, ip: str, port: int) -> RawAddress | None:
-        """How to call a peer in L{send}; None when it can't be reached from here."""
+        """The address of a peer for L{send}; None when the peer can't be reached from here."""
 
     def close(self) -> None:
         """Stop bringing datagrams, and close. Twice is fine."""
@@ -198,7 +198,7 @@ class UDPCarrier:
                 self._reactor.removeReader(self)
 
     def rawAddress(self, ip: str, port: int) -> RawAddress | None:
-        """How to call a peer in L{send}; None when it is of the other family."""
+        """The address of a peer for L{send}; None when the peer's address is of the other family."""
         if (":" in ip) != (":" in self.address):
             return None
         if ":" not in ip:

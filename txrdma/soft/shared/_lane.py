@@ -3,9 +3,10 @@ The data path of two reliable queue pairs on one host.
 
 Keeps the promises of InfiniBand Architecture vol. 1, 9.7 (reliable connections) without packets: a SEND is a
 record in a ring that its receiver consumes into a posted receive; an RDMA WRITE is one copy into the peer's
-mapped memory. L{txrdma.soft.shared._layout} tells how that memory looks, L{txrdma.soft.shared._sending} and
-L{txrdma.soft.shared._receiving} are the two halves; here is how they begin, wait and end. Nothing here makes
-a system call; see L{txrdma.soft.shared.routes} for the rest.
+mapped memory. L{txrdma.soft.shared._layout} tells how that memory looks. A lane holds two halves,
+L{Outgoing <txrdma.soft.shared._outgoing.Outgoing>} and L{Incoming <txrdma.soft.shared._incoming.Incoming>};
+here is how they begin, wait and end together, and the short way of messages past all requests. Nothing here
+makes a system call; see L{txrdma.soft.shared.routes} for the rest.
 """
 
 from __future__ import annotations
@@ -22,80 +23,91 @@ from txrdma.iba.verbs import (
     Completion,
     CompletionOpcode,
     QPState,
+    ReceiveRequest,
+    SendRequest,
     Status,
 )
 from txrdma.soft._patience import SHORTEST_TIMEOUT
 from txrdma.soft._route import Owner
+from txrdma.soft.shared._bells import WAKES_SENDER
+from txrdma.soft.shared._incoming import IDLE, Incoming, PATIENCE
 from txrdma.soft.shared._layout import (
     acquire,
     barrier,
-    COMPLETION_OF,
     CONSUMED,
     FIRST,
     LINE,
     ORDERED,
     PLAIN_SOLICITED,
     release,
+    RemoteRegion,
     ringBytes,
     STALLED,
     Surroundings,
     WAKE,
     Wake,
 )
-from txrdma.soft.shared._receiving import IDLE, PATIENCE, Receiving, WAKES_SENDER
-from txrdma.soft.shared._sending import FOR_EVER
+from txrdma.soft.shared._outgoing import FOR_EVER, Outgoing
+from txrdma.soft.shared.capture import LaneRecorder
 
-_RECEIVE: Final = CompletionOpcode.RECEIVE
 _SEND: Final = CompletionOpcode.SEND
 _SUCCESS: Final = Status.SUCCESS
 _LOOK_AGAIN: Final = 0.01
 
 
-def _packNothing(buffer: memoryview, offset: int, *values: int) -> None:
-    """The lane is not open."""
+class Lane:
+    """
+    Both directions of one queue pair over shared memory: a L{Route <txrdma.soft._route.Route>}.
 
-
-def _unpackNothing(buffer: Any, offset: int) -> tuple[int, ...]:
-    """The lane is not open."""
-    return ()
-
-
-class Lane(Receiving):
-    """Both directions of one queue pair over shared memory: a L{Route <txrdma.soft._route.Route>}."""
-
-    __slots__ = (
-        "__weakref__",
-        "_canPut",
-        "_expected",
-        "_first",
-        "_messageHeader",
-        "_pack",
-        "_parked",
-        "_size",
-        "_unpack",
-        "_unread",
-    )
+    @ivar post: L{Outgoing.post <txrdma.soft.shared._outgoing.Outgoing.post>} itself; like C{poll} and
+        C{receivesPosted} of the incoming half it is called for every message.
+    @ivar wantsNotes: whether the peer is to tell us of each access to our memory.
+    @ivar regions: the peer's memory, as far as it is known; None for a key that was refused.
+    """
 
     name = "shared-memory"
     polled = True
 
     def __init__(
-        self, owner: Owner, surroundings: Surroundings, box: memoryview, shared: bool = False
+        self,
+        owner: Owner,
+        surroundings: Surroundings,
+        box: memoryview,
+        shared: bool = False,
+        observer: LaneRecorder | None = None,
     ) -> None:
         """
         @param shared: others take from the owner's receives, too.
+        @param observer: is shown all that passes.
         """
-        super().__init__(owner, surroundings, box, shared)
+        self._owner = owner
+        self._surroundings = surroundings
+        self._outgoing = outgoing = Outgoing(owner, surroundings, box, observer)
+        self._incoming = incoming = Incoming(owner, outgoing, shared, observer)
+        self._boxes = outgoing.boxes
+        self._bells = outgoing.bells
+        self._remote = remote = outgoing.remote
+        self._isObserved = observer is not None
+        self.wantsNotes = observer is not None and observer.wantsNotes
+        self._since: tuple[int, float] | None = None  # for what we wait, and since when
         self._parked: tuple[memoryview, int] | None = None  # where we read, while our port is down
-        # Messages that need no work requests: see txrdma.interfaces.IDirectLane.
         self._canPut = False
-        self._messageHeader = 0
-        self._expected = -1  # no header is like that: C{takeMessages} takes nothing yet
-        self._first = 0
-        self._size = LINE  # of a record with such a message
+        self._header = 0  # of messages without work requests
+        self._first = 0  # byte of each
+        self._size = LINE  # of a record with one, C{_step} in words
+        self._step = LINE // 8
         self._unread: Sized = ()
-        self._pack: Callable[..., None] = _packNothing
-        self._unpack: Callable[[Any, int], tuple[int, ...]] = _unpackNothing
+        self._pack: Callable[..., None]
+        self._unpack: Callable[[Any, int], tuple[int, ...]]
+        self.regions = remote.regions
+        self.prepare: Callable[[RKey, Callable[[], None]], None] = remote.prepare
+        self.isPlaced: Callable[[], bool] = outgoing.isPlaced
+        self.targetOf: Callable[[RKey, int, int], tuple[memoryview, memoryview] | None] = remote.targetOf
+        self.post: Callable[[Sequence[SendRequest]], None] = (
+            outgoing.post if observer is None else outgoing.postObserved
+        )
+        self.poll: Callable[[], None] = incoming.poll
+        self.receivesPosted: Callable[[], None] = incoming.receivesPosted
 
     @property
     def placing(self) -> Lane | None:
@@ -104,13 +116,8 @@ class Lane(Receiving):
 
     @property
     def direct(self) -> Lane | None:
-        """The lane itself takes messages without work requests."""
-        return self
-
-    @property
-    def wantsNotes(self) -> bool:
-        """Whether the peer is to tell us of each access to our memory."""
-        return False
+        """The lane itself takes messages without work requests, unless requests and receives are observed."""
+        return None if self._isObserved else self
 
     def attach(self, box: memoryview, notes: bool = False) -> None:
         """
@@ -120,53 +127,52 @@ class Lane(Receiving):
         @raise ValueError: this is none.
         """
         ringBytes(len(box))
-        self._notes = notes
+        self._remote.notes = notes
         self._parked = box, FIRST
-        if not self._down:
+        if not self._bells.isDown:
             self._go()
 
     def attributesChanged(self) -> None:
         """Timers, counters or the state are others now."""
-        super().attributesChanged()
-        self._canPut = self._messageHeader > 0 and self._owner.attributes.state is QPState.RTS
-
-    def _establish(self) -> None:
-        super()._establish()
-        if self._messageHeader:
-            self._expected = self._messageHeader
+        self._outgoing.attributesChanged()
+        isReady = self._owner.attributes.state is QPState.RTS
+        if isReady:
+            self._incoming.establish()
+        self._canPut = isReady and self._header > 0
 
     def _go(self) -> None:
         """Read where the peer writes, and carry out what waits."""
         parked, self._parked = self._parked, None
         if parked is not None:
-            self._read(*parked)
-            self._linked = True
+            self._boxes.read(*parked)
+            self._outgoing.isLinked = True
             self._since = None
             self.attributesChanged()
-            self._resume()
+            self._outgoing.resume()
 
     def setEnabled(self, isEnabled: bool) -> None:
         """Our port went down, or is up again: what is down neither sends nor takes anything."""
-        if self._dead or self._down is not isEnabled:
+        outgoing, bells = self._outgoing, self._bells
+        if outgoing.isOver or bells.isDown is not isEnabled:
             return
-        self._down = not isEnabled
+        bells.isDown = not isEnabled
         if isEnabled:
-            self._sayWake()
-            self._unsaid = True
+            bells.say()
+            self._incoming.unsaid = True
             self._go()
             self.poll()
-            self._lookBack()
+            self._incoming.lookBack()
             return
-        if self._linked:
-            self._settle(self._inWords[CONSUMED])
-            if self._dead:
+        if outgoing.isLinked:
+            outgoing.settle(self._boxes.theirs[CONSUMED])
+            if outgoing.isOver:
                 return
-            self._parked = self._inBytes, self._at
-            self._linked = False
-            self._detach()
-        self._held = True
+            self._parked = self._boxes.theirBytes, self._boxes.at
+            outgoing.isLinked = False
+            self._boxes.detach()
+        outgoing.isHeld = True
         self._since = None
-        self._sayWake()
+        bells.say()
         self._surroundings.watch()
 
     def nudged(self) -> None:
@@ -174,23 +180,38 @@ class Lane(Receiving):
         self.poll()
         barrier()  # who sees by now that we have not come so far does not ask again: what it wants is there
         self.poll()
-        if self._dead or not self._linked:
+        outgoing = self._outgoing
+        if outgoing.isOver or not outgoing.isLinked:
             return
-        if self._inWords[WAKE] & Wake.DOWN:
+        if self._boxes.theirs[WAKE] & Wake.DOWN:
             self._surroundings.watch()
-        elif self._held:
-            self._resume()
+        elif outgoing.isHeld:
+            outgoing.resume()
 
     def arm(self, sends: bool, receives: bool, solicitedOnly: bool) -> None:
         """Be woken for these from now on; look once more after this."""
-        if self._dead:
+        if self._outgoing.isOver:
             return
-        self._armed = (Wake.SENDS if sends else 0) | (
+        self._bells.armed = (Wake.SENDS if sends else 0) | (
             (Wake.SOLICITED if solicitedOnly else Wake.RECEIVES) if receives else 0
         )
-        self._sayWake()
-        if sends and self._outstanding and self._inWords[WAKE] & 3 == Wake.SOLICITED:
+        self._bells.say()
+        if sends and self._outgoing.outstanding and self._boxes.theirs[WAKE] & 3 == Wake.SOLICITED:
             self._surroundings.nudge()  # it would not look at what is not solicited
+
+    def regionKnown(self, rkey: RKey, region: RemoteRegion | None, access: int) -> None:
+        """
+        Take the answer to C{Surroundings.wantRegion}, and go on with the requests that wait for it.
+
+        @param access: what the peer's queue pair allows.
+        """
+        if self._remote.known(rkey, region, access):
+            self._outgoing.resume()
+
+    def accessed(self, allowed: bool) -> None:
+        """The answer to C{Surroundings.access}: the first waiting request's bytes are moved, or refused."""
+        if self._remote.accessed(allowed):
+            self._outgoing.resume()
 
     def peerGone(self, event: AsyncEventKind | None) -> None:
         """
@@ -198,34 +219,30 @@ class Lane(Receiving):
 
         @param event: fail at once, and tell this, even when nothing is outstanding.
         """
+        outgoing, incoming = self._outgoing, self._incoming
         before = -1
-        while not self._dead and before != self._consumed:
-            before = self._consumed
+        while not outgoing.isOver and before != incoming.consumed:
+            before = incoming.consumed
             self.poll()
-        if not self._dead and self._linked:
-            self._settle(self._inWords[CONSUMED])
-        if self._dead:
+        if not outgoing.isOver and outgoing.isLinked:
+            outgoing.settle(self._boxes.theirs[CONSUMED])
+        if outgoing.isOver:
             return
-        self._gone = self._held = True
-        self._detach()
+        outgoing.gone()
+        incoming.targets = None
+        self._boxes.detach()
         self._parked = None
-        self._targets = None
-        self.regions.clear()
-        self._atomics.clear()
-        self._linked = False
-        self._stopPreparing()
-        if self._outstanding or self._waiting or event is not None:
-            self._fail(Status.RETRY_EXC_ERR, event)
+        self._remote.close()
+        if outgoing.outstanding or outgoing.waiting or event is not None:
+            outgoing.fail(Status.RETRY_EXC_ERR, event)
 
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
         """Stop; what is not completed, oldest first."""
-        left = [(identifier, opcode) for _, identifier, opcode, _, _ in self._outstanding]
-        left += [(request.identifier, COMPLETION_OF[request.operation]) for request in self._waiting]
-        begun, self._begun = self._begun, None
-        self.close()
+        left, begun = self._end()
         if begun is not None:
-            flushed = Completion(begun.identifier, Status.WR_FLUSH_ERR, _RECEIVE, self._number)
-            self._deliver(flushed, True)
+            owner = self._owner
+            status, opcode = Status.WR_FLUSH_ERR, CompletionOpcode.RECEIVE
+            owner.receiveCompleted(Completion(begun.identifier, status, opcode, owner.number), True)
         return left
 
     def migrate(self) -> None:
@@ -238,28 +255,25 @@ class Lane(Receiving):
 
     def close(self) -> None:
         """Let go of all memory. Twice is fine."""
-        if self._dead:
-            return
-        if self._linked and self._inWords[WAKE] & Wake.DOWN:
-            # It must not find what we shall never send again.
-            self._outWords[FIRST + ((self._inWords[CONSUMED] & self._ring - 1) >> 3)] = 0
-        self._dead = self._held = True
-        self._linked = False
-        self._outstanding.clear()
-        self._waiting.clear()
-        self._atomics.clear()
-        self._parked = None
-        self._targets = None
-        self._begun = None
-        self._outWords[WAKE] = 0
-        self._detach()
-        self.regions.clear()
-        self._stopPreparing()
-        self._ready.clear()
-        self._outBytes = self._outWords = memoryview(b"")
-        self._surroundings.left()
+        self._end()
 
-    # Messages without work requests: see txrdma.interfaces.IDirectLane.
+    def _end(self) -> tuple[list[tuple[int, CompletionOpcode]], ReceiveRequest | None]:
+        """Let go of all; what is not completed, and the receive that is not full."""
+        outgoing, boxes = self._outgoing, self._boxes
+        if outgoing.isOver:
+            return [], None
+        if outgoing.isLinked and boxes.theirs[WAKE] & Wake.DOWN:
+            # It must not find what we shall never send again.
+            boxes.words[FIRST + ((boxes.theirs[CONSUMED] & boxes.ring - 1) >> 3)] = 0
+        left = outgoing.close()
+        begun = self._incoming.close()
+        self._parked = None
+        boxes.close()
+        self._remote.close()
+        self._surroundings.left()
+        return left, begun
+
+    # Messages without work requests: see txrdma.interfaces.IDirectLane. Every one passes here once each way.
 
     def openLane(
         self,
@@ -269,51 +283,44 @@ class Lane(Receiving):
         unpack: Callable[[Any, int], tuple[int, ...]],
     ) -> None:
         """Have messages of this layout brought by C{takeMessages} from now on."""
-        self._messageHeader = PLAIN_SOLICITED << 24 | length
+        self._header = PLAIN_SOLICITED << 24 | length
         self._first = first
         self._size = (length + 71) & -LINE
+        self._step = self._size >> 3
         self._pack = pack
         self._unpack = unpack
         self._unread = self._owner.laneOpened()
+        self._incoming.expect(self._header)
         self.attributesChanged()
 
-    def targetOf(self, rkey: RKey, address: int, length: int) -> tuple[memoryview, memoryview] | None:
-        """The peer's memory itself, and the word that is 1 as long as it may be written to."""
-        region = self.regions.get(rkey)
-        if region is None or region.writable is None:
-            return None
-        offset = address - region.address
-        if offset < 0 or offset + length > region.length:
-            return None
-        return region.writable[offset : offset + length], region.valid
-
-    def putMessage(self, identifier: int, signaled: bool, *values: int) -> bool:
+    def putMessage(self, identifier: int, signaled: bool, values: tuple[int, ...]) -> bool:
         """Send one message now; False when it has to be posted."""
-        out = self._out
-        size = self._size
-        after = out + (size >> 3)
-        produced = self._produced + size
-        owner = self._owner
-        if self._held or not self._canPut or after >= self._outEnd or produced > self._limit:
+        boxes = self._boxes
+        outgoing = self._outgoing
+        out = boxes.out
+        after = out + self._step
+        produced = boxes.produced + self._size
+        if outgoing.isHeld or not self._canPut or after >= boxes.end or produced > boxes.limit:
             return False
+        owner = self._owner
         free = owner.free
         if not free:
             return False
         owner.free = free - 1
-        self._pack(self._outBytes, (out << 3) + 8, *values)
-        words = self._outWords
+        self._pack(boxes.ours, (out << 3) + 8, *values)
+        words = boxes.words
         words[after] = 0
         if not ORDERED:
             barrier()
-        words[out] = self._messageHeader
-        self._out = after
-        self._produced = produced
-        self._outstanding.append((produced, identifier, _SEND, signaled, _SUCCESS))
+        words[out] = self._header
+        boxes.out = after
+        boxes.produced = produced
+        outgoing.outstanding.append((produced, identifier, _SEND, signaled, _SUCCESS))
         acquire()
         release()
-        wake = self._inWords[WAKE]
-        if self._attentive or (wake and (wake != self._rungReceives or wake & Wake.DOWN)):
-            self._announce(True)
+        wake = boxes.theirs[WAKE]
+        if outgoing.isAttentive or (wake and (wake != self._bells.rungReceives or wake & Wake.DOWN)):
+            outgoing.announce(True)
         return True
 
     def takeMessages(self, limit: int) -> Sequence[tuple[int, ...]]:
@@ -322,48 +329,46 @@ class Lane(Receiving):
 
         Whatever else has come goes its usual way.
         """
-        words = self._inWords
-        at = self._at
+        boxes = self._boxes
+        incoming = self._incoming
+        words = boxes.theirs
+        at = boxes.at
         header = words[at]
-        expected = self._expected
+        expected = incoming.expected
         if header != expected or self._unread:
             if header and not self._unread:
-                self.poll()
+                incoming.poll()
             else:
-                self._idle += 1
-                if self._idle > IDLE or self._armed or self._held:
-                    self._lookBack()
+                incoming.idle += 1
+                if incoming.idle > IDLE or self._bells.armed or self._outgoing.isHeld:
+                    incoming.lookBack()
             return ()
-        data, end, size, first = self._inRaw, self._inEnd, self._size, self._first
+        data, end, step, first, unpack = boxes.raw, boxes.theirEnd, self._step, self._first, self._unpack
         found: list[tuple[int, ...]] = []
-        consumed = self._consumed
-        while True:
+        while len(found) < limit and words[at] == expected:
             if not ORDERED:
                 barrier()
             start = (at << 3) + 8
-            after = at + (size >> 3)
-            if data[start] != first or after > end or self._targets is not None:
+            after = at + step
+            if data[start] != first or after > end or incoming.targets is not None:
                 break
-            found.append(self._unpack(data, start))
-            consumed += size
+            found.append(unpack(data, start))
             at = after if after != end else FIRST
-            if words[at] != expected or len(found) == limit:
-                break
         if not found:
-            self.poll()
+            incoming.poll()
             return ()
-        self._at = at
-        self._consumed = consumed
+        boxes.at = at
+        incoming.consumed = consumed = incoming.consumed + len(found) * self._size
         if not ORDERED:
             barrier()
-        self._outWords[CONSUMED] = consumed
-        self._unsaid = True  # until there is time, unless somebody waits for it
-        self._idle = 0
+        boxes.words[CONSUMED] = consumed
+        incoming.unsaid = True  # until there is time, unless somebody waits for it
+        incoming.idle = 0
         wake = words[WAKE]
-        if wake and wake != self._rungSends and wake & WAKES_SENDER:
-            self._sayConsumed()
-        if len(self._outstanding) >= PATIENCE:
-            self._lookBack()
+        if wake and wake != self._bells.rungSends and wake & WAKES_SENDER:
+            incoming.say()
+        if len(self._outgoing.outstanding) >= PATIENCE:
+            incoming.lookBack()
         return found
 
     # Waiting
@@ -376,10 +381,11 @@ class Lane(Receiving):
 
         @return: in how many seconds to look again; None when there is nothing to wait for.
         """
-        if self._dead or not (self._outstanding or self._waiting):
+        outgoing = self._outgoing
+        if outgoing.isOver or not (outgoing.outstanding or outgoing.waiting):
             self._since = None
             return None
-        if self._linked and not self._inWords[WAKE] & Wake.DOWN:
+        if outgoing.isLinked and not self._boxes.theirs[WAKE] & Wake.DOWN:
             if self._since is not None and self._since[0] == 0:
                 self._since = None  # it was not there, or its port was down: now it is back
             return self._notReady(now)
@@ -394,9 +400,9 @@ class Lane(Receiving):
         retries = self._owner.attributes.rnrRetry
         if retries is None or retries == FOR_EVER:
             return None
-        self._refresh()
-        stalled = self._inWords[STALLED]
-        if not stalled or (stalled >> 8) - 1 != self._acknowledged:
+        self._boxes.refresh()
+        stalled = self._boxes.theirs[STALLED]
+        if not stalled or (stalled >> 8) - 1 != self._boxes.acknowledged:
             self._since = None
             return _LOOK_AGAIN
         return self._patience(
@@ -404,13 +410,14 @@ class Lane(Receiving):
         )
 
     def _patience(self, what: int, now: float, seconds: float, status: Status) -> float | None:
+        outgoing = self._outgoing
         if self._since is None or self._since[0] != what:
             self._since = (what, now)
         left = self._since[1] + seconds - now
         if left > 0:
             return left
-        if self._linked:
-            self._refresh()
-        if self._retire() and (self._outstanding or self._waiting):
-            self._fail(status, None)
+        if outgoing.isLinked:
+            self._boxes.refresh()
+        if outgoing.retire() and (outgoing.outstanding or outgoing.waiting):
+            outgoing.fail(status, None)
         return None

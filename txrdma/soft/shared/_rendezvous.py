@@ -47,7 +47,7 @@ class MessageKind(Code):
 
 
 class Reach(Code):
-    """How a region can be reached."""
+    """The ways in which a region can be reached."""
 
     REFUSED = 0
     MAPPED = 1
@@ -95,7 +95,7 @@ class Note(Layout):
 
 @wire(12)
 class Want(Layout):
-    """How can this memory of yours be reached?"""
+    """A request to hear how a memory region of the peer can be reached."""
 
     kind: MessageKind = bits(8)
     source: QPN = bits(24)

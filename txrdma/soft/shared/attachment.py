@@ -1,5 +1,5 @@
 """
-Where a queue pair of ours meets one of another process on the same host.
+The meeting of a queue pair of ours with one of another process on the same host.
 
 See L{txrdma.soft.shared.routes} for how the two find each other.
 """
@@ -19,6 +19,7 @@ from txrdma.iba.types import QPN, RKey
 from txrdma.iba.verbs import AsyncEventKind, Operation, SendRequest
 from txrdma.logs import Seldom
 from txrdma.soft._route import Owner
+from txrdma.soft.shared._boxes import part, spread
 from txrdma.soft.shared._lane import Lane
 from txrdma.soft.shared._layout import RemoteRegion, Surroundings
 from txrdma.soft.shared._rendezvous import (
@@ -34,8 +35,7 @@ from txrdma.soft.shared._rendezvous import (
     Region,
     Want,
 )
-from txrdma.soft.shared._writer import part, spread
-from txrdma.soft.shared.unixpackets import NO_DESCRIPTORS
+from txrdma.soft.shared.unixpackets import Meetings, NO_DESCRIPTORS
 
 if TYPE_CHECKING:
     from txrdma.soft.completion import SoftCompletionQueue
@@ -46,7 +46,6 @@ _seldom = Seldom(_log)
 _AGAIN: Final = 0.1
 """Seconds until a region is asked for again, for which there was no descriptor."""
 
-_RING: Final = (1).to_bytes(8, sys.byteorder)
 _ALWAYS: Final = memoryview((1).to_bytes(8, sys.byteorder)).cast("Q")
 
 
@@ -70,6 +69,7 @@ class Around(Protocol):
     """The port on which it happens."""
 
     reactor: SharingReactor
+    meetings: Meetings
 
     def makeLane(
         self, owner: LocalOwner, surroundings: Surroundings, box: memoryview, peer: tuple[str, int]
@@ -89,7 +89,7 @@ class Neighbour(Protocol):
 
 class Attachment:
     """
-    Where one queue pair of ours meets one of a peer: its lane, and all that the lane keeps open.
+    The meeting of a queue pair of ours with one of a peer: its lane, and all that the lane keeps open.
 
     @ivar lane: the data path.
     """
@@ -100,6 +100,7 @@ class Attachment:
         self.destination = destination
         self._port = port
         self._peer = peer
+        self._isResting = False
         self._timer: IDelayedCall | None = None
         self._again: IDelayedCall | None = None
         self._starved: set[RKey] = set()  # regions for which there was no descriptor
@@ -142,10 +143,8 @@ class Attachment:
         self._ring(1)
 
     def _ring(self, which: int) -> None:
-        try:
-            os.write(self._doorbells[which], _RING)
-        except (OSError, IndexError):
-            pass  # it rings already, or nobody is there to hear it
+        if self._doorbells:
+            self._port.meetings.ring(self._doorbells[which])
 
     def nudge(self) -> None:
         self._note(MessageKind.NUDGE)
@@ -182,15 +181,19 @@ class Attachment:
     def watch(self) -> None:
         if self._timer is None or not self._timer.active():
             self._timer = self._port.reactor.callLater(0, self._expired)
+            if self._isResting:
+                self._timer.cancel()  # C{wake} begins anew
 
     def rest(self) -> None:
         """Leave the reactor, until C{wake}."""
+        self._isResting = True
         for call in (self._timer, self._again):
             if call is not None and call.active():
                 call.cancel()
 
     def wake(self) -> None:
         """Be part of the reactor, again or still."""
+        self._isResting = False
         if self._timer is not None and not self._timer.active():
             self.watch()
         if self._starved:

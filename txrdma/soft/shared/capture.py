@@ -2,13 +2,14 @@
 Shared memory as Wireshark shows it: the packets that RoCE v2 would have carried in its stead.
 
 Follows InfiniBand Architecture vol. 1, 9.2 (headers), 9.4 and 9.7 (operations, sequence numbers, answers).
-Only devices that record anything have these lanes; their peers tell them of what they do to their memory.
+Only lanes of devices that record anything have such an observer; their peers tell them of what they do to
+their memory.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from txrdma.error import ProtectionError
@@ -16,9 +17,8 @@ from txrdma.iba.headers import AETH, AtomicAckETH, AtomicETH, BTH, ImmDt, NAKCod
 from txrdma.iba.pcap import RoCECapture
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.types import DEFAULT_PKEY, MACAddress, MTU, QPN, RKey
-from txrdma.iba.verbs import AsyncEventKind, Operation, SendRequest, Status
+from txrdma.iba.verbs import Operation, SendRequest, Status
 from txrdma.soft._route import Owner
-from txrdma.soft.shared._lane import Lane
 from txrdma.soft.shared._layout import (
     ASKED_BYTES,
     CONTINUED,
@@ -42,41 +42,18 @@ _PSN: Final = 0xFFFFFF
 _KEY: Final = 0xFFFFFFFF
 _ADDRESS: Final = (1 << 64) - 1
 
-_SEND: Final = (
-    Opcode.RC_SEND_ONLY,
-    Opcode.RC_SEND_FIRST,
-    Opcode.RC_SEND_MIDDLE,
-    Opcode.RC_SEND_LAST,
-)
-_SEND_WITH_IMMEDIATE: Final = (
-    Opcode.RC_SEND_ONLY_WITH_IMMEDIATE,
-    Opcode.RC_SEND_FIRST,
-    Opcode.RC_SEND_MIDDLE,
-    Opcode.RC_SEND_LAST_WITH_IMMEDIATE,
-)
-_WRITE: Final = (
-    Opcode.RC_RDMA_WRITE_ONLY,
-    Opcode.RC_RDMA_WRITE_FIRST,
-    Opcode.RC_RDMA_WRITE_MIDDLE,
-    Opcode.RC_RDMA_WRITE_LAST,
-)
-_WRITE_WITH_IMMEDIATE: Final = (
-    Opcode.RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE,
-    Opcode.RC_RDMA_WRITE_FIRST,
-    Opcode.RC_RDMA_WRITE_MIDDLE,
-    Opcode.RC_RDMA_WRITE_LAST_WITH_IMMEDIATE,
-)
-_RESPONSE: Final = (
-    Opcode.RC_RDMA_READ_RESPONSE_ONLY,
-    Opcode.RC_RDMA_READ_RESPONSE_FIRST,
-    Opcode.RC_RDMA_READ_RESPONSE_MIDDLE,
-    Opcode.RC_RDMA_READ_RESPONSE_LAST,
-)
+
+def _run(kind: str, told: str = "") -> tuple[Opcode, ...]:
+    """The opcodes of the only packet of a message, and of the first, middle and last of several."""
+    return tuple(Opcode[f"RC_{kind}_{part}"] for part in ("ONLY" + told, "FIRST", "MIDDLE", "LAST" + told))
+
+
+_RESPONSE: Final = _run("RDMA_READ_RESPONSE")
 _OPCODES: Final = {
-    Operation.SEND: _SEND,
-    Operation.SEND_WITH_IMMEDIATE: _SEND_WITH_IMMEDIATE,
-    Operation.RDMA_WRITE: _WRITE,
-    Operation.RDMA_WRITE_WITH_IMMEDIATE: _WRITE_WITH_IMMEDIATE,
+    Operation.SEND: _run("SEND"),
+    Operation.SEND_WITH_IMMEDIATE: _run("SEND", "_WITH_IMMEDIATE"),
+    Operation.RDMA_WRITE: _run("RDMA_WRITE"),
+    Operation.RDMA_WRITE_WITH_IMMEDIATE: _run("RDMA_WRITE", "_WITH_IMMEDIATE"),
 }
 _ATOMIC: Final = {
     Operation.COMPARE_AND_SWAP: Opcode.RC_COMPARE_SWAP,
@@ -92,7 +69,7 @@ _NAKS: Final = {
 
 class Message(NamedTuple):
     """
-    One request, by whichever side.
+    A request of a work queue, by whichever side.
 
     @ivar data: what is sent or written, or for a read what the answer brings.
     @ivar numbers: what an atomic adds or swaps in, and what it compares with.
@@ -128,7 +105,7 @@ class Direction:
 
     def request(self, message: Message, allowed: bool = True) -> bool:
         """
-        One request, and when it is a read, its answer.
+        Record a request, and when it is a read, its answer.
 
         @param allowed: a read is answered.
         @return: whether it will be acknowledged, or refused.
@@ -230,207 +207,145 @@ class Direction:
         self._write(isRequest, RoCEPacket(bth, extensions, payload).encode())
 
 
-class Recorder:
+class LaneRecorder:
     """
-    Records both directions between two devices.
+    Records the traffic of one lane, which shows its recorder all that passes, both ways.
 
-    @param both: record what the peer asks for, too; not when the peer is this device itself.
+    @ivar wantsNotes: whether the peer is to tell of each access to our memory.
     """
-
-    def __init__(
-        self, capture: RoCECapture, here: Place, there: Place, both: bool, now: Callable[[], float]
-    ) -> None:
-        self.both = both
-        self._capture = capture
-        self._here = here
-        self._there = there
-        self._now = now
-
-    def ours(self, isRequest: bool, packet: bytes) -> None:
-        """A packet of the direction in which we ask."""
-        self._record(self._here, self._there, isRequest, packet)
-
-    def theirs(self, isRequest: bool, packet: bytes) -> None:
-        """A packet of the direction in which the peer asks."""
-        self._record(self._there, self._here, isRequest, packet)
-
-    def _record(self, asking: Place, answering: Place, isRequest: bool, packet: bytes) -> None:
-        ends = (asking, answering) if isRequest else (answering, asking)
-        self._capture.packet(*ends, packet, self._now())
-
-
-class RecordedLane(Lane):
-    """A lane whose traffic is recorded."""
-
-    __slots__ = (
-        "_answered",
-        "_arrived",
-        "_notesTaken",
-        "_ours",
-        "_parts",
-        "_positions",
-        "_recorder",
-        "_theirs",
-    )
 
     def __init__(
         self,
         owner: Owner,
         surroundings: Surroundings,
-        box: memoryview,
-        recorder: Recorder,
-        shared: bool = False,
+        ring: int,
+        capture: RoCECapture,
+        ends: tuple[Place, Place],
+        now: Callable[[], float],
     ) -> None:
-        self._recorder = recorder
+        """
+        @param ring: bytes of the peer's ring.
+        @param ends: our device and the peer's. Where they are one and the same, each lane records what it
+            asks for, and nothing else.
+        """
+        self.wantsNotes = ends[0] != ends[1]
+        self._owner = owner
+        self._surroundings = surroundings
+        self._mostNotes = ring // 32  # there can't be more at once, unless they come very quickly
+        self._capture = capture
+        self._ends = ends
+        self._now = now
         self._ours: Direction | None = None
         self._theirs: Direction | None = None
         self._positions: deque[int] = deque()  # of our requests that are not answered
         self._parts: list[bytes] = []
         self._answered = 0  # atomics of ours
         self._arrived = 0
-        self._notesTaken = 0
-        super().__init__(owner, surroundings, box, shared)
-        self._shorts = {}  # every record is looked at closely
-
-    @property
-    def direct(self) -> None:
-        """None: recorded messages go by requests and receives, one by one."""
-        return None
-
-    @property
-    def wantsNotes(self) -> bool:
-        """Whether the peer tells us of each access to our memory."""
-        return self._recorder.both
-
-    # What we ask for.
+        self._notes = 0
 
     def _asking(self) -> Direction:
         if self._ours is None:
-            attributes, peer = self._owner.attributes, self._peer
-            self._ours = self._direction(self._number, peer, attributes.sqPSN, self._recorder.ours)
+            self._ours = self._direction(True)
         return self._ours
 
     def _answering(self) -> Direction:
         if self._theirs is None:
-            attributes, peer = self._owner.attributes, self._peer
-            self._theirs = self._direction(peer, self._number, attributes.rqPSN, self._recorder.theirs)
+            self._theirs = self._direction(False)
         return self._theirs
 
-    @property
-    def _peer(self) -> QPN:
-        return self._owner.attributes.destinationQPN or QPN(0)
+    def _direction(self, isOurs: bool) -> Direction:
+        attributes, number = self._owner.attributes, self._owner.number
+        peer = attributes.destinationQPN or QPN(0)
+        here, there = self._ends
 
-    def _direction(
-        self, requester: QPN, responder: QPN, psn: int | None, write: Callable[[bool, bytes], None]
-    ) -> Direction:
-        mtu = self._owner.attributes.pathMTU or MTU.MTU_1024
-        return Direction(requester, responder, psn or 0, mtu, write)
+        def write(isRequest: bool, packet: bytes) -> None:
+            ends = (here, there) if isRequest is isOurs else (there, here)
+            self._capture.packet(*ends, packet, self._now())
 
-    def post(self, requests: Sequence[SendRequest]) -> None:
-        """Carry these out, in order."""
-        if self._held:
-            self._postLater(requests)
-        else:
-            self._postSlowly(iter(requests), False)
+        mtu = attributes.pathMTU or MTU.MTU_1024
+        if isOurs:
+            return Direction(number, peer, attributes.sqPSN or 0, mtu, write)
+        return Direction(peer, number, attributes.rqPSN or 0, mtu, write)
 
-    def _carryOut(self, request: SendRequest) -> bool:
-        if not super()._carryOut(request):
-            return False
-        refused = self._failing and self._outstanding[-1][4] in _NAKS
-        if self._failing and not refused:
-            return True  # it was never sent
+    # What we ask for.
+
+    def asked(self, request: SendRequest, data: bytes, isRefused: bool, position: int) -> None:
+        """One of our requests is carried out, or would be refused by the peer."""
         message = Message(
             request.operation,
-            b"".join(self._gather(request)),
+            data,
             request.remoteAddress,
             request.rkey,
             request.immediate,
             request.solicited,
             (request.operand, request.compare),
         )
-        if self._asking().request(message, not refused):
-            self._positions.append(self._produced)
-        return True
+        if self._asking().request(message, not isRefused):
+            self._positions.append(position)
 
-    def _retire(self) -> bool:
+    def answered(self, position: int, words: memoryview) -> None:
+        """The peer has consumed up to there; C{words} of its box have the results of atomics."""
         count = 0
-        while self._positions and self._positions[0] <= self._acknowledged:
+        while self._positions and self._positions[0] <= position:
             self._positions.popleft()
             count += 1
-        self._asking().acknowledge(count, self._results())
-        return super()._retire()
+        self._asking().acknowledge(count, self._results(words))
 
-    def _results(self) -> Iterator[int]:
+    def _results(self, words: memoryview) -> Iterator[int]:
         """The results of our atomics, in the order of their answers."""
         while True:
             self._answered += 1
-            yield self._inWords[RESULTS + (self._answered - 1) % RESULT_COUNT]
+            yield words[RESULTS + (self._answered - 1) % RESULT_COUNT]
 
-    def _fail(self, status: Status, event: AsyncEventKind | None) -> None:
-        code = _NAKS.get(status)
-        if code is not None:
-            self._asking().refuse(code)
-        super()._fail(status, event)
+    def refused(self, status: Status) -> None:
+        """The peer has refused our oldest request."""
+        self._asking().refuse(_NAKS[status])
 
     # What the peer asks for.
 
-    def poll(self) -> None:
-        """Look for what has arrived, and for what the peer has consumed."""
-        self._notesTaken = 0
-        super().poll()
-        if self._arrived:
-            arrived, self._arrived = self._arrived, 0
-            self._answering().acknowledge(arrived)
-
-    def _receive(self, control: int, immediate: int, data: memoryview) -> bool:
-        if self._recorder.both:
-            kind = control & KIND
-            solicited = bool(control & SOLICITED)
-            if kind == Kind.WRITE_WITH_IMMEDIATE and len(data) == TOLD_BYTES:
+    def came(self, control: int, immediate: int, data: memoryview) -> None:
+        """A record is looked at."""
+        if not self.wantsNotes:
+            return
+        kind = control & KIND
+        solicited = bool(control & SOLICITED)
+        if kind == Kind.ATOMIC:
+            if len(data) == ASKED_BYTES and immediate in _ATOMIC:
+                address, rkey, *numbers = (
+                    int.from_bytes(data[at : at + 8], "little") for at in range(0, ASKED_BYTES, 8)
+                )
+                what = Operation(immediate), b"", address, RKey(rkey & _KEY)
+                self._answering().request(Message(*what, numbers=(numbers[0], numbers[1])))
+                self._acknowledge()
+        elif kind == Kind.WRITE_WITH_IMMEDIATE:
+            if len(data) == TOLD_BYTES:
                 self._sawAccess(Operation.RDMA_WRITE_WITH_IMMEDIATE, data, immediate, solicited)
-            elif kind in (Kind.SEND, Kind.SEND_WITH_IMMEDIATE):
-                if not control & CONTINUED:
-                    self._parts.clear()
-                self._parts.append(bytes(data))
-                if not control & MORE:
-                    operation = Operation.SEND if kind == Kind.SEND else Operation.SEND_WITH_IMMEDIATE
-                    content = b"".join(self._parts)
-                    self._answering().request(Message(operation, content, 0, RKey(0), immediate, solicited))
-        if not super()._receive(control, immediate, data):
-            return False
-        if self._recorder.both and not control & MORE:
-            self._arrived += 1
-        return True
+        else:
+            if not control & CONTINUED:
+                self._parts.clear()
+            self._parts.append(bytes(data))
+            if not control & MORE:
+                operation = Operation.SEND if kind == Kind.SEND else Operation.SEND_WITH_IMMEDIATE
+                content = b"".join(self._parts)
+                self._answering().request(Message(operation, content, 0, RKey(0), immediate, solicited))
 
-    def _execute(self, control: int, operation: int, asked: memoryview) -> bool:
-        isRecorded = self._recorder.both and len(asked) == ASKED_BYTES and operation in _ATOMIC
-        if isRecorded:
-            address, rkey, *numbers = (
-                int.from_bytes(asked[at : at + 8], "little") for at in range(0, ASKED_BYTES, 8)
-            )
-            what = Operation(operation), b"", address, RKey(rkey & _KEY)
-            self._answering().request(Message(*what, numbers=(numbers[0], numbers[1])))
-            self._answering().acknowledge(self._arrived)
-            self._arrived = 0
-        if not super()._execute(control, operation, asked):
-            return False
-        if isRecorded:
-            result = self._outWords[RESULTS + (self._executed - 1) % RESULT_COUNT]
+    def took(self, control: int, result: int) -> None:
+        """The record that came is consumed; C{result} is that of the latest atomic."""
+        if not self.wantsNotes:
+            return
+        if control & KIND == Kind.ATOMIC:
             self._answering().acknowledge(1, iter((result,)))
-        return True
+        elif not control & MORE:
+            self._arrived += 1
 
-    def _refuse(self, status: Status) -> None:
-        if self._recorder.both:
-            self._answering().acknowledge(self._arrived)
-            self._arrived = 0
-            self._answering().refuse(_NAKS[status])
-        super()._refuse(status)
+    def isNote(self, operation: int, told: memoryview) -> bool:
+        """Whether this is a note of an access to our memory, as the peer was asked for."""
+        return operation in (Operation.RDMA_WRITE, Operation.RDMA_READ) and len(told) == TOLD_BYTES
 
-    def _noted(self, operation: int, told: memoryview) -> bool:
-        if operation not in (Operation.RDMA_WRITE, Operation.RDMA_READ) or len(told) != TOLD_BYTES:
-            return super()._noted(operation, told)
-        self._notesTaken += 1
-        if self._notesTaken > self._ring // 32:  # more than there can be, unless they come very quickly
+    def noted(self, operation: int, told: memoryview) -> bool:
+        """The peer has reached our memory. False: look at this record again later."""
+        self._notes += 1
+        if self._notes > self._mostNotes:
             self._surroundings.watch()
             return False
         self._sawAccess(Operation(operation), told, 0, False)
@@ -450,10 +365,18 @@ class RecordedLane(Lane):
         message = Message(operation, data, address & _ADDRESS, RKey(rkey & _KEY), immediate, solicited)
         self._answering().request(message)
 
-    def _tellFault(self, status: Status) -> None:
-        code = _NAKS.get(status)
-        if code is not None and self._recorder.both:
-            self._answering().acknowledge(self._arrived)
-            self._arrived = 0
-            self._answering().refuse(code)
-        super()._tellFault(status)
+    def looked(self) -> None:
+        """There is nothing more to look at for now: what was consumed is acknowledged."""
+        self._notes = 0
+        if self._arrived:
+            self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        arrived, self._arrived = self._arrived, 0
+        self._answering().acknowledge(arrived)
+
+    def refuses(self, status: Status) -> None:
+        """We refuse the peer's oldest request."""
+        if self.wantsNotes:
+            self._acknowledge()
+            self._answering().refuse(_NAKS[status])

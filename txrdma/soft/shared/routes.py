@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import socket
 from collections.abc import Callable
 from typing import cast, Final, TYPE_CHECKING
 
@@ -32,22 +31,20 @@ from txrdma.soft.shared._rendezvous import (
     decode,
     Hello,
     Join,
-    LONGEST,
     MAGIC,
     mapBox,
     MessageKind,
     Note,
     Reach,
     Region,
-    rendezvousName,
     shareable,
     VERSION,
     Want,
 )
 from txrdma.soft.shared.attachment import Attachment, LocalOwner, SharingReactor
-from txrdma.soft.shared.capture import RecordedLane, Recorder
-from txrdma.soft.shared.unixpackets import NO_DESCRIPTORS, PacketSocket, packetSocket
-from txrdma.unixsockets import LocalListener, peerOf, Reactor
+from txrdma.soft.shared.capture import LaneRecorder
+from txrdma.soft.shared.unixpackets import Line, Meetings, NO_DESCRIPTORS, UnixMeetings
+from txrdma.unixsockets import Reactor
 
 if TYPE_CHECKING:
     from txrdma.soft.memory import KeyTable
@@ -76,7 +73,7 @@ class _Peer:
     def send(self, message: bytes, descriptors: tuple[int, ...] = ()) -> None:
         """Send a message to the other process, by the first of its connections."""
         if self.links:
-            self.links[0].socket.send(message, descriptors)
+            self.links[0].line.send(message, descriptors)
 
     def add(self, attachment: Attachment) -> None:
         """A queue pair of ours is ready to receive."""
@@ -91,7 +88,7 @@ class _Peer:
         """Drop the other process for this reason: close its connections, and end its attachments."""
         links, self.links = self.links, []
         for link in links:
-            link.socket.close()
+            link.line.close()
         self._port.forget(self)
         for invitation in self._invitations.values():
             _discard(*invitation[:2])
@@ -221,12 +218,12 @@ class _Link:
     @ivar peer: None until it has said who it is.
     """
 
-    def __init__(self, port: SharedMemoryPort, sock: socket.socket, peer: _Peer | None) -> None:
+    def __init__(self, port: SharedMemoryPort, line: Line, peer: _Peer | None) -> None:
         self._port = port
         self.peer = peer
-        self._pid = peerOf(sock).pid
         self._greeted = False
-        self.socket = PacketSocket(port.reactor, sock, LONGEST, self)
+        self.line = line
+        line.start(self)
         hello = Hello(
             kind=MessageKind.HELLO,
             magic=MAGIC,
@@ -234,31 +231,31 @@ class _Link:
             port=port.port,
             address=GID.fromIP(port.address),
         )
-        self.socket.send(hello.encode())
+        self.line.send(hello.encode())
 
     def heard(self, message: bytes, descriptors: list[int]) -> None:
-        """One message: whatever is wrong with it costs this peer its connection, and nobody else."""
+        """Act on a message: whatever is wrong with it costs this peer its connection, and nobody else."""
         try:
             self._dispatch(message, descriptors)
         except (WireError, ValueError, OSError) as error:
             _seldom.warn(
                 (self._port.address, self._port.port),
                 "process {pid}, with which memory was to be shared, is not to be understood: {error}",
-                pid=self._pid,
+                pid=self.line.pid,
                 error=error,
             )
-            self.socket.close(str(error))
+            self.line.close(str(error))
 
     def starved(self, message: bytes) -> None:
         """Answer a message whose descriptors are lost: ask for the region again, or refuse the invitation."""
         try:
             told, _ = decode(message)
         except WireError as error:
-            self.socket.close(str(error))
+            self.line.close(str(error))
             return
         peer = self.peer
         if peer is None or not self._greeted:
-            self.socket.close("it does not say who it is")
+            self.line.close("it does not say who it is")
         elif isinstance(told, Join):
             peer.refuse(told)
         elif isinstance(told, Region):
@@ -277,9 +274,9 @@ class _Link:
         if isinstance(told, Join):
             peer.joined(told, descriptors)
         elif isinstance(told, Want):
-            peer.wanted(told, self.socket.send)
+            peer.wanted(told, self.line.send)
         elif isinstance(told, Access):
-            peer.accessed(told, content, self.socket.send)
+            peer.accessed(told, content, self.line.send)
         elif isinstance(told, Note) and told.kind is MessageKind.LEAVE:
             peer.left(told)
         elif isinstance(told, (Note, Region, Answer)):
@@ -313,7 +310,7 @@ class _Link:
 
 class SharedMemoryPort:
     """
-    Where routes through shared memory begin: a L{RoutePort <txrdma.soft._route.RoutePort>}.
+    The local end of routes through shared memory: a L{RoutePort <txrdma.soft._route.RoutePort>}.
 
     @ivar address: our device's IP address, and C{port} its UDP port: by these we are found.
     """
@@ -325,25 +322,26 @@ class SharedMemoryPort:
         port: int,
         capture: RoCECapture | None = None,
         ring: int = RING_BYTES,
+        meetings: Meetings | None = None,
     ) -> None:
         """
+        @param meetings: how other processes are met; by UNIX sockets without it.
         @param capture: gets every packet that RoCE v2 would have sent; its owner closes its file.
         @raise DeviceUnavailable: our name is taken.
         """
         self.reactor = reactor
         self.address = address
         self.port = port
+        self.meetings = meetings or UnixMeetings(cast(Reactor, reactor))
         self._capture = capture
         self._ring = ring
         self._enabled = True
+        self._isResting = False
         self._guarded: list[KeyTable] = []  # memory that was reached through us when we went down
         self._peers: dict[tuple[str, int], _Peer] = {}
         self._links: dict[_Link, None] = {}
         try:
-            name = rendezvousName(address, port)
-            self._listener = LocalListener(
-                cast(Reactor, reactor), socket.SOCK_SEQPACKET, name, self._accepted, "our shared memory"
-            )
+            self._listener = self.meetings.listen(address, port, self._accepted)
         except OSError as error:
             raise DeviceUnavailable(
                 f"no rendezvous for shared memory at {address} port {port}: {error}"
@@ -386,7 +384,7 @@ class SharedMemoryPort:
             attachment.lane.setEnabled(isEnabled)
             attachment.nudge()
         for link in tuple(self._links):
-            link.socket.setReading(isEnabled)
+            link.line.setReading(isEnabled and not self._isResting)
 
     @property
     def resting(self) -> SharedMemoryPort:
@@ -395,19 +393,21 @@ class SharedMemoryPort:
 
     def rest(self) -> None:
         """Leave the reactor: peers wait with what needs an answer."""
+        self._isResting = True
         self._listener.setReading(False)
         for link in self._links:
-            link.socket.setReading(False)
-            link.socket.setWriting(False)
+            link.line.setReading(False)
+            link.line.setWriting(False)
         for attachment in self._joints():
             attachment.rest()
 
     def wake(self) -> None:
         """Be part of the reactor, again or still."""
+        self._isResting = False
         self._listener.setReading(True)
         for link in self._links:
-            link.socket.setReading(self._enabled)
-            link.socket.setWriting(True)
+            link.line.setReading(self._enabled)
+            link.line.setWriting(True)
         for attachment in self._joints():
             attachment.wake()
 
@@ -424,27 +424,20 @@ class SharedMemoryPort:
         peer = self._peers.get(name)
         if peer is not None and peer.links:
             return peer
-        sock = packetSocket()
-        try:
-            sock.connect(rendezvousName(*name))
-            foreign = peerOf(sock).user != os.geteuid()
-        except OSError:
-            sock.close()
-            return None
-        if foreign:
-            sock.close()
+        line = self.meetings.connect(*name)
+        if line is None:
             return None
         peer = self.peer(name)
-        link = self._link(sock, peer)
-        if link.socket.fileno() < 0:  # it has died this very moment
+        link = self._link(line, peer)
+        if line.isClosed:  # it has died this very moment
             self.unlink(link)
             return None
         peer.links.append(link)
         return peer
 
-    def _link(self, sock: socket.socket, peer: _Peer | None) -> _Link:
-        link = _Link(self, sock, peer)
-        link.socket.setReading(self._enabled)
+    def _link(self, line: Line, peer: _Peer | None) -> _Link:
+        link = _Link(self, line, peer)
+        link.line.setReading(self._enabled)
         self._links[link] = None
         return link
 
@@ -452,18 +445,14 @@ class SharedMemoryPort:
         self, owner: LocalOwner, surroundings: Surroundings, box: memoryview, peer: tuple[str, int]
     ) -> Lane:
         """A lane to that peer."""
-        shared = owner.shared is not None
-        if self._capture is None:
-            return Lane(owner, surroundings, box, shared)
-        here = (self.address, self.port)
-        recorder = Recorder(
-            self._capture,
-            (*here, softMAC(*here)),
-            (*peer, softMAC(*peer)),
-            both=peer != here,
-            now=self.reactor.seconds,
-        )
-        return RecordedLane(owner, surroundings, box, recorder, shared)
+        observer = None
+        if self._capture is not None:
+            here = (self.address, self.port)
+            ends = (*here, softMAC(*here)), (*peer, softMAC(*peer))
+            observer = LaneRecorder(
+                owner, surroundings, self._ring, self._capture, ends, self.reactor.seconds
+            )
+        return Lane(owner, surroundings, box, owner.shared is not None, observer)
 
     def peer(self, name: tuple[str, int]) -> _Peer:
         """The one with that name, which may be new to us."""
@@ -471,8 +460,8 @@ class SharedMemoryPort:
             self._peers[name] = _Peer(self, name)
         return self._peers[name]
 
-    def _accepted(self, sock: socket.socket) -> None:
-        self._link(sock, None)
+    def _accepted(self, line: Line) -> None:
+        self._link(line, None)
 
     def unlink(self, link: _Link) -> None:
         """Forget a connection to a peer, because it is closed."""
@@ -490,7 +479,7 @@ class SharedMemoryPort:
         for peer in list(self._peers.values()):
             peer.lost("we close")
         for link in list(self._links):
-            link.socket.close()
+            link.line.close()
         self._links.clear()
 
 

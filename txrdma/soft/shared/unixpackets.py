@@ -10,8 +10,9 @@ import array
 import errno
 import os
 import socket
+import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from zope.interface import implementer
@@ -20,9 +21,13 @@ from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IReactorFDSet, IReadWriteDescriptor
 from twisted.python.failure import Failure
 
+from txrdma.soft.shared._rendezvous import LONGEST, rendezvousName
+from txrdma.unixsockets import isOurs, LocalListener, peerOf, Reactor
+
 _MOST_DESCRIPTORS: Final = 8
 _MOST_QUEUED: Final = 4096
 _AT_ONCE: Final = 32
+_RING: Final = (1).to_bytes(8, sys.byteorder)
 _LATER: Final = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
 
 
@@ -34,33 +39,133 @@ class Hearer(Protocol):
     """The receiver of the messages that a L{PacketSocket} brings."""
 
     def heard(self, message: bytes, descriptors: list[int]) -> None:
-        """One message. The descriptors that are left in the list are closed when this returns."""
+        """Take a message; the descriptors that are left in the list are closed when this returns."""
 
     def starved(self, message: bytes) -> None:
-        """One message that came with descriptors, which are lost: this process may have no more."""
+        """Take a message whose descriptors are lost, since this process may have no more."""
 
     def ended(self, reason: str) -> None:
-        """Nothing more will come; the socket is closed."""
+        """Hear that the socket is closed, and brings no more messages."""
 
 
-def packetSocket() -> socket.socket:
-    """A new one, that never blocks."""
-    kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
-    return socket.socket(socket.AF_UNIX, kind)
+class Line(Protocol):
+    """
+    One end of a connection between two processes of a host: messages with descriptors, whole and in order.
+
+    @ivar pid: the process at the other end.
+    """
+
+    pid: int
+
+    @property
+    def isClosed(self) -> bool:
+        """Whether the connection is closed, so that nothing is sent or heard any more."""
+
+    def start(self, hearer: Hearer) -> None:
+        """Hand what comes to C{hearer} from now on."""
+
+    def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Send one message, now or as soon as there is room."""
+
+    def setReading(self, isReading: bool) -> None:
+        """Hear nothing for now, or again; what was sent meanwhile is heard then."""
+
+    def setWriting(self, isWriting: bool) -> None:
+        """Send what is queued as soon as there is room, or leave it for now."""
+
+    def close(self, reason: str = "") -> None:
+        """Close it; what is queued is not sent. With a reason the hearer is told."""
+
+
+class Listening(Protocol):
+    """A name at which a process of this host is found."""
+
+    def setReading(self, isReading: bool) -> None:
+        """Accept nobody for now, or again."""
+
+    def close(self) -> None:
+        """Give the name back. Twice is fine."""
+
+
+class Meetings(Protocol):
+    """The ways in which processes of one host and user find, hear and wake each other."""
+
+    def listen(self, address: str, port: int, accepted: Callable[[Line], None]) -> Listening:
+        """
+        Be found as the device with this IP address and UDP port.
+
+        @raise OSError: the name is taken.
+        """
+
+    def connect(self, address: str, port: int) -> Line | None:
+        """Connect to the process with that device; None when there is none of our user."""
+
+    def ring(self, doorbell: int) -> None:
+        """Wake whom that descriptor of a peer's wakes."""
+
+
+class UnixMeetings:
+    """Meetings at abstract UNIX sockets, and bells that are eventfds."""
+
+    def __init__(self, reactor: Reactor) -> None:
+        self._reactor = reactor
+
+    def listen(self, address: str, port: int, accepted: Callable[[Line], None]) -> Listening:
+        """Be found at the name of this address and port, as L{Meetings} asks."""
+
+        def came(sock: socket.socket) -> None:
+            accepted(PacketSocket(self._reactor, sock))
+
+        name = rendezvousName(address, port)
+        return LocalListener(self._reactor, socket.SOCK_SEQPACKET, name, came, "our shared memory")
+
+    def connect(self, address: str, port: int) -> Line | None:
+        """Connect to the process of our user that listens there, as L{Meetings} asks."""
+        kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        sock = socket.socket(socket.AF_UNIX, kind)
+        try:
+            sock.connect(rendezvousName(address, port))
+            if isOurs(peerOf(sock).user):
+                return PacketSocket(self._reactor, sock)
+        except OSError:
+            pass
+        sock.close()
+        return None
+
+    def ring(self, doorbell: int) -> None:
+        """Write to the eventfd, as L{Meetings} asks."""
+        ring(doorbell)
+
+
+def ring(doorbell: int) -> None:
+    """Wake whoever waits for this descriptor, which never blocks."""
+    try:
+        os.write(doorbell, _RING)
+    except OSError:
+        pass  # it rings already, or nobody is there to hear it
 
 
 @implementer(IReadWriteDescriptor)
 class PacketSocket:
-    """One end of a connection."""
+    """A L{Line} by a UNIX socket that keeps messages apart."""
 
-    def __init__(self, reactor: IReactorFDSet, sock: socket.socket, longest: int, hearer: Hearer) -> None:
+    def __init__(self, reactor: IReactorFDSet, sock: socket.socket) -> None:
+        self.pid = peerOf(sock).pid
         self._reactor = reactor
         self._socket = sock
-        self._longest = longest
-        self._hearer = hearer
+        self._hearer: Hearer
         self._queued: deque[tuple[bytes, list[int]]] = deque()
         self._closed = False
-        reactor.addReader(self)
+
+    def start(self, hearer: Hearer) -> None:
+        """Hand what comes to C{hearer} from now on."""
+        self._hearer = hearer
+        self._reactor.addReader(self)
+
+    @property
+    def isClosed(self) -> bool:
+        """Whether the connection is closed, so that nothing is sent or heard any more."""
+        return self._closed
 
     def fileno(self) -> int:
         """The socket's; -1 when closed."""
@@ -130,9 +235,7 @@ class PacketSocket:
     def _receive(self) -> bool:
         room = socket.CMSG_SPACE(_MOST_DESCRIPTORS * 4)
         try:
-            message, ancillary, flags, _ = self._socket.recvmsg(
-                self._longest + 1, room, socket.MSG_CMSG_CLOEXEC
-            )
+            message, ancillary, flags, _ = self._socket.recvmsg(LONGEST + 1, room, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return False
         except OSError as error:

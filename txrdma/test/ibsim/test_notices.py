@@ -49,14 +49,16 @@ class SubscriptionTests(IbsimTestCase):
         super().setUp()
         self.reactor = reactor
         # ibsim brings requests, as reports are, to who says that he is a manager
-        self.agent = MADAgent(reactor, self.portAt("a", isSM=True), timeoutSeconds=1.0, retries=2)
+        self.agent = MADAgent(
+            reactor, self.portAt("a", isSM=True), timeoutSeconds=1.0, retries=2, watchSeconds=0.2
+        )
         self.addCleanup(self.agent.close)
         self.asking = self.agentAt("a")
         self.heard: list[int] = []
         self.subscription = Subscription(
             *(reactor, self.agent, MADServer(self.agent), None),
             lambda notice, path: self.heard.append(notice.trapNumber),
-            watchSeconds=0.2,
+            retrySeconds=0.2,
         )
         self.addCleanup(self.subscription.stop)
 

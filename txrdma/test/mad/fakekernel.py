@@ -27,7 +27,12 @@ UNREGISTER_AGENT = 0x40041B02
 MOST_AGENTS = 32
 """That one file may have."""
 
+TRAP_REPRESS = 0x07
 _LOCAL = struct.Struct("=IIIII")
+
+
+def _isResponse(datagram: bytes | bytearray) -> bool:
+    return bool(datagram[3] & 0x80) or datagram[3] == TRAP_REPRESS
 
 
 @dataclass
@@ -124,7 +129,7 @@ class FakeKernel:
             raise OSError(errno.EINVAL, "Invalid argument")
         if len(datagram) > 256 and not agent.rmpp:
             raise OSError(errno.EINVAL, "Invalid argument")
-        if not datagram[3] & 0x80:
+        if not _isResponse(datagram):
             datagram[8:12] = (agent.number + 1).to_bytes(4, "big")
             if timeout:
                 key = datagram[1], int.from_bytes(datagram[12:16], "big")
@@ -218,7 +223,7 @@ class FakeKernel:
     def _isFor(file: File, agent: Agent, datagram: bytes) -> bool:
         if agent.managementClass != datagram[1]:
             return False
-        if not datagram[3] & 0x80:
+        if not _isResponse(datagram):
             return bool(agent.methods >> datagram[3] & 1)
         number, identifier = struct.unpack_from(">II", datagram, 8)
         isSegment = not agent.rmpp and datagram[1] == 3 and datagram[24] == 1

@@ -52,6 +52,9 @@ class Peer:
     def portLost(self, reason: str) -> None:
         raise AssertionError("it stays")
 
+    def portChanged(self, wantsRegistration: bool) -> None:
+        raise AssertionError("it stays as it is")
+
 
 def answer(request: bytes, **changed: bytes) -> bytes:
     """

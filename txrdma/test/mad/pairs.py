@@ -15,6 +15,7 @@ from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.iba.verbs import Buffer
 from txrdma.interfaces import IMADHandler, IMADPort, IMADReceiver
+from txrdma.mad._choices import mayBeFrom
 from txrdma.mad.messages import MADRequest
 
 
@@ -71,6 +72,10 @@ class WiredPort:
     def pathOf(self, envelope: object) -> IBPath:
         assert isinstance(envelope, IBPath)
         return envelope
+
+    def isFrom(self, envelope: object, path: IBPath) -> bool:
+        assert isinstance(envelope, IBPath)
+        return mayBeFrom(path, envelope.slid, envelope.sgid, self.endPort.lidMask)
 
     def refresh(self) -> MADEndPort:
         return self.endPort

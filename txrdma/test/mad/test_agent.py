@@ -5,6 +5,7 @@ An agent makes calls through a port, and a server answers them, however bad the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from zope.interface.verify import verifyObject
@@ -13,7 +14,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.error import DeviceUnavailable, InvalidRequest
+from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GUID, LID, QPN
 from txrdma.interfaces import IMADAgent, IMADReceiver
@@ -78,6 +79,16 @@ class AgentTests(SynchronousTestCase):
         served = self.serve(ManagementClass.SUBN_LID, lambda request: info)
         self.assertEqual(self.result(self.agent.SubnGet(NodeInfo, TO_2)), info)
         self.assertEqual(served.asked[0].header.managementClass, ManagementClass.SUBN_LID)
+
+    def test_directedRoute(self) -> None:
+        """A request on a directed route is answered on it: of the way the answer says the same."""
+        self.serve(ManagementClass.SUBN_DIRECTED, lambda request: NodeInfo(numPorts=7))
+        route = IBDRPath(drPath=(1, 5))
+        self.assertEqual(self.result(self.agent.SubnGet(NodeInfo, route)).numPorts, 7)
+        asked, answered = (datagram for _lid, datagram in self.wire.sent)
+        self.assertEqual(answered[4:6], b"\x80\x00")
+        self.assertEqual((asked[6:16], asked[32:64]), (answered[6:16], answered[32:64]))
+        self.assertEqual(asked[128:], answered[128:])
 
     def test_illegal(self) -> None:
         """What the specification does not have fails before anything is sent."""
@@ -172,6 +183,27 @@ class AgentTests(SynchronousTestCase):
         self.assertNoResult(slow)
         pass_(self.clock, 0.3, 0.1)
         self.failureResultOf(slow, MADTimeoutError)
+
+    def test_changedPatience(self) -> None:
+        """When the subnet's time of a packet changes, so does how long calls wait."""
+        port = self.wire.ports[0]
+        agent = MADAgent(self.clock, port)
+        self.wire.lose = lambda datagram: True
+        port.endPort = replace(port.endPort, subnetTimeout=1)
+        hasty = agent.SubnGet(NodeInfo, TO_2, retries=0)
+        port.endPort = replace(port.endPort, subnetTimeout=20)
+        patient = agent.SubnGet(NodeInfo, TO_2, retries=0)
+        pass_(self.clock, 0.3, 0.05)
+        self.failureResultOf(hasty, MADTimeoutError)
+        self.assertNoResult(patient)
+        agent.close()
+        self.failureResultOf(patient, DeviceUnavailable)
+
+    def test_secondServer(self) -> None:
+        """An agent has one server: a second one is refused, and the first goes on."""
+        self.assertRaises(ResourceExhausted, MADServer, self.other)
+        self.serve(ManagementClass.SUBN_LID, lambda request: NodeInfo(numPorts=3))
+        self.assertEqual(self.result(self.agent.SubnGet(NodeInfo, TO_2)).numPorts, 3)
 
     def test_busy(self) -> None:
         """BUSY is asked again after a pause, which does not count as silence."""

@@ -5,13 +5,14 @@ Sweeps: by directed routes, by LIDs, and from the administration.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric.administered import AdministeredSweep, LIDSweep
-from txrdma.fabric.discovery import Sweep
+from txrdma.fabric.discovery import MAX_PER_NODE, Sweep
 from txrdma.fabric.model import described, Fabric
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID
@@ -109,6 +110,38 @@ class SweepTests(FabricTestCase):
     def test_otherAgents(self) -> None:
         """Through any agent the same is found."""
         self.assertEqual(shape(self.told(Sweep(MADSchedule(self.agent)).run())), shape(self.sweep()))
+
+    def test_perNode(self) -> None:
+        """No node has more than four questions on their way to it, though all is asked that was."""
+        plain = Sweep(self.agent, maxPerNode=1000)
+        fabric = self.told(plain.run())
+        most: Counter[object] = Counter()
+        sweep = Sweep(self.agent)
+        issue = self.agent.issue
+
+        def watch(call: Any, path: IBPath) -> None:
+            lanes = Counter(id(question.lane) for question in sweep._open if question.lane is not None)
+            most.update(lanes.values())
+            issue(call, path)
+
+        self.patch(self.agent, "issue", watch)
+        self.assertEqual(shape(self.told(sweep.run())), shape(fabric))
+        self.assertEqual(max(most), MAX_PER_NODE)
+        self.assertEqual((sweep.asked, sweep.answered), (plain.asked, plain.answered))
+
+    def test_loss(self) -> None:
+        """After losses less is asked at a time, and when nothing is lost any more, as much as before."""
+        self.fabric.loss = 0.2
+        windows: list[float] = []
+        sweep = Sweep(self.agent, 32, progress=lambda done, count: windows.append(sweep.window))
+        self.agent.retries = sweep._retries = 20
+        fabric = self.told(sweep.run(), 1000)
+        self.assertEqual(fabric.problems, [])
+        self.assertLess(min(windows), 17)
+        self.assertGreaterEqual(min(windows), 8)
+        for _ in range(1000):
+            sweep._pace(False)
+        self.assertEqual(sweep.window, 32)
 
     def test_progress(self) -> None:
         """Progress is told as it is made."""

@@ -43,6 +43,31 @@ class FaultTestCase(FabricTestCase):
         return sorted(node.description for node in fabric.nodes.values())
 
 
+class CallbackTests(FaultTestCase):
+    """Callbacks that raise."""
+
+    def test_progress(self) -> None:
+        """A progress callback that raises is logged, once, and the sweep ends as it would have."""
+
+        def stumble(done: int, count: int) -> None:
+            raise ZeroDivisionError("a bug")
+
+        fabric = self.told(Sweep(self.agent, progress=stumble).run())
+        self.assertEqual(self.names(fabric), self.names(self.swept()))
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_sweep(self) -> None:
+        """An error of the sweep's own ends it: whoever waits for it hears of that."""
+        sweep = Sweep(self.agent)
+
+        def stumble(*arguments: object) -> None:
+            raise ZeroDivisionError("a bug")
+
+        self.patch(sweep.fabric, "link", stumble)
+        self.refused(sweep.run(), ZeroDivisionError)
+        self.assertIn(" 0 outstanding", repr(self.agent))
+
+
 class DyingTests(FaultTestCase):
     """A node dies while it is asked."""
 
@@ -60,7 +85,7 @@ class DyingTests(FaultTestCase):
 
     def test_halfKnown(self) -> None:
         """A switch that has said what it is, and no more, is in the fabric; the same line is told once."""
-        fabric = self.swept(lambda: self.fabric.silence("right"), 0.045)
+        fabric = self.swept(lambda: self.fabric.silence("right"), 0.055)
         right = self.fabric.node("right")
         known = fabric.nodes[right.guid]
         self.assertEqual((known.description, known.switchInfo), ("", None))

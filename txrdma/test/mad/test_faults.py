@@ -6,13 +6,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from twisted.internet.defer import CancelledError, Deferred
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GID, GUID, LID, PKey, QPN
+from txrdma.mad._frames import frame
 from txrdma.mad._transaction import BUSY_PAUSE_SECONDS
 from txrdma.mad.agent import MADAgent, MOST_REDIRECTIONS
 from txrdma.mad.attributes import ManagementClass
@@ -21,7 +26,7 @@ from txrdma.mad.messages import ClassPortInfo, Notice
 from txrdma.mad.pma import PortCounters
 from txrdma.mad.sa import MultiPathRecord, NodeRecord, PathRecord
 from txrdma.mad.smp import NodeInfo, PortInfo, SwitchInfo
-from txrdma.test.mad.faulty import answer, FaultTestCase, RETRIES, TIMEOUT
+from txrdma.test.mad.faulty import answer, FaultTestCase, header, RETRIES, segments, TIMEOUT
 from txrdma.test.mad.pairs import pass_, TO_2, Wire
 
 
@@ -59,32 +64,108 @@ class ShapeTests(FaultTestCase):
         self.fails(self.agent.SubnAdmGetTable(NodeRecord, TO_2), MADClassError, "the answer has 40 bytes")
 
 
+class KernelShapeTests(FaultTestCase):
+    """A port whose long messages come whole, so that tables may have any length."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.wire.ports[0].doesRMPP = True
+
+    def test_shortRedirection(self) -> None:
+        """A redirection that is too short to name anybody is an error of the call, which is forgotten."""
+        self.peer.says = lambda request: [answer(request, at4=b"\x00\x02", at24=b"\x01\x01\x07")[:56]]
+        call = self.agent.SubnAdmGet(PathRecord, TO_2)
+        self.fails(call, MADClassError, "ClassPortInfo")
+
+    def test_everyLength(self) -> None:
+        """No length, whatever the status, leaves more than an error of the call."""
+        for length in (16, 24, 26, 27, 35, 36, 37, 44, 55, 56, 57, 63, 64, 127, 128, 255, 257, 1000):
+            for status in (b"\x00\x00", b"\x00\x01", b"\x00\x02", b"\x03\x00"):
+                self.setUp()
+                self.peer.says = (
+                    lambda request, length=length, status=status: [  # type: ignore[misc]  # mypy knows no defaults of lambdas
+                        answer(request, at4=status, at24=b"\x01\x01\x07").ljust(length, b"\0")[:length]
+                    ]
+                )
+                for name in ("SubnAdmGet", "SubnAdmGetTable"):
+                    self.ended(self.agent.call(name, NodeRecord, TO_2)).addBoth(lambda result: None)
+                self.nothingIsLeft()
+
+    @settings(max_examples=30, deadline=None)
+    @given(st.binary(max_size=300), st.integers(0, 63))
+    def test_rubbish(self, rubbish: bytes, at: int) -> None:
+        """Whatever is written over an answer, and wherever it is cut off, C{received} comes back."""
+        self.setUp()
+        self.peer.says = lambda request: [(answer(request)[:at] + rubbish), answer(request) + rubbish]
+        for name in ("SubnAdmGet", "SubnAdmGetTable"):
+            self.ended(self.agent.call(name, NodeRecord, TO_2), seconds=5).addBoth(lambda result: None)
+        self.nothingIsLeft()
+
+
+class StumbleTests(FaultTestCase):
+    """Errors of our own while something is taken, or sent."""
+
+    def test_decoder(self) -> None:
+        """A decoder that raises is logged, and the call concerned fails; others get their answers."""
+
+        def stumble(buffer: object, offset: int = 0) -> object:
+            raise ZeroDivisionError("a bug")
+
+        self.patch(NodeInfo, "decode", stumble)
+        self.peer.says = lambda request: [answer(request)]
+        self.fails(self.agent.SubnGet(NodeInfo, TO_2), MADClassError, "a bug")
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+
+    def test_server(self) -> None:
+        """A server that raises is logged, and the agent goes on."""
+
+        def stumble(datagram: bytes, message: bytes, path: IBPath) -> None:
+            raise ZeroDivisionError("a bug")
+
+        self.agent.serve(stumble, lambda: None)
+        self.agent.received(frame(ManagementClass.PERFORMANCE, 1, 7, 0x12, 0, b""), TO_2)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.nothingIsLeft()
+
+    def test_sending(self) -> None:
+        """A port that raises when a request is sent again fails that call, and time goes on for others."""
+        other = self.agent.SubnGet(NodeInfo, TO_2)
+        call = self.agent.SubnGet(NodeInfo, TO_2)
+        self.wire.ports[0].failing = [ZeroDivisionError("a bug")]
+        self.failureResultOf(self.ended(other), ZeroDivisionError)
+        self.failureResultOf(call, MADTimeoutError)
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
+        self.nothingIsLeft()
+
+    def test_shortNews(self) -> None:
+        """A report of something undeliverable that is too short to be about anything is about nothing."""
+        for length in range(24):
+            self.agent.undeliverable(self.bystanding[:length] if length < 16 else bytes(length), "gone")
+        self.nothingIsLeft()
+
+
 class MisdirectedTests(FaultTestCase):
     """Answers to somebody else, and to nothing."""
 
     def ignores(self, *strange: bytes) -> None:
         """The call goes on after these, and gets its answer."""
-        call = self.agent.SubnGet(NodeInfo, TO_2)
-        pass_(self.clock, 0.01)
         before = len(self.wire.sent)
         for datagram in strange:
             self.agent.received(datagram, TO_2)
-        self.assertNoResult(call)
+        self.assertNoResult(self.call)
         self.assertEqual(len(self.wire.sent), before)
-        self.agent.received(answer(self.peer.asked[0]), TO_2)
-        self.succeeds(call)
+        self.agent.received(answer(self.asked), TO_2)
+        self.succeeds(self.call)
 
     def setUp(self) -> None:
         super().setUp()
-        self.agent.SubnGet(NodeInfo, TO_2).addErrback(lambda failure: failure.trap(CancelledError)).cancel()
+        self.call = self.agent.SubnGet(NodeInfo, TO_2)
         pass_(self.clock, 0.01)
-        asked = self.peer.asked.pop()
-        following = (int.from_bytes(asked[8:16], "big") + 1) & 0xFFFFFFFF
-        self.next = asked[:8] + following.to_bytes(8, "big") + asked[16:]
+        self.asked = self.peer.asked.pop()
 
     def test_otherClass(self) -> None:
         """The same transaction of another class is another one, also when it is a long message."""
-        said = answer(self.next)
+        said = answer(self.asked)
         long = said[:24] + bytes((1, 1, 7, 0)) + (1).to_bytes(4, "big") + (220).to_bytes(4, "big") + said[36:]
         abort = said[:24] + bytes((1, 4, 1, 127)) + bytes(8) + said[36:]
         self.ignores(
@@ -95,7 +176,7 @@ class MisdirectedTests(FaultTestCase):
 
     def test_otherTransactions(self) -> None:
         """What belongs to another transaction, or to none, belongs to nobody here."""
-        said = answer(self.next)
+        said = answer(self.asked)
         identifier = int.from_bytes(said[12:16], "big")
         others = (identifier ^ 1, identifier ^ (1 << 31), identifier - 1, 0, 0xFFFFFFFF)
         self.ignores(*(said[:12] + (other & 0xFFFFFFFF).to_bytes(4, "big") + said[16:] for other in others))
@@ -114,19 +195,107 @@ class MisdirectedTests(FaultTestCase):
 
     def test_requests(self) -> None:
         """A request with the transaction ID of ours is no answer, whatever its method."""
-        self.ignores(self.next, *(answer(self.next, at3=bytes((n,))) for n in (0, 1, 2, 3, 5, 6, 0x12, 0x7F)))
+        self.ignores(
+            self.asked, *(answer(self.asked, at3=bytes((n,))) for n in (0, 1, 2, 3, 5, 6, 0x12, 0x7F))
+        )
 
     def test_answersToNothing(self) -> None:
         """Answers that nobody waits for are not answered, and leave nothing."""
+        self.call.addErrback(lambda failure: failure.trap(CancelledError)).cancel()
         before = len(self.wire.sent)
         for method in range(0x80, 0x100):
             for managementClass in (1, 0x81, 3, 4, 6, 7, 0x32, 0xFF):
-                said = bytearray(answer(self.next, at1=bytes((managementClass,)), at3=bytes((method,))))
+                said = bytearray(answer(self.asked, at1=bytes((managementClass,)), at3=bytes((method,))))
                 self.agent.received(bytes(said), TO_2)
                 said[24:36] = bytes((1, 1, 7, 0)) + (1).to_bytes(4, "big") + (200).to_bytes(4, "big")
                 self.agent.received(bytes(said), TO_2)
         self.assertEqual(len(self.wire.sent), before)
         self.nothingIsLeft()
+
+
+class StrangerTests(FaultTestCase):
+    """Answers of somebody who was not asked, but knows the transaction and all else."""
+
+    def come(self, lid: int, *datagrams: bytes) -> None:
+        """They come from this LID."""
+        for datagram in datagrams:
+            self.agent.received(datagram, IBPath(slid=LID(lid), dlid=LID(1), sqpn=QPN(1), dqpn=QPN(1)))
+
+    def test_otherLID(self) -> None:
+        """Only whom we asked can answer, refuse, redirect, or be too long."""
+        call = self.agent.PerformanceGet(PortCounters, TO_2)
+        pass_(self.clock, 0.01)
+        (asked,) = self.peer.asked
+        info = ClassPortInfo(redirectLID=LID(3), redirectQPN=QPN(1)).encode()
+        false = answer(asked, at64=b"\x66")
+        self.come(3, false, false[:100], false + b"x", answer(asked, at4=b"\x00\x0c"))
+        self.come(3, answer(asked, at4=b"\x00\x02", at64=info), answer(asked, at4=b"\x00\x01"))
+        self.assertNoResult(call)
+        self.assertEqual(self.agent.strangers, 6)
+        self.come(2, answer(asked, at64=bytes((0, 9))))
+        self.assertEqual(self.succeeds(call).portSelect, 9)
+
+    def test_otherWithLMC(self) -> None:
+        """Where ports have several LIDs, the answer may come from any of those."""
+        port = self.wire.ports[0]
+        port.endPort = replace(port.endPort, lidMask=1)
+        call = self.agent.SubnGet(NodeInfo, TO_2)
+        pass_(self.clock, 0.01)
+        self.come(4, answer(self.peer.asked[0]))
+        self.come(1, answer(self.peer.asked[0]))
+        self.assertNoResult(call)
+        self.come(3, answer(self.peer.asked[0]))
+        self.succeeds(call)
+
+    def test_redirected(self) -> None:
+        """After a redirection the new one answers, and the one before does no more."""
+        call = self.agent.PerformanceGet(PortCounters, TO_2)
+        pass_(self.clock, 0.01)
+        info = ClassPortInfo(redirectLID=LID(9), redirectQPN=QPN(1)).encode()
+        self.come(2, answer(self.peer.asked[0], at4=b"\x00\x02", at64=info))
+        asked = self.wire.sent[-1][1]
+        self.come(2, answer(asked))
+        self.assertNoResult(call)
+        self.come(9, answer(asked))
+        self.succeeds(call)
+
+    def test_otherGID(self) -> None:
+        """Where there are GIDs, these count: of the same LID's networks another one is a stranger."""
+        here, there, other = (GID.fromParts(0xFE80 << 48, GUID.fromInt(number)) for number in (1, 2, 3))
+        path = IBPath(dlid=LID(2), dqpn=QPN(1), sgid=here, dgid=there)
+        call = self.agent.PerformanceGet(PortCounters, path)
+        pass_(self.clock, 0.01)
+        came = path.reverse()
+        self.agent.received(answer(self.peer.asked[0]), replace(came, sgid=other))
+        self.assertNoResult(call)
+        self.agent.received(answer(self.peer.asked[0]), came)
+        self.succeeds(call)
+
+    def test_table(self) -> None:
+        """A segment of a stranger's is not mixed into a table, nor does his ABORT end it."""
+        call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
+        pass_(self.clock, 0.01)
+        (asked,) = self.peer.asked
+        content = b"".join(NodeRecord(lid=LID(n)).encode().ljust(112, b"\0") for n in range(4))
+        false = b"".join(NodeRecord(lid=LID(n)).encode().ljust(112, b"\0") for n in range(90, 94))
+        self.come(3, *segments(asked, false))
+        first, *rest = segments(asked, content)
+        self.come(2, first)
+        self.come(3, *segments(asked, false)[1:], answer(asked, at24=header(4, status=127)))
+        self.come(2, *rest)
+        self.assertEqual([record.lid for record in self.succeeds(call)], [0, 1, 2, 3])
+
+    def test_unforeseeable(self) -> None:
+        """Who knows the transactions of some calls does not know those of the next ones."""
+        numbers = []
+        for _ in range(50):
+            call = self.agent.SubnGet(NodeInfo, TO_2)
+            call.addErrback(lambda failure: failure.trap(CancelledError))
+            numbers.append(int.from_bytes(self.wire.sent[-1][1][8:16], "big"))
+            call.cancel()
+        steps = {(after - before) & 0xFFFFFFFF for before, after in pairwise(numbers)}
+        self.assertGreater(len(steps), 40)
+        self.assertGreater(len({number >> 24 for number in numbers}), 20)
 
 
 class OtherAnswerTests(FaultTestCase):
@@ -389,6 +558,31 @@ class RedirectTests(FaultTestCase):
         self.byGID()
         call = self.agent.PerformanceGet(PortCounters, TO_2)
         self.fails(call, MADError, "nobody knows the way: SubnAdmGet: no answer", seconds=30)
+
+    def test_byGIDInCircles(self) -> None:
+        """An administration that redirects the question for the way, by a GID again, ends the call, too."""
+        port = self.wire.ports[0]
+        port.endPort = replace(port.endPort, smLID=LID(2))
+        gid = GID.fromParts(0xFE80 << 48, GUID.fromInt(9))
+
+        def says(request: bytes) -> list[bytes]:
+            at = 56 if request[1] == ManagementClass.SUBN_ADM else 64
+            info = ClassPortInfo(redirectGID=gid, redirectQPN=QPN(8)).encode()
+            return [answer(request, at4=b"\x00\x02", **{f"at{at}": info})]
+
+        self.peer.says = says
+        call = self.agent.PerformanceGet(PortCounters, TO_2)
+        error = self.fails(call, MADError, "nobody knows the way")
+        self.assertIn(f"redirected for the {MOST_REDIRECTIONS + 1}th time", str(error))
+        self.assertLessEqual(len(self.peer.asked), 1 + MOST_REDIRECTIONS)
+
+    def test_byGIDWithoutGID(self) -> None:
+        """A port without GIDs of its own cannot ask for the way, which is an error of the call."""
+        self.byGID(b"\0\0")
+        port = self.wire.ports[0]
+        port.endPort = replace(port.endPort, gids=())
+        call = self.agent.PerformanceGet(PortCounters, TO_2)
+        self.fails(call, MADError, "nobody knows the way")
 
     def test_byGIDAndLeft(self) -> None:
         """A call that is cancelled while the administration is asked leaves nothing."""

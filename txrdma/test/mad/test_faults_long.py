@@ -10,7 +10,9 @@ from twisted.internet.defer import CancelledError
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GUID, LID
+from txrdma.mad._answers import Records
 from txrdma.mad._frames import frame
 from txrdma.mad._long import MOST_ANSWERS
 from txrdma.mad._rmpp import TOTAL_SECONDS
@@ -21,6 +23,7 @@ from txrdma.mad.messages import RMPPStatus, RMPPType
 from txrdma.mad.sa import MultiPathRecord, NodeRecord, PathRecord
 from txrdma.mad.serving import MADServer
 from txrdma.mad.smp import NodeInfo
+from txrdma.mad.tables import SLICE
 from txrdma.test.mad.faulty import answer, FaultTestCase, header, Peer, RETRIES, segments
 from txrdma.test.mad.pairs import Answers, pass_, TO_2, Wire
 
@@ -28,7 +31,7 @@ from txrdma.test.mad.pairs import Answers, pass_, TO_2, Wire
 def table(count: int, seed: int = 0) -> bytes:
     """That many records, as they stand in a long message."""
     return b"".join(
-        NodeRecord(lid=LID(number + 1), nodeInfo=NodeInfo(nodeGUID=GUID.fromInt(seed + number)))
+        NodeRecord(lid=LID(number + 1 & 0xFFFF), nodeInfo=NodeInfo(nodeGUID=GUID.fromInt(seed + number)))
         .encode()
         .ljust(112, b"\0")
         for number in range(count)
@@ -52,6 +55,60 @@ class LongFaultTestCase(FaultTestCase):
         told = [(datagram[25], datagram[27]) for datagram in self.peer.asked if datagram[26] & 1]
         self.assertEqual(told[-1][1], status)
         return error
+
+
+class LargeTests(LongFaultTestCase):
+    """Tables that take long to decode: others have their turn meanwhile."""
+
+    COUNT = 4 * SLICE + 5
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.wire.ports[0].doesRMPP = True  # so that it comes at once
+        self.says(
+            lambda request: [answer(request, at24=b"\x01\x01\x07", at44=b"\0\x0e")[:56] + table(self.COUNT)]
+        )
+
+    def between(self, then: Callable[[], object]) -> None:
+        """Do something between two slices."""
+        more = Records.more
+
+        def slowly(records: Records, most: int) -> bool:
+            self.clock.callLater(0, then)
+            return more(records, most)
+
+        self.patch(Records, "more", slowly)
+
+    def test_slices(self) -> None:
+        """A large table is decoded in slices, each in a turn of its own, and comes whole and in order."""
+        decoded: list[int] = []
+        decode = NodeRecord.decode
+
+        def slowly(buffer: bytes, offset: int = 0) -> NodeRecord:
+            decoded[-1] += 1
+            return decode(buffer, offset)
+
+        self.patch(NodeRecord, "decode", slowly)
+        decoded.append(0)
+        self.between(lambda: decoded.append(0))
+        call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
+        records: list[NodeRecord] = self.succeeds(call)
+        self.assertTrue([record.lid for record in records] == list(range(1, self.COUNT + 1)))
+        self.assertEqual(decoded, [SLICE, SLICE, SLICE, SLICE, 5, 0])
+
+    def test_cancelled(self) -> None:
+        """A call that is cancelled between two slices leaves nothing."""
+        call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
+        self.between(call.cancel)
+        self.fails(call, CancelledError)
+
+    def test_closed(self) -> None:
+        """The end of the agent between two slices is the end of the call."""
+        self.bystander.addErrback(lambda failure: None)
+        call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
+        self.between(self.agent.close)
+        self.failureResultOf(self.ended(call), DeviceUnavailable)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
 
 
 class LyingTests(LongFaultTestCase):

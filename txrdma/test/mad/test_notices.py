@@ -9,11 +9,13 @@ from dataclasses import replace
 from typing import Any
 
 from twisted.internet.task import Clock
+from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable, ResourceExhausted
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GID, LID
+from txrdma.iba.verbs import PhysicalState
 from txrdma.mad import sa
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.attributes import ManagementClass, Method
@@ -21,8 +23,9 @@ from txrdma.mad.errors import MADRefusal
 from txrdma.mad.messages import InformInfo, MADRequest, Notice
 from txrdma.mad.notices import Subscription
 from txrdma.mad.serving import MADServer
-from txrdma.test.mad.pairs import Answers, pass_, TO_1, TO_2, Wire
-from txrdma.test.mad.simulated import FabricTestCase, gmp
+from txrdma.mad.smp import NodeInfo, PortInfo
+from txrdma.test.mad.pairs import Answers, pass_, TO_1, TO_2, Wire, WiredPort
+from txrdma.test.mad.simulated import FabricTestCase, gmp, route
 
 
 class SubscriptionTests(SynchronousTestCase):
@@ -207,6 +210,75 @@ class SubscriptionTests(SynchronousTestCase):
         self.successResultOf(self.subscription.stop())
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
+    def test_silentLoss(self) -> None:
+        """The loss of the port is logged once, not again and again; so is an administration's silence."""
+        logged: list[str] = []
+        observer = lambda event: logged.append(event["log_level"].name)  # noqa: E731
+        globalLogPublisher.addObserver(observer)
+        self.addCleanup(globalLogPublisher.removeObserver, observer)
+        self.wire.lose = lambda datagram: True
+        self.subscription.start()
+        pass_(self.clock, 300, 0.5)
+        self.assertEqual(logged.count("warn"), 1)
+        self.agent.portLost("the device is gone")
+        pass_(self.clock, 3600, 1)
+        self.assertEqual(logged.count("warn"), 2)
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_return(self) -> None:
+        """When the port is back, the subscription is, too, and reports come by the new port."""
+        self.agent.close()
+        self.wire.ports[0].isClosed = False
+        missing = iter((True, True))
+
+        def reopen() -> WiredPort:
+            if next(missing, False):
+                raise DeviceUnavailable("not yet")
+            port = WiredPort(self.wire, 1)
+            self.wire.ports = (port, self.wire.ports[1])
+            self.served = served = []
+            self.patch(port, "serve", lambda *what: served.append(what) or (lambda: None))
+            return port
+
+        self.agent = MADAgent(self.clock, self.wire.ports[0], timeoutSeconds=0.5, reopen=reopen)
+        self.server = MADServer(self.agent)
+        self.subscription = self.subscribed(TO_2, renewalSeconds=1000)
+        self.subscription.start()
+        pass_(self.clock, 1, 0.1)
+        self.agent.port.close()
+        self.agent.portLost("the device is gone")
+        self.failureResultOf(self.agent.SubnGet(NodeInfo, TO_2), DeviceUnavailable)
+        pass_(self.clock, 10, 0.5)
+        self.assertFalse(self.subscription.isStanding)
+        pass_(self.clock, 10, 0.5)
+        self.assertTrue(self.subscription.isStanding)
+        self.assertEqual(self.wishes(), [1, 1])
+        self.assertEqual(self.served, [(ManagementClass.SUBN_ADM, (Method.REPORT,), 0)])
+        self.manager.SubnAdmReport(Notice(isGeneric=True, trapNumber=64), TO_1)
+        pass_(self.clock, 1, 0.1)
+        self.assertEqual(self.heard, [64])
+        self.agent.portLost("again")
+        self.agent.close()
+        self.assertEqual(self.clock.getDelayedCalls(), [])
+
+    def test_events(self) -> None:
+        """What a port tells by itself renews at once, where that matters."""
+        port = self.wire.ports[0]
+        port.endPort = replace(port.endPort, smLID=LID(2))
+        self.subscription = self.subscribed(None, renewalSeconds=1000)
+        self.subscription.start()
+        pass_(self.clock, 0.1, 0.01)
+        self.agent.portChanged(False)
+        pass_(self.clock, 0.1, 0.01)
+        self.assertEqual(self.wishes(), [1])
+        self.agent.portChanged(True)
+        pass_(self.clock, 0.1, 0.01)
+        self.assertEqual(self.wishes(), [1, 1])
+        port.endPort = replace(port.endPort, gids=(GID(bytes(16)),))
+        self.agent.portChanged(False)
+        pass_(self.clock, 0.1, 0.01)
+        self.assertEqual(self.wishes(), [1, 1, 1])
+
     def test_taken(self) -> None:
         """Where somebody else gets the reports it does not begin, and may be begun again."""
         port = self.wire.ports[0]
@@ -260,6 +332,17 @@ class FabricTests(FabricTestCase):
         self.pump(10)
         self.assertEqual(sorted(self.heard), [65, 128])
         self.assertEqual(self.records(self.lid("d")), [])
+
+    def test_reregister(self) -> None:
+        """A manager that wants its clients to register again, by the port's PortInfo, is heard at once."""
+        self.subscription.start()
+        self.pump(1)
+        asked: list[bool] = []
+        self.patch(self.subscription, "_subscribe", lambda: asked.append(True))
+        info = self.told(self.agent.SubnGet(PortInfo, route()), 1)
+        wanted = info.replace(clientReregister=True, portPhysicalState=PhysicalState(0))
+        self.told(self.agent.SubnSet(wanted, route()), 1)
+        self.assertEqual(asked, [True])
 
     def test_renewals(self) -> None:
         """However often it is renewed, it is one."""

@@ -9,6 +9,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.mad._rmpp import (
     Ended,
     LEAST_RESEND_SECONDS,
+    MOST_AHEAD,
     MOST_RESEND_SECONDS,
     Receiver,
     RESEND_SECONDS,
@@ -276,6 +277,21 @@ class SenderTests(SynchronousTestCase):
         self.acknowledge(10, 100)
         self.assertTrue(self.sender.isDone)
         self.assertIsNone(self.sender.deadline())
+
+    def test_endlessWindow(self) -> None:
+        """A window without end lets as much go at a time as a bounded one, and all of it in the end."""
+        last = 10_000
+        self.sender = Sender(bytes(ROOM) * last, ROOM, OVERHEAD, 0.0)
+        self.assertEqual(self.numbers(), [1])
+        sent = 1
+        self.acknowledge(1, 0xFFFFFFFF)
+        while sent < last:
+            numbers = self.numbers()
+            self.assertEqual(numbers, list(range(sent + 1, min(last, sent + MOST_AHEAD) + 1)))
+            self.assertEqual(self.numbers(), [])
+            sent = numbers[-1]
+            self.acknowledge(sent, 0xFFFFFFFF)
+        self.assertTrue(self.sender.isDone)
 
     def test_oldACKs(self) -> None:
         """What is acknowledged once more, or less than before, changes nothing and brings nothing again."""

@@ -217,7 +217,7 @@ class TableTests(AgentCase):
         self.agent.SubnAdmGetTable(NodeRecord, TO_2).addErrback(lambda failure: None)
         pass_(self.clock, 0.003)
         identifier = int.from_bytes(self.wire.sent[0][1][8:16], "big")
-        self.other._transactions._next = identifier & 0xFFFFFFFF
+        self.other._transactions._drawn.append(identifier)
         ours = self.other.SubnAdmGet(NodeRecord, IBPath(dlid=LID(1)), retries=0, timeoutSeconds=30.0)
         self.assertEqual(self.wire.sent[-1][1][12:16], self.wire.sent[0][1][12:16])
         self.wire.lose = lambda datagram: True

@@ -15,7 +15,7 @@ from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType, PortState
 from txrdma.mad.rpcs import RPCs
-from txrdma.mad.schedule import MADSchedule
+from txrdma.mad.schedule import MADSchedule, Progress
 from txrdma.mad.smp import NodeInfo, PortInfo
 from txrdma.mad.tasks import Task
 from txrdma.test.mad.simulated import FabricTestCase, route
@@ -122,6 +122,19 @@ class ScheduleTests(SynchronousTestCase):
         self.successResultOf(done)
         self.assertEqual(order, list(range(10)))
         self.assertEqual((self.schedule.progress.most, self.schedule.progress.calls), (3, 10))
+
+    def test_progressRaises(self) -> None:
+        """A callback that raises is logged, once, and takes the place of no answer."""
+
+        def stumble(progress: Progress) -> None:
+            raise ZeroDivisionError("a bug")
+
+        schedule = MADSchedule(self.agent, 1, onProgress=stumble)
+        calls = [schedule.SubnGet(NodeInfo, HERE) for _ in range(3)]
+        for number in range(3):
+            self.agent.answer(number)
+        self.assertEqual([self.successResultOf(call) for call in calls], [0, 1, 2])
+        self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
     def test_bursts(self) -> None:
         """Calls beyond the bound wait, whoever makes them."""

@@ -325,6 +325,12 @@ class StringTests(SynchronousTestCase):
         self.assertEqual((port.name, len(port.fabric.nodes)), ("sim:fattree:40:8", len(fatTree(40, 8).nodes)))
         self.assertEqual(len(self.open("sim").fabric.nodes), 17)
 
+    def test_noSuchNode(self) -> None:
+        """A port that cannot be opened leaves no fabric behind, whose time would pass for ever."""
+        clock = Clock()
+        self.assertRaises(ValueError, openMADPort, clock, "sim:standby=h00003:node=nobody")
+        self.assertEqual(clock.getDelayedCalls(), [])
+
     def test_file(self) -> None:
         """A net file."""
         name = self.mktemp()

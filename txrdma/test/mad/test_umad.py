@@ -27,7 +27,7 @@ from txrdma.mad._frames import frame
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.attributes import ManagementClass, Method
 from txrdma.mad.errors import MADTimeoutError
-from txrdma.mad.messages import MADRequest
+from txrdma.mad.messages import MADRequest, Notice
 from txrdma.mad.pma import PortCounters
 from txrdma.mad.ports import openMADPort
 from txrdma.mad.sa import MultiPathRecord, NodeRecord, PathRecord
@@ -363,6 +363,15 @@ class RecordedTests(UmadCase):
 
 class ServeTests(UmadCase):
     """Requests are for who has asked for them first."""
+
+    def test_trap(self) -> None:
+        """A trap that was repressed is answered: nothing of it is kept."""
+        client, server = self.agent("roce0"), self.agent("roce1")
+        MADServer(server).listen(lambda notice, path: None, ADMINISTRATION, (Method.TRAP,))
+        self.result(client.SubnAdmTrap(Notice(isGeneric=True, trapNumber=64), self.path))
+        port = client.port
+        assert isinstance(port, UmadPort)
+        self.assertEqual(port._asked, {})
 
     def test_taken(self) -> None:
         """Methods of a class belong to one, and are free again after its end."""

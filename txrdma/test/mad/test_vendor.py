@@ -4,6 +4,8 @@ Ping and system statistics of the OpenFabrics Alliance, both ends, through a sim
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 
 from txrdma.error import ResourceExhausted
@@ -11,6 +13,7 @@ from txrdma.mad.errors import MADError
 from txrdma.mad.serving import MADServer
 from txrdma.mad.vendor import (
     filled,
+    hostName,
     OpenIBCPUInfo,
     OpenIBHostInfo,
     OpenIBPing,
@@ -61,6 +64,16 @@ class VendorTests(FabricTestCase):
         server.handle(0x33, handler, (1,), 0x001405)
         error = self.refused(self.agent.VendGet(OpenIBHostInfo, gmp(self.lid("c"))), MADError)
         self.assertEqual(error.status, 0x0C)
+
+    def test_hostName(self) -> None:
+        """Who tells its name asks nobody else for it: an answer of DNS may take seconds."""
+
+        def ask(*arguments: object) -> str:
+            raise AssertionError("DNS was asked")
+
+        for name in ("getfqdn", "gethostbyaddr", "gethostbyname", "getaddrinfo"):
+            self.patch(socket, name, ask)
+        self.assertEqual(hostName(), os.uname().nodename)
 
     def test_twice(self) -> None:
         """One at a time serves a class on a port."""

@@ -265,7 +265,7 @@ class CrowdTests(VerbsPortCase):
         agents = [self.agent, MADAgent(self.clock, third, timeoutSeconds=0.5)]
         self.addCleanup(agents[1].close)
         for agent in agents:
-            agent._transactions._next = 0x1234
+            agent._transactions._drawn.append(0x1234)
 
         def told(request: MADRequest) -> list[NodeRecord]:
             lid = 1 if request.path.sgid == GID.fromIP("10.0.0.1") else 3
@@ -281,7 +281,7 @@ class CrowdTests(VerbsPortCase):
     def test_bothWays(self) -> None:
         """Two ports may ask each other at the same time, by the same transaction."""
         for agent in (self.agent, self.other):
-            agent._transactions._next = 0x1234
+            agent._transactions._drawn.append(0x1234)
         back = IBPath(dgid=GID.fromIP(self.addresses[0]), dqpn=self.ports[0].qpn)
         servers = (MADServer(self.agent), self.server)
         for number, server in enumerate(servers):
@@ -319,6 +319,14 @@ class FaultTests(VerbsPortCase):
         self.assertNotEqual(port.endPort.gids, (gid,))
         port._told(AsyncEvent(AsyncEventKind.GID_CHANGE, port=1))
         self.assertEqual(port.endPort.gids, (gid,))
+
+    def test_reregister(self) -> None:
+        """That the manager wants its clients to register again, and changes, are told to the agent."""
+        told: list[bool] = []
+        self.patch(self.agent, "portChanged", told.append)
+        for kind in (AsyncEventKind.CLIENT_REREGISTER, AsyncEventKind.SM_CHANGE):
+            self.ports[0]._told(AsyncEvent(kind, port=1))
+        self.assertEqual(told, [True, False])
 
     def test_mended(self) -> None:
         """After its queue pair has failed, a port goes on by itself."""

@@ -15,12 +15,12 @@ from twisted.internet.protocol import connectionDone, Protocol
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.group.groups import closeLinkGroups, LinkGroups, useDevice
 from txrdma.smc.handshake.accepting import ServerNegotiation
 from txrdma.smc.handshake.proposing import ClientNegotiation
 from txrdma.smc.insight.outcomes import Outcomes
 from txrdma.smc.options import Options
-from txrdma.smc.presence import presenceOn
 from txrdma.testing.smc.hosts import connectedSockets, Host, MemorySocket, MemoryTCP, World
 from txrdma.testing.smc.scenario import DEVICE
 

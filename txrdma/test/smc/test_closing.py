@@ -44,8 +44,8 @@ local: dict[str, Step] = {
     "expired": Closing.expired,
     "drained": Closing.drained,
     "peer done": lambda closing: closing.received(DONE, 0),
-    "peer closed": lambda closing: closing.received(int(closing.peerFlags) | CLOSED, 0),
-    "peer abort": lambda closing: closing.received(int(closing.peerFlags) | ABORT, 0),
+    "peer closed": lambda closing: closing.received(CLOSED, 0),
+    "peer abort": lambda closing: closing.received(ABORT, 0),
 }
 
 
@@ -178,8 +178,9 @@ class TellingTests(SynchronousTestCase):
         closing.received(DONE, 0)
         closing.received(0, 0)
         closing.received(CLOSED, 0)
-        self.assertEqual(closing.peerFlags, StateFlags.DONE_WRITING | StateFlags.CLOSED)
         self.assertEqual(closing.events(), [ReadEnded()])
+        closing.close()
+        self.assertIs(closing.state, State.CLOSED)
 
     def test_close(self) -> None:
         """Who closes is told so when the peer has all; what comes later is for nobody."""

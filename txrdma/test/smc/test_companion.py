@@ -17,7 +17,7 @@ from txrdma.smc.stream.companion import Companion, GRACE
 class Stream:
     """A stream in a state that the test says."""
 
-    isDoubtful = isStopping = False
+    isDoubted = isStopping = False
     hasHeardEnd = mayBeSilent = awaitsDelivery = False
     hasArrived = True
 
@@ -26,6 +26,9 @@ class Stream:
 
     def look(self) -> None:
         """There is nothing to take in."""
+
+    def doubt(self) -> None:
+        self.isDoubted = True
 
     def violated(self, what: str) -> None:
         self.told.append("violated")
@@ -74,7 +77,7 @@ class CompanionTests(SynchronousTestCase):
     def test_silence(self) -> None:
         """A FIN and no word from the link within the grace: the peer is lost."""
         self.companion.readConnectionLost()
-        self.assertEqual((self.stream.told, self.stream.isDoubtful), ([], True))
+        self.assertEqual((self.stream.told, self.stream.isDoubted), ([], True))
         self.clock.advance(GRACE)
         self.assertEqual(self.stream.told, ["reset"])
 

@@ -23,10 +23,10 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from txrdma import unixsockets
 from txrdma.interfaces import ISMCStatus
+from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.handshake._silence import silentPeers
 from txrdma.smc.insight import control as introspection
 from txrdma.smc.insight.control import Answer, answer, answering, appear, askAll, controlName
-from txrdma.smc.presence import presenceOn
 from txrdma.unixsockets import Credentials
 
 reactor = cast(introspection.IReactor, installedReactor)
@@ -37,10 +37,10 @@ class ToldStatus:
     """A connection with something to tell."""
 
     mode = "SMC-R"
-    version = 1
-    eid = ""
     fallbackReason = None
     peerDiagnosis = None
+    version = 1
+    eid = ""
     device = "soft"
     route = "shared-memory"
     linkGroup = "0001"

@@ -21,8 +21,8 @@ from twisted.internet.error import ConnectionRefusedError
 from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
-from txrdma.smc.carriers import dialing
-from txrdma.smc.carriers.dialing import bindSomewhere
+from txrdma.smc.carriers import approaching, clientports
+from txrdma.smc.carriers.clientports import bindSomewhere
 from txrdma.smc.carriers.local import Announcements
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.test.smc.ends import Echo, EndsTestCase, reactor, Recorders
@@ -41,7 +41,7 @@ class PortTests(SynchronousTestCase):
         """Ports are those that the system has for clients, without those that it has reserved."""
         with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
             low, high = map(int, file.read().split())
-        ports, reserved = dialing._clientPorts()
+        ports, reserved = clientports._clientPorts()
         self.assertEqual((ports[0], ports[-1]), (low, high))
         address, port = self.bound().getsockname()
         self.assertEqual(address, "127.0.0.1")
@@ -52,7 +52,7 @@ class PortTests(SynchronousTestCase):
         """A reserved port is not taken, nor the one that will be connected to."""
         free = self.bound().getsockname()[1]
         for reserved, avoid in (({free}, 0), (set(), free)):
-            self.patch(dialing, "_clientPorts", lambda r=reserved: (range(free, free + 1), frozenset(r)))
+            self.patch(clientports, "_clientPorts", lambda r=reserved: (range(free, free + 1), frozenset(r)))
             self.assertNotEqual(self.bound(avoid).getsockname()[1], free)
 
     def test_shared(self) -> None:
@@ -64,10 +64,10 @@ class PortTests(SynchronousTestCase):
             client = self.bound()
             client.connect(server.getsockname())
             port = client.getsockname()[1]
-            self.patch(dialing, "_clientPorts", lambda: (range(port, port + 1), frozenset()))
+            self.patch(clientports, "_clientPorts", lambda: (range(port, port + 1), frozenset()))
             self.assertEqual(self.bound().getsockname()[1], port)
             taken = listener.getsockname()[1]
-            self.patch(dialing, "_clientPorts", lambda: (range(taken, taken + 1), frozenset()))
+            self.patch(clientports, "_clientPorts", lambda: (range(taken, taken + 1), frozenset()))
             self.assertNotEqual(self.bound().getsockname()[1], taken)
 
 
@@ -196,7 +196,7 @@ class DialTests(EndsTestCase):
             raise OSError(errno.EADDRINUSE, "Address already in use")
 
         _, port = await self.serve(kind=Echo)
-        self.patch(dialing, "bindSomewhere", refuse)
+        self.patch(approaching, "bindSomewhere", refuse)
         await self.check(port, "TCP", Diagnosis.PEERNOSMC)
 
     async def test_refusedAnnouncement(self) -> None:

@@ -25,9 +25,10 @@ from txrdma.soft.queuepair import SoftQueuePair
 from txrdma.soft.rc._requester import Requester
 from txrdma.soft.rc._responder import Responder
 from txrdma.soft.rc.routes import RoCERoute
+from txrdma.soft.shared._incoming import Incoming
 from txrdma.soft.shared._lane import Lane
+from txrdma.soft.shared._outgoing import Outgoing
 from txrdma.soft.shared.attachment import Attachment
-from txrdma.soft.shared.capture import RecordedLane
 from txrdma.test.smc.ends import Echo, EndsTestCase, reactor
 from txrdma.test.smc.races import Listener, RaceTestCase
 from txrdma.testing.smc.scenario import DEVICE
@@ -142,7 +143,7 @@ class FailureTests(RaceTestCase):
         """One of several connections that have something to post can't say what."""
         pairs = self.begin()
         poor = pairs[1][0].transport
-        self.breakable(Stream, "finish", lambda link, stream: stream is poor)
+        self.breakable(Stream, "finish", lambda link, stream: stream is poor.stream)
         poor.loseWriteConnection()
         for here, _ in pairs:
             here.transport.write(b"hello")
@@ -152,7 +153,7 @@ class FailureTests(RaceTestCase):
         """A message of one connection can't be taken."""
         pairs = self.begin()
         poor = pairs[1][0].transport
-        self.breakable(Stream, "heard", lambda link, stream: stream is poor)
+        self.breakable(Stream, "heard", lambda link, stream: stream is poor.stream)
         for _, there in pairs:
             there.transport.write(b"hello")
         pairs[1][1].transport.loseWriteConnection()
@@ -170,7 +171,7 @@ class FailureTests(RaceTestCase):
         """One of the connections can't be told that the link has ended: the others are."""
         pairs = self.begin()
         poor = pairs[1][0].transport
-        self.breakable(Stream, "linkLost", lambda link, stream: stream is poor)
+        self.breakable(Stream, "linkLost", lambda link, stream: stream is poor.stream)
         assert self.link is not None
         self.link.broken("for the test")
         self.check([pairs[0], pairs[2]], isTold=False)
@@ -279,7 +280,7 @@ class SharedMemoryTests(EndsTestCase):
         for end in ends:
             end.transport.write(b"hello")
             await end.hearing(5)
-        links = {each.transport.link for each in (*ends, *factory.protocols)}
+        links = {each.transport.stream.link for each in (*ends, *factory.protocols)}
         self.isBroken = True
         begun = reactor.seconds()
         for end in ends:
@@ -298,13 +299,13 @@ class SharedMemoryTests(EndsTestCase):
 
     async def test_lane(self) -> None:
         """What looks into the memory raises."""
-        self.breakable(RecordedLane, "poll")
+        self.breakable(Incoming, "poll")
         self.breakable(Lane, "takeMessages")
         await self.check()
 
     async def test_posting(self) -> None:
         """What writes into it raises."""
-        self.breakable(Lane, "post")
+        self.breakable(Outgoing, "post")
         self.breakable(Lane, "putMessage")
         await self.check(isTold=False)
 
@@ -316,7 +317,7 @@ class SharedMemoryTests(EndsTestCase):
         other = await accepted
         self.breakable(Lane, "expired")
         self.isBroken = True
-        one.transport.link._queuePair._route._surroundings.watch()
+        one.transport.stream.link._queuePair._route._surroundings.watch()
         await gatherResults([one.lost, other.lost])
         self.assertEqual(len(self.flushLoggedErrors(Broken)), 1)
 
@@ -326,7 +327,7 @@ class SharedMemoryTests(EndsTestCase):
         accepted = factory.next()
         one = await self.connect(f"smc:127.0.0.1:{port}:fallback=no")
         other = await accepted
-        route = one.transport.link._queuePair._route
+        route = one.transport.stream.link._queuePair._route
         peer = route._surroundings._peer
         real = Attachment.peerGone
 
@@ -388,10 +389,10 @@ class WordsTests(RaceTestCase):
         for number in range(20):
             here, there = self.pair()
             if number % 2:
-                there.transport.violated(f"offence {number}")
+                there.transport.stream.violated(f"offence {number}")
             else:
-                there.transport.link.group.core.received(b"\0" * 44, 0.0)
-                there.transport.link.group._turnCore()
+                there.transport.stream.link.group.core.received(b"\0" * 44, 0.0)
+                there.transport.stream.link.group._turnCore()
             self.until(lambda end=there: end.reason)  # type: ignore[misc]
             self.wait(0.1)
         told = [each for each in self.said if "rules" in each or "SMC-R connections" in each]

@@ -15,7 +15,7 @@ from twisted.internet.interfaces import IHalfCloseableProtocol
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
-from txrdma.smc import presence
+from txrdma.smc.common import presence
 from txrdma.test.smc.ends import Echo, EndsTestCase, reactor, Recorder, Recorders
 
 

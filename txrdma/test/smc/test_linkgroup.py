@@ -435,8 +435,9 @@ class ConnectionTests(SynchronousTestCase):
         others = (
             replace(choice, gid=CLIENT.gid),
             replace(choice, candidate=replace(own, gid=CLIENT.gid)),
-            replace(choice, agreement=Agreement(2, b"e" * 32)),
+            *(replace(choice, agreement=Agreement(2, eid * 32)) for eid in (b"e", b"f")),
         )
+        self.assertEqual(len({GroupKey.ofProposal(proposal, other, "host") for other in others}), 4)
         for other in others:
             self.assertNotEqual(byProposal, GroupKey.ofProposal(proposal, other, "host"))
         self.assertNotEqual(byAccept, GroupKey.ofAccept(replace(accept, qpn=QPN(1)), own.gid, "host"))

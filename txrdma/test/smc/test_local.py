@@ -26,8 +26,8 @@ from txrdma.smc.carriers.announcing import (
 )
 from txrdma.smc.carriers.local import Announced, Announcements, candidateNames, listenerName
 from txrdma.smc.carriers.owners import Place
+from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.handshake._silence import silentPeers
-from txrdma.smc.presence import presenceOn
 from txrdma.unixsockets import Credentials, Reactor
 
 CLIENT = Place("127.0.0.1", 40000)
@@ -90,7 +90,7 @@ class Base(SynchronousTestCase):
     def announcements(self, anybody: bool = False, room: int = 1000) -> Announcements:
         """The listener answers."""
         announcements = Announcements(cast(Reactor, self.reactor), anybody, room)
-        announcements.listen(self.place)
+        announcements.begin(self.place)
         self.addCleanup(self.reactor.serve)
         self.addCleanup(announcements.stop)
         return announcements
@@ -143,8 +143,12 @@ class AnnouncementTests(Base):
         """The listener has the client's TCP connection."""
         announced = announcements.claim(CLIENT)
         assert announced is not None
-        announced.onWithdrawal = lambda: self.told.append("withdrawn")
+        announced.onWithdrawal = self.withdrawn
         return announced
+
+    def withdrawn(self) -> None:
+        """The client goes on without SMC."""
+        self.told.append("withdrawn")
 
     def assertNothingLeft(self) -> None:
         """When SMC is not in use any more, nothing but the listener is in the reactor."""
@@ -167,7 +171,7 @@ class AnnouncementTests(Base):
         self.connected(announcement)
         announced = self.claimed(announcements)
         self.assertEqual(announced.client, (os.getpid(), os.geteuid()))
-        announced.accepted()
+        announced.expect(self.withdrawn)
         self.reactor.serve()
         self.assertEqual(self.told, ["answered", "accepted"])
         self.assertNothingLeft()
@@ -196,7 +200,7 @@ class AnnouncementTests(Base):
         announced = self.claimed(announcements)
         self.reactor.advance(PATIENCE)
         self.assertEqual(self.told, ["answered", "plain"])
-        announced.accepted()
+        announced.expect(self.withdrawn)
         self.reactor.serve()
         self.assertEqual(self.told, ["answered", "plain", "withdrawn"])
         self.assertNothingLeft()
@@ -207,7 +211,7 @@ class AnnouncementTests(Base):
         announcement = self.announce()
         self.reactor.serve()
         self.connected(announcement)
-        self.claimed(announcements).accepted()
+        self.claimed(announcements).expect(self.withdrawn)
         self.reactor.advance(PATIENCE + 5)
         self.reactor.serve()
         self.assertEqual(self.told, ["answered", "accepted"])
@@ -246,7 +250,7 @@ class AnnouncementTests(Base):
         self.connected(announcement)
         announcement.listener = Credentials(1, 1000)
         self.patch(announcing, "acceptingUsers", lambda target: {1001})
-        self.claimed(announcements).accepted()
+        self.claimed(announcements).expect(self.withdrawn)
         self.reactor.serve()
         self.assertEqual(self.told, ["answered", "plain", "withdrawn"])
         self.assertNothingLeft()
@@ -315,7 +319,7 @@ class AnnouncementTests(Base):
         warn: Callable[..., None] = lambda text, **fields: entries.append(text.format(**fields))  # noqa: E731
         self.patch(signalling._log, "warn", warn)
         second = Announcements(cast(Reactor, self.reactor), False)
-        second.listen(self.place)
+        second.begin(self.place)
         second.stop()
         [entry] = entries
         self.assertIn("plain TCP", entry)
@@ -398,7 +402,7 @@ class AnnouncementTests(Base):
         self.assertEqual(len(announcements.tellers), 1)
         announcements.stop()
         self.assertIsNone(channelTo(cast(Reactor, self.reactor), self.place))
-        announcements.listen(self.place)
+        announcements.begin(self.place)
         self.assertIsNot(self.channel(), first)
 
     def test_cut(self) -> None:
@@ -408,7 +412,7 @@ class AnnouncementTests(Base):
         self.reactor.serve()
         announcement = self.announce()
         announcements.stop()
-        announcements.listen(self.place)
+        announcements.begin(self.place)
         self.reactor.serve()
         self.assertEqual((self.told, announcement.wasCut, announcement.user), (["answered"], True, -1))
         self.assertNothingLeft()

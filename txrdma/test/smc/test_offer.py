@@ -115,11 +115,10 @@ class ProposingTests(SynchronousTestCase):
         self.assertEqual((proposal.v2.release, proposal.v2.maxConnections, proposal.v2.maxLinks), (1, 255, 1))
 
     def test_likeTheKernel(self) -> None:
-        """Version 2 alone is proposed as Linux does it, but for the three fields that Linux leaves empty."""
-        abilities = replace(NEW, features=1, maxLinks=2)
-        proposal = replace(
-            offered(abilities).proposal, peerID=bytes(8), gid=GID(bytes(16)), mac=MACAddress(bytes(6))
-        )
+        """Version 2 alone is proposed as Linux does it, but for the peer ID, which Linux leaves empty."""
+        proposal = offered(replace(NEW, features=1, maxLinks=2)).proposal
+        self.assertEqual(proposal.peerID, CLIENT.peerID)
+        proposal = replace(proposal, peerID=bytes(8))
         content = next(content for _, _, content in streams("smc-first"))
         self.assertEqual(proposal.encode(), content[:156])
 
@@ -507,6 +506,7 @@ def candidates(draw: st.DrawFn, client: bool) -> tuple[Candidate, ...]:
         found.append(
             candidate(
                 address,
+                peerID=b"client00" if client else b"server00",
                 type=draw(st.sampled_from((GIDType.ROCE_V2, GIDType.ROCE_V2, GIDType.ROCE_V1))),
                 subnets=subnets,
                 isRouted=draw(st.booleans()),
@@ -560,7 +560,7 @@ class TwoEndsTests(SynchronousTestCase):
         named = offer.candidate(agreement.version)
         assert named is not None
         self.assertEqual(named.gid, choice.gid)
-        confirm = answer(Confirm, replace(named, peerID=proposal.peerID), agreement, first)
+        confirm = answer(Confirm, named, agreement, first)
         self.assertIsNone(checkConfirm(confirm, accept, proposal))
 
     @given(st.binary(max_size=200), st.sampled_from((0x20, 0x22, 0x28, 0x10, 0x2C, 0x23)))

@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.smc.presence}: what is on a reactor while SMC is in use there, and who notices a sweep.
+Tests for L{txrdma.smc.common.presence}: what is on a reactor while SMC is in use, and who notices a sweep.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc import presence as presenceModule
-from txrdma.smc.presence import Presence, presenceOn
+from txrdma.smc.common import presence as presenceModule
+from txrdma.smc.common.presence import Presence, presenceOn
 
 
 class Rester:

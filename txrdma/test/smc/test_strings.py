@@ -34,10 +34,12 @@ class ClientStringTests(SynchronousTestCase):
     def test_keywords(self) -> None:
         """All that can be said by position can be said by name."""
         said = self.parse(
-            r"smc:host=\:\:1:port=80:device=soft\:127.0.0.2:peer=smc:timeout=2.5:fallback=no:backend=txrdma"
+            r"smc:host=\:\:1:port=80:device=soft\:127.0.0.2:peer=smc:timeout=2.5:fallback=no:backend=own"
             r":bindAddress=\:\:1"
         )
-        options = Options("soft:127.0.0.2", agreed=True, timeout=2.5, fallback=False, bindAddress="::1")
+        options = Options(
+            "soft:127.0.0.2", agreed=True, timeout=2.5, fallback=False, bindAddress="::1", backend="own"
+        )
         self.assertEqual((said["host"], said["port"], said["options"]), ("::1", 80, options))
 
     def test_versions(self) -> None:
@@ -75,7 +77,11 @@ class ClientStringTests(SynchronousTestCase):
             ("smc:host:80:peer=tcp", "peer", "tcp"),
             ("smc:host:80:fallback=maybe", "fallback", "maybe"),
             ("smc:host:80:backend=magic", "backend", "magic"),
-            ("smc:host:80:backend=kernel", "backend", "kernel"),
+            ("smc:host:80:backend=txrdma", "backend", "txrdma"),
+            ("smc:host:80:backend=kernel:device=soft", "device", "soft"),
+            ("smc:host:80:backend=kernel:peer=smc", "peer", "smc"),
+            ("smc:host:80:backend=kernel:version=2", "version", "2"),
+            ("smc:host:80:backend=kernel:ueid=TXRDMA", "ueid", "TXRDMA"),
             ("smc:host:80:device=", "device", ""),
             ("smc:host:80:bindAddress=here", "bindAddress", "here"),
             ("smc:host:80:version=3", "version", "3"),
@@ -95,6 +101,14 @@ class ClientStringTests(SynchronousTestCase):
             error = self.assertRaises(ValueError, clientFromString, MemoryReactorClock(), text)
             self.assertIn(key, str(error), text)
             self.assertIn(value, str(error), text)
+
+    def test_kernel(self) -> None:
+        """The kernel's stack is asked for by name only."""
+        self.assertEqual(self.parse("smc:host:80")["options"].backend, "auto")
+        self.assertEqual(
+            self.parse("smc:host:80:backend=kernel:fallback=no:timeout=3")["options"],
+            Options(backend="kernel", fallback=False, timeout=3.0),
+        )
 
     def test_tls(self) -> None:
         """Twisted's C{tls:} wraps our endpoint."""
@@ -137,6 +151,7 @@ class ServerStringTests(SynchronousTestCase):
             ("smc:", "port", "missing"),
             ("smc:80:127.0.0.1", "port", "127.0.0.1"),
             ("smc:80:backlog=many", "backlog", "many"),
+            ("smc:80:backend=kernel:timeout=5", "timeout", "5"),
             ("smc:80:bindAddress=127.0.0.1", "bindAddress", "127.0.0.1"),
             ("smc:80:host=example.com", "host", "example.com"),
             ("smc:127.0.0.1:80:interface=10.0.0.1", "interface", "127.0.0.1"),

@@ -119,22 +119,24 @@ class TransferTests(EndsTestCase):
         self.patch(groups, "RINGS", ())
         self.patch(groups, "SMALL_RING", 16384)
         one, other = await self.exchange(Hesitant, Streamer)
-        self.assertEqual((one.transport.flow.ring.size, other.transport.flow.ring.size), (16384, 16384))
+        self.assertEqual(
+            (one.transport.stream.flow.ring.size, other.transport.stream.flow.ring.size), (16384, 16384)
+        )
 
     async def test_unequalRings(self) -> None:
         """Each end decides how large its own ring is."""
         sizes = iter([16384, 1 << 20])
         self.patch(groups.LinkGroups, "ringSize", lambda self: next(sizes))
         one, other = await self.exchange(Streamer, Streamer)
-        self.assertEqual(one.transport.flow.ring.peerSize, other.transport.flow.ring.size)
-        self.assertNotEqual(one.transport.flow.ring.size, other.transport.flow.ring.size)
+        self.assertEqual(one.transport.stream.flow.ring.peerSize, other.transport.stream.flow.ring.size)
+        self.assertNotEqual(one.transport.stream.flow.ring.size, other.transport.stream.flow.ring.size)
 
     async def test_staged(self) -> None:
         """Where a device takes little inline, bytes are copied into registered memory first."""
         opened = linkGroups(reactor, LOCAL_DEVICE)
         opened.maxInline = 64
         one, other = await self.exchange(Streamer, Streamer)
-        self.assertTrue(one.transport.link.turn.poster.isStaged)
+        self.assertTrue(one.transport.stream.link.turn.poster.isStaged)
 
     async def test_rocev2(self) -> None:
         """The same by UDP."""
@@ -153,7 +155,7 @@ class TransferTests(EndsTestCase):
         await deferLater(reactor, 0.05)
         self.assertEqual(other.length, 0)
         self.assertGreater(one.pauses, 0)
-        self.assertLess(one.transport.flow.backlog, 4 * one.transport.bufferSize)
+        self.assertLess(one.transport.stream.flow.backlog, 4 * one.transport.bufferSize)
         other.transport.resumeProducing()
         await other.complete
         self.assertEqual(one.sent.digest(), other.got.digest())
@@ -310,7 +312,7 @@ class EndTests(EndsTestCase):
     async def test_tcpGone(self) -> None:
         """The end of the TCP connection is the end of all: an abort."""
         one, other = await self.pair()
-        other.transport._companion.tcp.abortConnection()
+        other.transport.stream._companion.tcp.abortConnection()
         await gatherResults([one.lost, other.lost])
         one.reason.trap(ConnectionLost)
         other.reason.trap(ConnectionLost)
@@ -324,7 +326,7 @@ class EndTests(EndsTestCase):
         accepted = factory.next()
         two = await self.connect(f"smc:127.0.0.1:{port}")
         await accepted
-        one.transport._companion.tcp.write(b"here I am")
+        one.transport.stream._companion.tcp.write(b"here I am")
         await one.lost
         one.reason.trap(ConnectionLost)
         two.transport.write(b"still there?")
@@ -337,7 +339,7 @@ class EndTests(EndsTestCase):
         one = await self.connect(f"smc:127.0.0.1:{port}")
         other = await accepted
         two = await self.connect(f"smc:127.0.0.1:{port}")
-        one.transport.flow.ring._at = one.transport.flow.ring.peerSize - 1
+        one.transport.stream.flow.ring._at = one.transport.stream.flow.ring.peerSize - 1
         one.transport.write(b"x")
         await gatherResults([one.lost, other.lost])
         one.reason.trap(ConnectionLost)
@@ -353,7 +355,7 @@ class EndTests(EndsTestCase):
         self.assertEqual(len(names), 1)
         while len(factory.protocols) < 3:
             await deferLater(reactor, 0.01)
-        ends[0].transport.link.broken("pulled out")
+        ends[0].transport.stream.link.broken("pulled out")
         await gatherResults([end.lost for end in (*ends, *factory.protocols)])
         for end in (*ends, *factory.protocols):
             end.reason.trap(ConnectionLost)
@@ -368,7 +370,7 @@ class EndTests(EndsTestCase):
         one = await self.connect(f"smc:127.0.0.1:{port}")
         other = await accepted
         one.transport.write(b"last words")
-        one.transport.link.group.close("for the test")
+        one.transport.stream.link.group.close("for the test")
         await gatherResults([one.lost, other.lost])
         self.assertEqual(other.heard, b"last words")
         one.reason.trap(ConnectionLost)
@@ -436,7 +438,7 @@ class ManyTests(EndsTestCase):
         # Buffers that nobody uses are given back, all but one of each kind; the peer is told first.
         await deferLater(reactor, 0.1)
         for end in (ends[0], factory.protocols[0]):
-            link = end.smc._transport.link
+            link = end.smc._stream.link
             self.assertEqual(link.group.streams(), [])
             sizes = [buffer.size for buffer in link.group.pool]
             self.assertEqual(len(sizes), len(set(sizes)))
@@ -447,7 +449,7 @@ class ManyTests(EndsTestCase):
         buffers = set()
         for _ in range(60):
             end = await self.connect(f"smc:127.0.0.1:{port}")
-            link = end.transport.link
+            link = end.transport.stream.link
             buffers |= {buffer.rkey for buffer in link.group.pool}
             end.transport.write(b"hello")
             self.assertEqual(await end.hearing(5), b"hello")

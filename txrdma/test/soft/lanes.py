@@ -24,9 +24,9 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.soft.memory import Domain, KeyTable, Region
+from txrdma.soft.shared._boxes import spread
 from txrdma.soft.shared._lane import Lane
 from txrdma.soft.shared._layout import CONSUMED, HEADER_BYTES, RemoteRegion, STALLED, WAKE
-from txrdma.soft.shared._writer import spread
 
 ALL = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
 

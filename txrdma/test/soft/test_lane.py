@@ -23,7 +23,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import AsyncEventKind, CompletionOpcode, Operation, SendRequest, Status
-from txrdma.soft.shared import _atomics, _receiving, _sending, _writer
+from txrdma.soft.shared import _atomics, _boxes, _incoming, _outgoing
 from txrdma.soft.shared._layout import CONSUMED, HEADER_BYTES, Kind, ringBytes
 from txrdma.test.soft.lanes import ok, pair, send, Side, spoil
 
@@ -393,7 +393,7 @@ class WeaklyOrderedTests(LaneTests):
     """The same with the fences of machines that keep no order by themselves."""
 
     def setUp(self) -> None:
-        for module in (_atomics, _receiving, _sending, _writer):
+        for module in (_atomics, _boxes, _incoming, _outgoing):
             self.patch(module, "ORDERED", False)
         super().setUp()
 
@@ -444,13 +444,13 @@ class ScribbledTests(SynchronousTestCase):
         """What is remembered of short messages has a bound, whatever a peer writes into their headers."""
         for immediate in range(2000):
             self.other.receive(immediate, (0, 100))
-            at = self.one.lane._out
+            at = self.one.lane._boxes.out
             self.one.post(send(immediate, b"x" * (immediate % 56)))
             self.words[at] |= immediate << 32
             for side in (self.other, self.one):
                 side.lane.poll()
         self.assertEqual([each.length for each in self.other.received], [n % 56 for n in range(2000)])
-        self.assertLess(len(_receiving._SHORT), 2 * (_receiving._SHORT_BYTES + 1) + 1)
+        self.assertLess(len(_incoming._SHORT), 2 * (_incoming._SHORT_BYTES + 1) + 1)
 
     def test_consumedTooMuch(self) -> None:
         """More is consumed than was sent."""

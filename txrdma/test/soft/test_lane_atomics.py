@@ -20,7 +20,7 @@ from txrdma.iba.verbs import (
     SendRequest,
     Status,
 )
-from txrdma.soft.shared import _atomics, _lane, _receiving, _sending, _writer
+from txrdma.soft.shared import _atomics, _boxes, _incoming, _lane, _outgoing
 from txrdma.soft.shared._layout import ASKED_BYTES, CONSUMED, FIRST, Kind, RESULT_COUNT, WAKE, Wake
 from txrdma.test.soft.lanes import ALL, ok, pair, send, spoil
 
@@ -125,7 +125,7 @@ class AtomicTests(AtomicCase):
         """No more than agreed are on their way; the others follow, each with its own result, in order."""
         count = 3 * RESULT_COUNT
         self.one.post(*(self.atomic(index, operand=1, at=index * 8) for index in range(count)))
-        self.assertEqual(len(self.one.lane._atomics), 4)
+        self.assertEqual(len(self.one.lane._outgoing._atomics), 4)
         for _ in range(count):
             self.turn()
         self.assertEqual(ok(self.one.sent), list(range(count)))
@@ -294,7 +294,7 @@ class WeaklyOrderedTests(AtomicTests):
     """The same with the fences of machines that keep no order by themselves."""
 
     def setUp(self) -> None:
-        for module in (_atomics, _receiving, _sending, _writer):
+        for module in (_atomics, _boxes, _incoming, _outgoing):
             self.patch(module, "ORDERED", False)
         super().setUp()
 

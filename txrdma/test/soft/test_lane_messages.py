@@ -47,7 +47,7 @@ class MessageTests(SynchronousTestCase):
         return sides
 
     def put(self, number: int, signaled: bool = True) -> bool:
-        return self.one.lane.putMessage(number, signaled, 0xFE, _LENGTH, number & 0xFFFF, number)
+        return self.one.lane.putMessage(number, signaled, (0xFE, _LENGTH, number & 0xFFFF, number))
 
     def take(self, limit: int = 64) -> list[int]:
         return [each[3] for each in self.other.lane.takeMessages(limit)]
@@ -196,7 +196,7 @@ class MessageTests(SynchronousTestCase):
         for number in range(1, 6):
             self.put(number)
         self.assertEqual(self.take(3), [1, 2, 3])
-        self.other.lane.putMessage(1, False, 0xFE, _LENGTH, 1, 1)
+        self.other.lane.putMessage(1, False, (0xFE, _LENGTH, 1, 1))
         for at in range(4):
             self.one.receive(at, (at * 64, 64))
         self.one.lane.peerGone(None)
@@ -221,4 +221,4 @@ class MessageTests(SynchronousTestCase):
     def test_sizes(self) -> None:
         """One cache line holds a message."""
         self.put(1)
-        self.assertEqual(self.one.lane._produced, LINE)
+        self.assertEqual(self.one.lane._boxes.produced, LINE)

@@ -21,7 +21,7 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.soft.shared import _lane
-from txrdma.soft.shared._lane import Lane
+from txrdma.soft.shared._incoming import Incoming
 from txrdma.soft.shared._layout import WAKE, Wake
 from txrdma.test.soft.lanes import ok, pair, send, Side
 
@@ -359,7 +359,8 @@ class SharedTests(SynchronousTestCase):
             hub.meet(sender)
             sender.meet(hub)
             hub.keys, hub.domain, hub.memory = self.hubs[0].keys, self.hubs[0].domain, self.hubs[0].memory
-            hub.lane._domain, hub.lane._lookup = hub.domain, hub.keys.lookup
+            incoming = hub.lane._incoming
+            incoming._domain, incoming._lookup = hub.domain, hub.keys.lookup
         self.receives = receives
 
     def offer(self, *identifiers: int, length: int = 3000) -> None:
@@ -433,7 +434,7 @@ class SharedTests(SynchronousTestCase):
         self.senders[0].post(send(1, b"a" * 2500))
         self.hubs[0].lane.poll()
         self.assertEqual([len(hub.received) for hub in self.hubs], [1, 0])
-        ring = self.senders[0].lane._ring
+        ring = self.senders[0].lane._boxes.ring
         self.assertGreater(2500, ring >> 2)
         box = self.senders[1].box.cast("Q")
         begin = 4096 // 8
@@ -485,20 +486,20 @@ class SharedTests(SynchronousTestCase):
         self.offer(2, 3)
         if not (_lane.__file__ or "").endswith(".py"):
             raise SkipTest("compiled classes can't be patched")
-        peeked = Lane._peeked
+        peeked = Incoming._peeked
 
-        def vanish(lane: Lane) -> bool:
-            found = peeked(lane)
-            self.senders[0].box.cast("Q")[lane._at] = 0
+        def vanish(incoming: Incoming) -> bool:
+            found = peeked(incoming)
+            self.senders[0].box.cast("Q")[incoming._boxes.at] = 0
             return found
 
         self.senders[0].post(send(2, b"vanishes"))
         self.senders[1].post(send(2, b"stays"))
-        self.patch(Lane, "_peeked", vanish)
+        self.patch(Incoming, "_peeked", vanish)
         self.hubs[0].lane.poll()
-        self.patch(Lane, "_peeked", peeked)
+        self.patch(Incoming, "_peeked", peeked)
         self.hubs[1].lane.poll()
-        self.senders[0].box.cast("Q")[self.hubs[0].lane._at] = 1 << 24 | 8
+        self.senders[0].box.cast("Q")[self.hubs[0].lane._boxes.at] = 1 << 24 | 8
         self.hubs[0].lane.poll()
         self.assertEqual([ok(hub.received) for hub in self.hubs], [[0, 3], [1, 2]])
         self.assertEqual(self.taken(3, 9), b"vanishes\0")

@@ -27,7 +27,7 @@ from txrdma.error import WireError
 from txrdma.iba.types import GID, QPN, RKey
 from txrdma.iba.verbs import Access as VerbsAccess
 from txrdma.iba.verbs import AsyncEventKind, Operation, QPState, Status
-from txrdma.soft.shared import routes as sharedmemory
+from txrdma.soft.shared import unixpackets
 from txrdma.soft.shared._rendezvous import (
     Access,
     Answer,
@@ -165,7 +165,7 @@ class DescriptorTests(NeighbourCase):
             port._listener.close()
             return unixsockets.peerOf(sock)
 
-        self.patch(sharedmemory, "peerOf", peerOf)
+        self.patch(unixpackets, "peerOf", peerOf)
         here: Any = device.ports[0].routes[0]
         name = (other.ports[0].address, other.ports[0].udpPort)
         self.assertIsNone(here._reach(name))

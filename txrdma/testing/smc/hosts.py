@@ -123,7 +123,7 @@ class World:
         self._count = 0
 
     def turn(self) -> bool:
-        """One turn of all reactors; False when nothing would ever happen any more."""
+        """Run one turn of all reactors; False when nothing would ever happen any more."""
         self.turns += 1
         busy = self.clock.turn()
         ready = [key.data for key, _ in self._selector.select(0)]
@@ -385,25 +385,25 @@ class _HostCall:
 
 @implementer(IReactorPolling)
 class PollingHost(Host):
-    """A host whose reactor looks at completion queues by itself."""
+    """A host whose reactor looks at completion queues by itself: at C{pollables}."""
 
     def __init__(self, world: World, address: str, makeDevice: Callable[[], Any]) -> None:
         super().__init__(world, address, makeDevice)
-        self._pollables: dict[IPollable, None] = {}
+        self.pollables: dict[IPollable, None] = {}
 
     def addPollable(self, pollable: IPollable) -> None:
         """Look at it, until it is removed."""
-        self._pollables[pollable] = None
+        self.pollables[pollable] = None
 
     def removePollable(self, pollable: IPollable) -> None:
         """Look at a pollable no more, as L{IReactorPolling} asks."""
-        self._pollables.pop(pollable, None)
+        self.pollables.pop(pollable, None)
 
     def look(self) -> bool:
         """Look at descriptors and at every pollable; return whether there was work."""
         busy = super().look()
-        for pollable in list(self._pollables):
-            if pollable in self._pollables:
+        for pollable in list(self.pollables):
+            if pollable in self.pollables:
                 busy |= pollable.poll()
         return busy
 
@@ -458,7 +458,7 @@ class Wire:
 
 class MemorySocket:
     """
-    One end of a TCP connection: a socket as L{Connection} uses it.
+    An end of a TCP connection: a socket as L{Connection} uses it.
 
     @ivar sniffer: is shown all that is sent.
     @ivar isClosed: nobody reads or writes here any more.

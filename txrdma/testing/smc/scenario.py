@@ -28,6 +28,7 @@ from txrdma.iba.verbs import Access, AsyncEventKind
 from txrdma.interfaces import AsyncEvent
 from txrdma.sim.network import Faults
 from txrdma.sim.outcome import check, Violation
+from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.group import buffers as buffersModule
 from txrdma.smc.group import groups as groupsModule
 from txrdma.smc.group.group import Group
@@ -37,7 +38,6 @@ from txrdma.smc.handshake.accepting import ServerNegotiation
 from txrdma.smc.handshake.proposing import ClientNegotiation
 from txrdma.smc.insight.outcomes import Outcomes
 from txrdma.smc.options import Options
-from txrdma.smc.presence import presenceOn
 from txrdma.smc.stream._closing import LINGER_TIMEOUT
 from txrdma.smc.wire.clc import Accept, Confirm, decode
 from txrdma.soft import device as deviceModule
@@ -45,23 +45,24 @@ from txrdma.soft import memory as memoryModule
 from txrdma.soft.device import SoftDevice
 from txrdma.testing.smc.hosts import connectedSockets, Host, MemorySocket, MemoryTCP, PollingHost, Wire, World
 from txrdma.testing.smc.talkers import makePlan, makeTalker, Talker
+from txrdma.testing.smc.versions import chooseVersions, commonVersion
 
 DEVICE: Final = "simulated"
 
 BOUND: Final = 45.0
 """
-When one end has failed the other knows it in that time: TEST LINK after 30 s of silence, and nobody who
+Seconds in which an end knows that the other has failed: TEST LINK after 30 s of silence, and nobody who
 acknowledges it.
 """
 
 PATIENT_BOUND: Final = groupsModule.timingOn(True).silence + 1225.0
 """
-The same where programs acknowledge, which may be busy: their queue pairs wait for 18 minutes, and who has
-nothing to say is asked when TCP's keepalive would ask.
+Seconds in which a failed end is known where programs acknowledge, which may be busy: their queue pairs wait
+for 18 minutes, and who has nothing to say is asked when TCP's keepalive would ask.
 """
 
 AT_ONCE: Final = 1.0
-"""When the TCP connection ends, because the peer's process does, for example, this is known in that time."""
+"""Seconds in which the end of the TCP connection, with the peer's process for example, is known."""
 
 PATIENCE: Final = 300.0
 """All connections end within that time, whatever happens."""
@@ -97,7 +98,7 @@ class Canary:
         self.granted: set[tuple[int, int]] = set()
 
     def look(self) -> None:
-        """Nothing has changed outside of the rings."""
+        """Check that no byte has changed outside of the rings."""
         at = 0
         for begin, end in [*sorted(self.granted), (self.length, 0)]:
             if self.region.view[at:begin] != self.content[at:begin]:
@@ -146,8 +147,8 @@ class Outcome:
     The outcome of one simulation: counts, kinds of events, and a digest to compare runs by.
 
     @ivar heard: bytes that arrived, in all.
-    @ivar kinds: what happened: C{"SMC-R"} or C{"TCP"} for each connection, C{"whole"} for those that brought
-        all bytes both ways, and the L{EVENTS}.
+    @ivar kinds: what happened: C{"SMC-R"} or C{"TCP"} for each connection, the version that was spoken,
+        C{"whole"} for those that brought all bytes both ways, and the L{EVENTS}.
     @ivar digest: the same only when everything happened in the same way at the same time.
     """
 
@@ -161,7 +162,14 @@ class Outcome:
 
 
 class StreamScenario:
-    """A simulation of SMC-R connections between two hosts, all of it decided by a seed."""
+    """
+    A simulation of SMC-R connections between two hosts, all of it decided by a seed.
+
+    @cvar possible: what may happen besides; C{hostKinds}: the reactors that there are.
+    """
+
+    possible: tuple[str, ...] = EVENTS
+    hostKinds: tuple[type[Host], ...] = (Host, PollingHost)
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -180,7 +188,7 @@ class StreamScenario:
         self.isBad = kind in (4, 5)
         self.events: list[str] = []
         if kind > 12:
-            self.events = random.choices(EVENTS, k=random.choice((1, 1, 2)))
+            self.events = random.choices(self.possible, k=random.choice((1, 1, 2)))
         elif random.random() < 0.15:
             self.events = ["retired"]
         self.faults = Faults(delaySeconds=random.choice((1e-6, 1e-5, 1e-3)))
@@ -188,12 +196,15 @@ class StreamScenario:
             self.faults = self._faultProfile()
         world.network.faults = self.faults
         self.rings = random.choice(((16384,), (16384,), (16384, 32768, 65536)))
-        kinds = (Host, PollingHost)
         self.hosts = tuple(
-            random.choice(kinds)(world, f"198.51.100.{number}", self._deviceMaker(number))
+            random.choice(self.hostKinds)(world, f"198.51.100.{number}", self._deviceMaker(number))
             for number in (1, 2)
         )
+        options = chooseVersions(seed, Options(device=DEVICE, agreed=True), len(self.hosts))
+        self.options = dict(zip(self.hosts, options, strict=True))
+        self.version = commonVersion(*options)
         # As services do, by listening: link groups stay when connections end.
+        self.isHeld = True
         self.uses = {host: presenceOn(host).hold() for host in self.hosts}
         if random.random() < 0.5:
             world.hosts.reverse()
@@ -218,9 +229,7 @@ class StreamScenario:
 
     def _deviceMaker(self, number: int) -> Callable[[], SoftDevice]:
         def make() -> SoftDevice:
-            device = self.world.network.device(
-                f"198.51.100.{number}", mtu=self.mtu, segments=self.random.choice((1, 16))
-            )
+            device = self.openDevice(f"198.51.100.{number}")
             device.attributes = replace(device.attributes, acknowledgesByProgram=self.isPatient)
             createDomain = device.createProtectionDomain
 
@@ -241,6 +250,10 @@ class StreamScenario:
             return device
 
         return make
+
+    def openDevice(self, address: str) -> SoftDevice:
+        """A new device of the host with that address."""
+        return self.world.network.device(address, mtu=self.mtu, segments=self.random.choice((1, 16)))
 
     def _sniff(self, data: bytes) -> None:
         """Which rings a peer is told of."""
@@ -290,9 +303,9 @@ class StreamScenario:
         sockets = connectedSockets(world, random, client, server, 50_000 + number, latency)
         for one in sockets:
             one.sniffer = self._sniff
-        options = Options(device=DEVICE, agreed=True)
-        accepting = ServerNegotiation(server, options, Outcomes("server"), lambda: there, None)
-        asking = ClientNegotiation(client, options, Outcomes("client"), lambda: here)
+        options = self.options
+        accepting = ServerNegotiation(server, options[server], Outcomes("server"), lambda: there, None)
+        asking = ClientNegotiation(client, options[client], Outcomes("client"), lambda: here)
         pair = Pair(here, there, sockets[0].wire, sockets, asking.finished())
         self.pairs.append(pair)
 
@@ -310,7 +323,8 @@ class StreamScenario:
 
     # What happens besides
 
-    def _happen(self, event: str) -> None:
+    def happen(self, event: str) -> None:
+        """Let one of the L{EVENTS} happen to what is there."""
         random, network = self.random, self.world.network
         self.kinds.append(event)
         network.note(event)
@@ -342,7 +356,7 @@ class StreamScenario:
                 for end in pair.ends:
                     told = end.lostAt is not None or end.mode != "SMC-R"
                     check(told or end.host is not host, f"nobody told of the end: {end!r}")
-            host.die(silently=False)
+            self.die(host, silently=False)
             self._warn(alive)
         elif event in ("reset", "frozen", "cancelled") and alive:
             pair = random.choice(alive)
@@ -386,7 +400,15 @@ class StreamScenario:
                 pair.wire.thaw()
 
     def _kill(self, host: Host, silently: bool) -> None:
+        self.die(host, silently)
+        self.bury(host)
+
+    def die(self, host: Host, silently: bool) -> None:
+        """The host's process is gone; silently: with all that the host is."""
         host.die(silently)
+
+    def bury(self, host: Host) -> None:
+        """Close what a dead process had open."""
         with mock.patch.object(Talker, "claim", lambda *args: None):  # nobody is there to be told
             closeLinkGroups(host)
 
@@ -404,27 +426,24 @@ class StreamScenario:
         for _ in range(self.due):
             clock.callLater(span * random.random(), self._connect)
         for event in self.events:
-            clock.callLater(random.choice((0.02, 0.3, 1.0)) * random.random(), self._happen, event)
+            clock.callLater(random.choice((0.02, 0.3, 1.0)) * random.random(), self.happen, event)
         try:
             while self.due or not all(pair.isOver for pair in self.pairs):
                 self._turn(PATIENCE + self.bound)
-            self._judge()
+            self.judge()
             self._clear()
         finally:
             for host in self.hosts:
                 closeLinkGroups(host)
             self.world.close()
-        network = self.world.network
         heard = sum(end.heard for pair in self.pairs for end in pair.ends)
-        return Outcome(
-            self.seed,
-            heard,
-            network.sent,
-            network.dropped,
-            clock.seconds(),
-            network.digest,
-            tuple(self.kinds),
-        )
+        sent, dropped = self.carried()
+        digest = self.world.network.digest
+        return Outcome(self.seed, heard, sent, dropped, clock.seconds(), digest, tuple(self.kinds))
+
+    def carried(self) -> tuple[int, int]:
+        """Packets that were sent, and those of them that were lost."""
+        return self.world.network.sent, self.world.network.dropped
 
     def _turn(self, until: float) -> None:
         world = self.world
@@ -442,7 +461,8 @@ class StreamScenario:
         """No connection may notice anything."""
         return not self.isBad and set(self.events) <= set(HARMLESS)
 
-    def _judge(self) -> None:
+    def judge(self) -> None:
+        """Check what must hold when all connections have ended."""
         for end, at in self.warned:
             # Of a peer that closed before it ended, an end of file is all that TCP tells.
             due = max(at, end.host.awakeSince) + AT_ONCE
@@ -455,12 +475,19 @@ class StreamScenario:
             if self.isHarmless and (isAgreed or "retired" not in self.events):
                 check(isAgreed, f"these do not speak the same: {pair}")
                 isFair = self.isFair and not self.events
-                check(client.mode == "SMC-R" or not isFair, f"no SMC-R in good weather: {pair}")
+                check(
+                    client.mode == "SMC-R" or not isFair or not self.version,
+                    f"no SMC-R in good weather: {pair}",
+                )
                 self._judgeEnds(client)
                 self._judgeEnds(server)
             check(isAgreed or not client.heard + server.heard, f"these heard what nobody said: {pair}")
+            for end in pair.ends:
+                check(end.mode != "SMC-R" or end.version == self.version, f"a wrong version: {end!r}")
             if client.isMade and server.isMade:
                 self.kinds.append(client.mode)
+                if client.mode == "SMC-R":
+                    self.kinds.append(f"version {client.version}")
                 if client.heard == server.written and server.heard == client.written:
                     self.kinds.append("whole")
 
@@ -490,7 +517,7 @@ class StreamScenario:
         world.network.faults = Faults()
         # A link whose peer has gone without a word ends when its queue pair's patience does.
         patience = self.bound if self.isPatient or any(host.isDead for host in self.hosts) else 0.0
-        self._wait(LINGER_TIMEOUT + _FREEZE + 10 + patience)
+        self.wait(LINGER_TIMEOUT + _FREEZE + 10 + patience)
         for host in self.hosts:
             for link in self._links(host):
                 remembered = link.members or link.turn.poster.dirty
@@ -505,8 +532,8 @@ class StreamScenario:
         for canary in self.canaries:
             if canary.region.valid:
                 canary.look()
-        if random.random() < 0.25:
-            self._wait(700.0)  # link groups that nobody uses end by themselves
+        if random.random() < 0.25 and self.isHeld:
+            self.wait(700.0)  # link groups that nobody uses end by themselves
             for host in self.hosts:
                 check(not self._links(host), f"link groups stay for ever: {self._links(host)}")
                 check(host.isDead or not host.triggers or not len(host.device.keys), "memory stays for ever")
@@ -519,10 +546,11 @@ class StreamScenario:
                 check(not any(parts) and not len(device.keys), f"{device!r} still has {parts}")
             left = [*host.readers, *host.writers]
             check(host.isDead or not left, f"{host!r} still watches {left}")
-        self._wait(1.0)
+        self.wait(1.0)
         check(not world.clock.calls, f"there are still calls: {[str(call) for call in world.clock.calls]}")
 
-    def _wait(self, seconds: float) -> None:
+    def wait(self, seconds: float) -> None:
+        """Let so many seconds pass."""
         world = self.world
         end = world.clock.seconds() + seconds
         world.clock.callLater(seconds, lambda: None)
@@ -556,10 +584,11 @@ def _tamed(random: Random) -> Iterator[None]:
         yield
 
 
-def simulate(seed: int) -> Outcome:
+def simulate(seed: int, kind: type[StreamScenario] = StreamScenario) -> Outcome:
     """
     Play the simulation with this seed.
 
+    @param kind: over RoCE, or what else a scenario does.
     @raise Violation: a promise was broken.
     """
     errors: list[LogEvent] = []
@@ -572,7 +601,7 @@ def simulate(seed: int) -> Outcome:
     globalLogPublisher.addObserver(observe)
     try:
         with _tamed(Random(f"chance {seed}")):
-            outcome = StreamScenario(seed).run()
+            outcome = kind(seed).run()
     finally:
         globalLogPublisher.removeObserver(observe)
     if errors:

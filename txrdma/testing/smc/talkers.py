@@ -78,10 +78,11 @@ def makePlan(random: Random, longest: int) -> Plan:
 
 class Talker(Protocol):
     """
-    One end of a connection.
+    An end of a connection of a scenario, which talks as its plan says.
 
     @ivar written: bytes that it gave to the transport.
     @ivar heard: bytes that came.
+    @ivar version: of SMC-R, that the connection speaks; 0 on TCP.
     @ivar hasQuit: it closed before the peer did, or aborted: what comes then may be lost.
     @ivar hasSaid: it told the transport that it will write no more.
     @ivar hasHalfClosed: by C{loseWriteConnection}.
@@ -104,6 +105,7 @@ class Talker(Protocol):
         self.wasFirst = False
         self.isMade = self.isFinished = self.isProducing = self.wasStopped = self.isPausing = False
         self.mode = ""
+        self.version = 0
         self.sawEndAt: float | None = None
         self.lostAt: float | None = None
         self.reason: type[BaseException | None] | None = None
@@ -141,6 +143,7 @@ class Talker(Protocol):
         self.claim(not self.isMade, "connected twice")
         self.isMade = True
         self.mode = self.transport.smc.mode
+        self.version = self.transport.smc.version
         self.note(f"made {self.mode}")
         plan, random = self.plan, self.random
         if random.random() < plan.pausing:
@@ -222,8 +225,10 @@ class Talker(Protocol):
         peer = self.peer
         if peer.host.isStopped:
             return  # a process that ends says so
-        if self.mode == "TCP" and (peer.host.isDead or (self.hasSaid and not peer.isMade)):
-            return  # a system ends the connections of a killed process in order; our end ends a handshake
+        if peer.host.isDead and (self.mode == "TCP" or self.transport.smc.route == "shared-memory"):
+            return  # a system ends the connections of a killed process in order
+        if self.mode == "TCP" and self.hasSaid and not peer.isMade:
+            return  # our end ends a handshake
         if not peer.hasSaid:
             ended = self.hasHalfClosed and not peer.plan.isHalfCloseable
             self.claim(ended, "the end of what has not ended")
@@ -317,7 +322,7 @@ class Talker(Protocol):
 
 @implementer(IHalfCloseableProtocol)
 class HalfCloseableTalker(Talker):
-    """One that knows of halves."""
+    """A talker that closes its connection by halves, if its plan says so."""
 
 
 def makeTalker(host: Host, name: str, random: Random, plan: Plan) -> Talker:

@@ -30,7 +30,7 @@ _ONCE: Final = (transcript.MADE, transcript.READ_LOST, transcript.WRITE_LOST, tr
 @dataclass(frozen=True, slots=True)
 class Complaint:
     """
-    Something that is not as it has to be.
+    A complaint about something that is not as it has to be.
 
     @ivar end: who saw it.
     @ivar what: in words.

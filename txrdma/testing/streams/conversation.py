@@ -29,7 +29,7 @@ class Way(Enum):
 @dataclass(frozen=True, slots=True)
 class Unlike:
     """
-    Something that a route cannot keep as TCP does: it may happen there, and nothing else may.
+    A promise of TCP that a route cannot keep: what may happen there instead, and nothing else.
 
     @ivar routes: the names of the providers.
     @ivar end: C{"client"} or C{"server"}: who sees it.
@@ -97,7 +97,7 @@ class Conversation:
         return tuple(each for each in self.also if each.end == end)
 
     def enoughFor(self, end: str) -> int | None:
-        """How many bytes are enough for an end that takes its leave on hearing them; None if it hears all."""
+        """The number of bytes on which an end takes its leave; None if it hears all."""
         return parse(self.client if end == "client" else self.server).enough
 
     def unlikeOn(self, route: str, end: str) -> tuple[Unlike, ...]:

@@ -18,7 +18,7 @@ from txrdma.testing.streams.provider import Provider, TCP
 from txrdma.testing.streams.stage import Performance, Stage
 
 RACES: Final = 4
-"""How often TCP plays a conversation with races, and how often more where ours was none of the outcomes."""
+"""Plays of a conversation with races over TCP, and as many more where ours was none of the outcomes."""
 
 USUAL_REACTOR: Final = "epoll"
 LONG: Final = 10.0

@@ -286,7 +286,7 @@ class Performer(Protocol):
 
 @implementer(IHalfCloseableProtocol)
 class HalvesPerformer(Performer):
-    """One that hears of half-closed connections."""
+    """A performer that hears of half-closed connections."""
 
 
 _METHODS: Final[dict[str, Callable[..., Deferred[None] | None]]] = {
@@ -336,7 +336,7 @@ def performerOf(player: Playing, number: int) -> Performer:
 
 def servedBy(transport: Any) -> str:
     """
-    Which transport serves, below TLS.
+    The name of the transport that serves, below TLS.
 
     C{TCP} is Twisted's own; C{"TCP after NOSMCDEV"} one that fell back to it; C{"SMC-R shared-memory"} a mode
     and a route; any other has the name of its class.

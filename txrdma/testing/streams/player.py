@@ -67,7 +67,7 @@ class _Errors:
 
 class Player:
     """
-    One process: its endpoint, its connections and what they have in common.
+    A process in a conversation: its endpoint, its connections and what they have in common.
 
     @ivar script: what its end does.
     @ivar begun: connections that a client has begun.

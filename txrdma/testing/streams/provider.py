@@ -15,7 +15,7 @@ from typing import Final
 @dataclass(frozen=True, slots=True)
 class Provider:
     """
-    One way to have a stream between two processes.
+    A way to have a stream between two processes.
 
     @ivar name: for tables and command lines.
     @ivar listen: the server's endpoint string; it listens on any free port.

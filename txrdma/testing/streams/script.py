@@ -33,7 +33,7 @@ OCCASIONS: Final[Mapping[str, str]] = MappingProxyType(
         "failed": "the endpoint's `connect` fails",
     }
 )
-"""When an end may act."""
+"""The occasions at which an end may act, each with its meaning."""
 
 STEPS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -86,7 +86,7 @@ class ScriptError(ValueError):
 
 
 def size(text: str) -> int:
-    """How many bytes C{5}, C{300kB} or C{5MB} are."""
+    """The number of bytes that C{5}, C{300kB} or C{5MB} stands for."""
     found = _SIZE.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is no size: 5, 300kB, 5MB")
@@ -110,7 +110,7 @@ _VALUES: Final[dict[str, Callable[[str], Value]]] = {
 @dataclass(frozen=True, slots=True)
 class Step:
     """
-    One thing that an end does.
+    A step of a script: a thing that an end does.
 
     @ivar name: the words of the step that are always the same, such as C{"write by"}.
     @ivar values: the others: bytes, seconds, words.

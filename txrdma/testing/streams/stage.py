@@ -67,7 +67,7 @@ class Performance:
 
     @property
     def servedBy(self) -> dict[str, Provider]:
-        """Which provider has to serve at each end."""
+        """The provider that has to serve at each end."""
         match self.conversation.way:
             case Way.NEAR_PROXY:
                 return {CLIENT: TCP, SERVER: self.provider}
@@ -125,7 +125,7 @@ class Stage:
             stdin.flush()
 
     def folder(self) -> Path:
-        """A new one for a play."""
+        """Make the folder for a play."""
         with self._lock:
             self._plays += 1
             folder = self._folder / str(self._plays)

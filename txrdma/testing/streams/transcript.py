@@ -38,7 +38,7 @@ BROKEN = "broken"
 """A rule that transports have to keep was broken, as far as the player could see it; in words."""
 
 HELLO, RUNS, CHILD, ENDED = "hello", "runs", "child", "ended"
-"""Of processes: a player and its PID, the class of its reactor, a child that it forked, how it ended."""
+"""Kinds of entries about processes: a player and its PID, its reactor, a child that it forked, its end."""
 
 OUT_OF_TIME = "out of time"
 """The stage has ended the process, since it should have ended by itself long before."""

@@ -13,7 +13,7 @@ from txrdma.interfaces import IMemoryRegion
 from txrdma.testing.verbs.ends import End, EVERYTHING, PATIENT, TwoEnds
 
 ENDURING = replace(PATIENT, timeout=15, retryCount=7, rnrRetry=7)
-"""For connections that a bad wire must not end: 0.13 seconds, seven times."""
+"""Attributes for connections that a bad wire must not end: 0.13 seconds, seven times."""
 
 SEND, WRITE, READ = Operation.SEND, Operation.RDMA_WRITE, Operation.RDMA_READ
 

@@ -48,7 +48,7 @@ PATIENT = QPAttributes(
     rqPSN=0xFFFFFA,
     sqPSN=0xFFFFFA,
 )
-"""How connections of tests are set up, unless they say more: 0.07 seconds, seven times, and RNR for ever."""
+"""The attributes of queue pairs in tests, unless they say more: 0.07 seconds, seven times, RNR for ever."""
 
 
 USUAL = Capacity(maxInline=256)
@@ -276,7 +276,7 @@ class TwoEnds(Base):
         self.assertEqual((len(end.sent), len(end.received)), (sends, receives), (end.sent, end.received))
 
     def runLooking(self, condition: Callable[[], bool], *ends: End) -> None:
-        """As C{runUntil}; these ends look meanwhile."""
+        """Run until a condition holds, as C{runUntil}; these ends look meanwhile."""
 
         def looked() -> bool:
             for end in ends:

@@ -24,10 +24,10 @@ from txrdma.interfaces import AsyncEvent
 from txrdma.testing.verbs.ends import End, PATIENT, QKEY, TwoEnds
 
 STEADY = replace(PATIENT, timeout=17)
-"""For connections that outlive a port that is down for a while: 0.5 seconds, seven times."""
+"""Attributes for connections that outlive a port that is down for a while: 0.5 seconds, seven times."""
 
 HASTY = replace(PATIENT, timeout=8, retryCount=1)
-"""For connections that do not."""
+"""Attributes for connections that do not outlive it."""
 
 
 def eventsOf(end: End, *kinds: AsyncEventKind) -> list[AsyncEvent]:

@@ -24,7 +24,7 @@ from txrdma.interfaces import IMemoryRegion
 from txrdma.testing.verbs.ends import End, EVERYTHING, PATIENT, TwoEnds
 
 HASTY = replace(PATIENT, timeout=8, retryCount=1, rnrRetry=1)
-"""For connections that are to be given up soon."""
+"""Attributes for connections that are to be given up soon."""
 
 _FLUSHED = Status.WR_FLUSH_ERR
 
@@ -111,7 +111,7 @@ class ProtectionContract(TwoEnds):
         self.refused(alice, bob, self.write(alice, region))
 
     def test_deregisteredBuffer(self) -> None:
-        """The same holds for a buffer of the program's own, which stays as it was."""
+        """A write to a buffer of the program's own is refused once that is deregistered, without effect."""
         alice, bob = self.pair()
         buffer = bytearray(4096)
         region = bob.domain.registerMemory(memoryview(buffer), EVERYTHING)
@@ -249,7 +249,7 @@ class ReceiverContract(TwoEnds):
         self.assertEqual(bytes(bob.memory.view[10:1000]), bytes(990))
 
     def test_longReceiveTooShort(self) -> None:
-        """The same for a message of many packets."""
+        """A message of many packets that is longer than its receive fails on both sides."""
         alice, bob = self.pair()
         bob.receive(bob.segment(0, 39_999), identifier=4)
         alice.send(alice.fill(b"1" * 40_000))
@@ -319,7 +319,7 @@ class ReceiverContract(TwoEnds):
         self.assertEqual(alice.queuePair.state, QPState.ERR)
 
     def test_peerClosed(self) -> None:
-        """When the peer's queue pair is closed, retries are exhausted."""
+        """Retries are exhausted when the peer's queue pair is closed."""
         alice, bob = self.pair(say=HASTY)
         bob.queuePair.close()
         self.gone(alice)
@@ -338,7 +338,7 @@ class ReceiverContract(TwoEnds):
         self.gone(alice)
 
     def test_peerDeviceClosed(self) -> None:
-        """When the peer's device is closed under it, retries are exhausted."""
+        """Retries are exhausted when the peer's device is closed under its queue pair."""
         alice, bob = self.pair(say=HASTY)
         self.devices[1].close()
         self.forget(bob)

@@ -217,7 +217,7 @@ class StateContract(TwoEnds):
 
 
 class QueueContract(TwoEnds):
-    """How much queues hold, and what may stand in them."""
+    """The contract of queues: how much they hold, and what may stand in them."""
 
     def test_capacity(self) -> None:
         """A queue pair holds at least what was asked for."""

@@ -39,7 +39,7 @@ class MigrationContract(TwoEnds):
     """
 
     def breakPath(self, number: int) -> None:
-        """Nothing passes between the first ports (or the second ones) any more."""
+        """Let no packet pass between the first ports (or the second ones) any more."""
         raise NotImplementedError
 
     def mendPath(self, number: int) -> None:
@@ -188,7 +188,7 @@ class MigrationContract(TwoEnds):
         self.migrated(alice, bob)
 
     def test_pathFails(self) -> None:
-        """When the path fails in the middle of traffic, all of it arrives by the other, in order and once."""
+        """Traffic in whose middle the path fails arrives by the other path, all of it, in order and once."""
         alice, bob = self.migrating()
         before = len(alice.sent), len(bob.received)
         count = 12
@@ -260,7 +260,7 @@ class MigrationContract(TwoEnds):
         self.migrated(alice, bob, number=1, times=2)
 
     def test_bothFail(self) -> None:
-        """When the alternate path fails, too, that is the end."""
+        """A queue pair whose alternate path fails, too, comes to its end."""
         alice, bob = self.migrating()
         self.breakPath(1)
         self.breakPath(2)

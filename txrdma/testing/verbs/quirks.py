@@ -1,5 +1,5 @@
 """
-Where providers of verbs may differ, and what each of them does.
+The points in which providers of verbs may differ, and what each of them does.
 
 A test that meets such a place asks here. Each attribute says what the specification wants, and for what
 reason a provider does otherwise; the default is what our software device does.

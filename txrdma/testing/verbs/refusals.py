@@ -67,7 +67,7 @@ class TransitionContract(TwoEnds):
             self.refuses(end, replace(attributes, **{name: None}))
 
     def refusesWith(self, end: End, attributes: QPAttributes, *wrong: tuple[str, object]) -> None:
-        """None of these will do."""
+        """Assert that each of these attributes is refused."""
         for name, value in wrong:
             self.refuses(end, replace(attributes, **{name: value}))  # type: ignore[arg-type]  # by name
 
@@ -208,7 +208,7 @@ class PostingContract(TwoEnds):
             self.assertRaises(InvalidRequest, end.queuePair.postSend, [good, request])
 
     def test_states(self) -> None:
-        """Nothing is sent before RTS, nothing received before INIT; what is refused is not kept either."""
+        """A queue pair sends nothing before RTS, receives nothing before INIT, and keeps nothing refused."""
         alice, bob = self.end(0), self.end(1)
         refused = SendRequest(1, Operation.SEND, inline=[b"refused"])
         for step in (
@@ -233,7 +233,7 @@ class PostingContract(TwoEnds):
         self.quiet(alice, bob)
 
     def test_datagramStates(self) -> None:
-        """The same holds for datagrams."""
+        """A queue pair for datagrams sends nothing before RTS, and receives nothing before INIT."""
         alice = self.end(0, QPKind.UD)
         handle = alice.domain.createAddressHandle(alice.wayTo(alice))
         self.addCleanup(handle.close)
@@ -308,7 +308,7 @@ class PostingContract(TwoEnds):
 
 
 class LimitContract(TwoEnds):
-    """Nothing is made that is more than the device has."""
+    """The contract of limits: what is more than the device has is not made."""
 
     def test_capacityLimits(self) -> None:
         """A queue pair holds no more than the device's limits."""

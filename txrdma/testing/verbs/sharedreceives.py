@@ -216,7 +216,7 @@ class SharedRefusalContract(SharedEnds):
             self.assertRaises(InvalidRequest, domain.createSharedReceiveQueue, maxReceive, maxSegments)
 
     def test_limit(self) -> None:
-        """When fewer than the limit are left, that is told once; then it is armed no more."""
+        """The limit is told once when fewer receives than that are left; then it is armed no more."""
         hub, shared = self.hub()
         alice, bob = self.taker(hub, shared)
         self.offer(hub, shared, 6)
@@ -286,7 +286,7 @@ class SharedRefusalContract(SharedEnds):
         self.assertEqual((dave.received[0].identifier, dave.received[0].status), (1, Status.SUCCESS))
 
     def test_sharedClosed(self) -> None:
-        """When the queue is closed, queue pairs that still take from it end, and it takes nothing more."""
+        """A queue that is closed ends the queue pairs that still take from it, and takes nothing more."""
         hub, shared = self.hub()
         _alice, bob = self.taker(hub, shared)
         self.offer(hub, shared, 2)

@@ -260,7 +260,7 @@ class RDMAContract(TwoEnds):
         self.assertEqual(bytes(bob.memory.view[64:78]), b"with immediate")
 
     def test_writeThenSend(self) -> None:
-        """When a message arrives, all writes posted before it are in memory."""
+        """All writes posted before a message are in memory when it arrives."""
         alice, bob = self.pair()
         for turn in range(20):
             bob.receive(bob.segment(60_000, 64))

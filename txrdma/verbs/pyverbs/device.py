@@ -108,7 +108,7 @@ class PyverbsDevice:
         return tuple(entry.gid for entry in self.gidTable(port))
 
     def gidTable(self, port: int) -> Sequence[GIDEntry]:
-        """The same, with what else is known of each GID."""
+        """The GID table of a port, with the type and the interface of each entry."""
         return self._ask(port, gidTable)
 
     def pkeys(self, port: int) -> Sequence[PKey]:

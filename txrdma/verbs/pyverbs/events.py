@@ -49,7 +49,7 @@ KINDS: Final = {
     17: AsyncEventKind.CLIENT_REREGISTER,
     18: AsyncEventKind.GID_CHANGE,
 }
-"""By the numbers of C{ibv_get_async_event(3)}."""
+"""The kinds of events by the numbers of C{ibv_get_async_event(3)}."""
 
 _PORTS: Final = frozenset({9, 10, 11, 12, 13, 17, 18})
 _QUEUE_PAIRS: Final = frozenset({1, 2, 3, 4, 5, 6, 7, 16})

@@ -1,5 +1,5 @@
 """
-How objects of pyverbs end, and how their descriptors are found.
+The life of pyverbs' objects: how they end, and how their descriptors are found.
 
 pyverbs closes what is collected, in any order, and what could not be closed a second time, in freed memory.
 So we close everything ourselves, children first, and what can't be closed is never collected.

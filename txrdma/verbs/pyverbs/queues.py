@@ -239,7 +239,7 @@ class PyverbsCompletionQueue:
         self._made = deque(c for c in self._made if c.qpn != member.number)
 
     def push(self, completion: Completion) -> None:
-        """Something ended without the device's word: by an error, so it counts as solicited."""
+        """Add a completion without the device's word: by an error, so it counts as solicited."""
         if self.closed:
             return
         self._made.append(completion)

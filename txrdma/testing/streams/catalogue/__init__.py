@@ -34,7 +34,7 @@ CHAPTERS: dict[str, tuple[Conversation, ...]] = {
 
 
 def everyConversation() -> Iterator[Conversation]:
-    """All of them, in their order."""
+    """All conversations of all chapters, in their order."""
     for chapter in CHAPTERS.values():
         yield from chapter
 

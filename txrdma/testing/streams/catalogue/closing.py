@@ -1,5 +1,5 @@
 """
-How connections are closed: by whom, when, with what still under way; and aborted.
+Conversations about the close of connections: by whom, when, with what still under way; and aborted.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Sleeper(Protocol):
 
 class Use:
     """
-    One use of SMC: a port, a handshake, a connection.
+    A use of SMC on a reactor: a port, a handshake, a connection.
 
     @ivar swept: called when somebody has removed everything from the reactor, and told nobody.
     """

@@ -1,0 +1,51 @@
+"""
+From a call to the datagram that is sent.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txrdma.error import InvalidRequest
+from txrdma.iba.path import IBDRPath, IBPath
+from txrdma.mad._frames import directedPacket, directedTail, frame, managementPacket, NO_KEYS
+from txrdma.mad.attributes import ManagementClass, Method
+from txrdma.mad.calls import Call
+from txrdma.mad.messages import RMPPHeader, RMPPType
+
+_LONG: Final = RMPPHeader(version=1, type=RMPPType.DATA, responseTime=0x1F, active=True)
+_SUBN: Final = ManagementClass.SUBN_LID
+
+
+class Datagrams:
+    """Makes the datagrams of calls; several by one directed route share what they have in common."""
+
+    def __init__(self) -> None:
+        self._tailPath: IBDRPath | None = None
+        self._tailKeys = NO_KEYS
+        self._tail = b""
+
+    def datagram(self, call: Call, path: IBPath, identifier: int) -> bytes:
+        """
+        Make the datagram of a call; of a long question, the frame of its segments.
+
+        @raise InvalidRequest: something of it does not fit into its field, or cannot go that way.
+        """
+        rpc, keys = call.rpc, call.keys
+        if rpc.managementClass is _SUBN:
+            if type(path) is IBDRPath and not call.content:
+                if path is not self._tailPath or keys is not self._tailKeys:
+                    self._tail = directedTail(b"", path, keys.mkey)
+                    self._tailPath, self._tailKeys = path, keys
+                return directedPacket(
+                    rpc.method, identifier, call.kind.attributeID, call.modifier, path, self._tail
+                )
+            return managementPacket(
+                rpc.method, identifier, call.kind.attributeID, call.modifier, call.content, path, keys.mkey
+            )
+        if isinstance(path, IBDRPath):
+            raise InvalidRequest(f"{rpc.name} cannot go by a directed route")
+        head = rpc.managementClass, rpc.method, identifier, call.kind.attributeID, call.modifier
+        if rpc.method is Method.GET_MULTI:  # its content goes in segments
+            return frame(*head, b"", keys, call.mask, _LONG)
+        return frame(*head, call.content, keys, call.mask)

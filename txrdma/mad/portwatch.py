@@ -1,0 +1,158 @@
+"""
+What becomes of a management port: its loss, its return, and another manager or address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Union
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.logger import Logger
+
+from txrdma.error import RDMAError
+from txrdma.iba.path import MADEndPort
+from txrdma.interfaces import IMADPort
+
+_log = Logger()
+
+WATCH_SECONDS: Final = 5.0
+"""How often a port is looked at that is watched: most do not tell by themselves that they have changed."""
+
+RETURN_SECONDS: Final = 5.0
+"""How often to try to open a port anew that was lost."""
+
+
+@dataclass(frozen=True)
+class PortLost:
+    """The port is gone, and all calls have failed."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class PortReturned:
+    """The port was lost, and is open again: nothing is served there, and nobody knows us."""
+
+    endPort: MADEndPort
+
+
+@dataclass(frozen=True)
+class PortChanged:
+    """
+    The port has another manager, address or partition; or its manager wants its clients to register again.
+
+    @ivar wantsRegistration: whether subscriptions are to be made anew (CLIENT_REREGISTER, IBA 14.2.5.6).
+    """
+
+    endPort: MADEndPort
+    wantsRegistration: bool = False
+
+
+PortEvent = Union[PortLost, PortReturned, PortChanged]
+PortListener = Callable[[PortEvent], None]
+
+
+class PortWatch:
+    """Those who want to know what becomes of a port."""
+
+    def __init__(self, reactor: IReactorTime, port: Callable[[], IMADPort], watchSeconds: float) -> None:
+        self._reactor = reactor
+        self._port = port
+        self._watchSeconds = watchSeconds
+        self._listeners: dict[object, PortListener] = {}
+        self._looking: set[object] = set()
+        self._timer: IDelayedCall | None = None
+        self._known: MADEndPort | None = None
+
+    def add(self, listener: PortListener, isLooking: bool) -> Callable[[], None]:
+        """Tell this listener of what happens; the answer ends it."""
+        key = object()
+        self._listeners[key] = listener
+        if isLooking:
+            self._looking.add(key)
+            if self._timer is None:
+                self._known = self._port().endPort
+                self._timer = self._reactor.callLater(self._watchSeconds, self._look)
+
+        def end() -> None:
+            self._listeners.pop(key, None)
+            self._looking.discard(key)
+            if not self._looking:
+                self._rest()
+
+        return end
+
+    def tell(self, event: PortEvent) -> None:
+        """Tell everybody; a listener that raises is logged."""
+        if isinstance(event, PortLost):
+            self._rest()
+        else:
+            self._known = event.endPort
+            if self._looking and self._timer is None:
+                self._timer = self._reactor.callLater(self._watchSeconds, self._look)
+        for listener in tuple(self._listeners.values()):
+            try:
+                listener(event)
+            except Exception:
+                _log.failure("while {listener!r} heard of {event!r}", listener=listener, event=event)
+
+    def changed(self, wantsRegistration: bool) -> None:
+        """The port tells that it has changed."""
+        self.tell(PortChanged(self._port().endPort, wantsRegistration))
+
+    def stop(self) -> None:
+        """Tell nobody of anything more."""
+        self._listeners.clear()
+        self._looking.clear()
+        self._rest()
+
+    def _rest(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        self._timer = self._reactor.callLater(self._watchSeconds, self._look)
+        port = self._port()
+        try:
+            found = port.refresh()
+        except RDMAError as error:
+            _log.debug("{port}: {error}", port=port.name, error=error)
+            return
+        if found != self._known:
+            self.tell(PortChanged(found))
+
+
+class Return:
+    """Opens a port anew that was lost, as soon as it can be opened."""
+
+    def __init__(
+        self, reactor: IReactorTime, reopen: Callable[[], IMADPort], returned: Callable[[IMADPort], None]
+    ) -> None:
+        self._reactor = reactor
+        self._reopen = reopen
+        self._returned = returned
+        self._timer: IDelayedCall | None = None
+
+    def start(self) -> None:
+        """Try in a while, and again until the port is open."""
+        self._timer = self._reactor.callLater(RETURN_SECONDS, self._try)
+
+    def stop(self) -> None:
+        """Try no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _try(self) -> None:
+        self._timer = None
+        try:
+            port = self._reopen()
+        except RDMAError as error:
+            _log.debug("the port is still gone: {error}", error=error)
+            self.start()
+        else:
+            _log.info("{port} is open again", port=port.name)
+            self._returned(port)

@@ -1,0 +1,312 @@
+"""
+Processes of one host that share memory, on a clock: what takes the place of UNIX sockets and of eventfds.
+
+The memory is real, and so are its mappings; a message takes its time, a bell may ring late, a rendezvous may
+be refused, and a process may die at any moment::
+
+    memory = SimulatedMemory(clock, seed=1)
+    alice, bob = memory.device(reactorOfAlice, "10.0.0.1"), memory.device(reactorOfBob, "10.0.0.2")
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
+
+from txrdma.iba.roce import ROCE_PORT
+from txrdma.iba.types import MTU
+from txrdma.soft.device import SoftDevice
+from txrdma.soft.ports import SoftPort
+from txrdma.soft.shared._layout import RING_BYTES
+from txrdma.soft.shared.attachment import SharingReactor
+from txrdma.soft.shared.routes import SharedMemoryPort
+from txrdma.soft.shared.unixpackets import Hearer, ring
+
+_AT_ONCE: Final = 32
+
+
+@dataclass(frozen=True)
+class MemoryFaults:
+    """
+    How bad the host is to its processes; probabilities are for one occasion.
+
+    @ivar delaySeconds: how long a message takes at most.
+    @ivar bellSeconds: how long a bell takes at most; 0: it rings at once.
+    @ivar refusal: of a process that is not found, though it is there.
+    @ivar starving: of a message that comes without its descriptors: the process has no more of them.
+    """
+
+    delaySeconds: float = 10e-6
+    bellSeconds: float = 0.0
+    refusal: float = 0.0
+    starving: float = 0.0
+
+
+class SimulatedMemory:
+    """
+    What connects processes that share memory.
+
+    @ivar faults: may be changed at any time.
+    @ivar sent: messages so far; C{refused}: processes that were not found.
+    """
+
+    def __init__(self, clock: IReactorTime, seed: int = 0, faults: MemoryFaults | None = None) -> None:
+        self.clock = clock
+        self.random = Random(f"memory {seed}")
+        self.faults = faults or MemoryFaults()
+        self.sent = self.refused = 0
+        self.listening: dict[tuple[str, int], _Listening] = {}
+        self._lines: dict[_Line, None] = {}
+        self._processes = 0
+
+    def device(
+        self, reactor: SharingReactor, address: str, mtu: MTU | None = None, ring: int = RING_BYTES
+    ) -> SoftDevice:
+        """
+        A software device of the process that this is the reactor of.
+
+        @param ring: bytes of the ring of each queue pair.
+        """
+        self._processes += 1
+        meetings = _ProcessMeetings(self, reactor, self._processes)
+        route = SharedMemoryPort(reactor, address, ROCE_PORT, ring=ring, meetings=meetings)
+        return SoftDevice(reactor, [SoftPort(address, ROCE_PORT, [route], mtu)], name=f"sim:{address}")
+
+    def kill(self, reactor: object) -> None:
+        """The process of this reactor dies: the system closes its sockets, and leaves all memory as it is."""
+        for name, listening in list(self.listening.items()):
+            if listening.reactor is reactor:
+                del self.listening[name]
+        for line in list(self._lines):
+            if line.reactor is reactor:
+                line.close()
+
+    # For processes.
+
+    def connect(self, reactor: SharingReactor, pid: int, name: tuple[str, int]) -> _Line | None:
+        """Connect a process to whoever listens at that name."""
+        listening = self.listening.get(name)
+        if listening is None or self.random.random() < self.faults.refusal:
+            self.refused += 1
+            return None
+        here, there = _Line(self, reactor, listening.pid), _Line(self, listening.reactor, pid)
+        here.peer, there.peer = there, here
+        self._lines[here] = self._lines[there] = None
+        self.clock.callLater(self._delay(), listening.came, there)
+        return here
+
+    def carry(self, line: _Line, message: bytes, descriptors: list[int]) -> None:
+        """Bring a message to the end of a line, behind those before; an empty one is the line's end."""
+        self.sent += 1
+        now = self.clock.seconds()
+        line.latest = max(line.latest, now + self._delay())
+        self.clock.callLater(line.latest - now, line.came, message, descriptors)
+
+    def forget(self, line: _Line) -> None:
+        """A line is closed at this end."""
+        self._lines.pop(line, None)
+
+    def ring(self, doorbell: int) -> None:
+        """Ring a bell, now or in a while, also when the ringing process is gone by then."""
+        if not self.faults.bellSeconds:
+            ring(doorbell)
+            return
+        kept = os.dup(doorbell)
+
+        def late() -> None:
+            ring(kept)
+            os.close(kept)
+
+        self.clock.callLater(self.faults.bellSeconds * self.random.random(), late)
+
+    def starves(self) -> bool:
+        """Whether a process has no descriptors left at this moment."""
+        return self.random.random() < self.faults.starving
+
+    def _delay(self) -> float:
+        return self.faults.delaySeconds * self.random.random()
+
+
+class _ProcessMeetings:
+    """L{Meetings <txrdma.soft.shared.unixpackets.Meetings>} of one process."""
+
+    def __init__(self, memory: SimulatedMemory, reactor: SharingReactor, pid: int) -> None:
+        self._memory = memory
+        self._reactor = reactor
+        self._pid = pid
+
+    def listen(self, address: str, port: int, accepted: Callable[[_Line], None]) -> _Listening:
+        """Be found as the device with this IP address and UDP port."""
+        return _Listening(self._memory, self._reactor, self._pid, (address, port), accepted)
+
+    def connect(self, address: str, port: int) -> _Line | None:
+        """Connect to the process with that device."""
+        return self._memory.connect(self._reactor, self._pid, (address, port))
+
+    def ring(self, doorbell: int) -> None:
+        """Wake whom that descriptor wakes."""
+        self._memory.ring(doorbell)
+
+
+class _Inbox:
+    """What has come to one descriptor of a process, and is looked at in the turns of its reactor."""
+
+    def __init__(self, reactor: SharingReactor) -> None:
+        self.reactor = reactor
+        self._isReading = False
+        self._call: IDelayedCall | None = None
+
+    def setReading(self, isReading: bool) -> None:
+        """Look at nothing for now, or again."""
+        self._isReading = isReading
+        self._stir()
+
+    def _stir(self) -> None:
+        """Have what is there looked at in the next turn, where anybody looks."""
+        call = self._call
+        isDue = self._isReading and self._hasMore()
+        if isDue and (call is None or not call.active()):
+            self._call = self.reactor.callLater(0, self._read)
+        elif not isDue and call is not None and call.active():
+            call.cancel()
+
+    def _read(self) -> None:
+        for _ in range(_AT_ONCE):
+            if not self._isReading or not self._hasMore():
+                return
+            self._take()
+        self._stir()
+
+    def _hasMore(self) -> bool:
+        raise NotImplementedError
+
+    def _take(self) -> None:
+        raise NotImplementedError
+
+
+class _Listening(_Inbox):
+    """A name at which a process is found."""
+
+    def __init__(
+        self,
+        memory: SimulatedMemory,
+        reactor: SharingReactor,
+        pid: int,
+        name: tuple[str, int],
+        accepted: Callable[[_Line], None],
+    ) -> None:
+        super().__init__(reactor)
+        if name in memory.listening:
+            raise OSError(f"{name} is taken")
+        memory.listening[name] = self
+        self.pid = pid
+        self._memory = memory
+        self._name = name
+        self._accepted = accepted
+        self._waiting: deque[_Line] = deque()
+        self._isReading = True
+
+    def came(self, line: _Line) -> None:
+        """A process has connected."""
+        if self._memory.listening.get(self._name) is self:
+            self._waiting.append(line)
+            self._stir()
+        else:
+            line.close()
+
+    def _hasMore(self) -> bool:
+        return bool(self._waiting)
+
+    def _take(self) -> None:
+        self._accepted(self._waiting.popleft())
+
+    def close(self) -> None:
+        """Give the name back; who waits to be accepted is refused. Twice is fine."""
+        if self._memory.listening.get(self._name) is self:
+            del self._memory.listening[self._name]
+        while self._waiting:
+            self._waiting.popleft().close()
+        self.setReading(False)
+
+
+class _Line(_Inbox):
+    """
+    One end of a connection: a L{Line <txrdma.soft.shared.unixpackets.Line>}.
+
+    @ivar latest: when the latest message comes here that is on its way.
+    """
+
+    def __init__(self, memory: SimulatedMemory, reactor: SharingReactor, pid: int) -> None:
+        super().__init__(reactor)
+        self.pid = pid
+        self.peer = self
+        self.latest = 0.0
+        self.isClosed = False
+        self._memory = memory
+        self._hearer: Hearer
+        self._came: deque[tuple[bytes, list[int]]] = deque()
+
+    def start(self, hearer: Hearer) -> None:
+        """Hand what comes to C{hearer} from now on."""
+        self._hearer = hearer
+        self.setReading(True)
+
+    def send(self, message: bytes, descriptors: Sequence[int] = ()) -> None:
+        """Send one message; to who has closed that can't be done, and it shows at once."""
+        if self.isClosed:
+            return
+        if self.peer.isClosed:
+            self.close("sending failed: nobody is there")
+        else:
+            self._memory.carry(self.peer, message, [os.dup(descriptor) for descriptor in descriptors])
+
+    def setWriting(self, isWriting: bool) -> None:
+        """Nothing is queued: the system takes every message."""
+
+    def came(self, message: bytes, descriptors: list[int]) -> None:
+        """A message has arrived, or the end."""
+        if self.isClosed:
+            _closeAll(descriptors)
+        else:
+            self._came.append((message, descriptors))
+            self._stir()
+
+    def _hasMore(self) -> bool:
+        return bool(self._came)
+
+    def _take(self) -> None:
+        message, descriptors = self._came.popleft()
+        try:
+            if not message:
+                self.close("it has ended, or closed its device")
+            elif descriptors and self._memory.starves():
+                self._hearer.starved(message)
+            else:
+                self._hearer.heard(message, descriptors)
+        finally:
+            _closeAll(descriptors)
+
+    def close(self, reason: str = "") -> None:
+        """Close it. With a reason the hearer is told."""
+        if self.isClosed:
+            return
+        self.isClosed = True
+        self._memory.forget(self)
+        while self._came:
+            _closeAll(self._came.popleft()[1])
+        self.setReading(False)
+        if not self.peer.isClosed:
+            self._memory.carry(self.peer, b"", [])
+        if reason:
+            self._hearer.ended(reason)
+
+
+def _closeAll(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())

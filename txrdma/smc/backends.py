@@ -1,0 +1,31 @@
+"""
+The backends of C{smc:} endpoints, by the names that endpoint strings give them (C{backend=}).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txrdma.smc.interfaces import ISMCBackend
+
+BACKENDS: Final = ("auto", "own", "kernel")
+"""
+The values of the key C{backend=} of endpoint strings.
+
+C{auto} is our own stack: nobody gets the kernel's, which decides much else, without asking for it.
+"""
+
+
+def backendNamed(name: str) -> ISMCBackend:
+    """
+    The backend of that name, one of L{BACKENDS}.
+
+    Each is imported when it is wanted: a process uses one of them, mostly.
+    """
+    if name == "kernel":
+        from txrdma.smc.kernel.backend import KernelBackend
+
+        return KernelBackend()
+    from txrdma.smc.own import OwnBackend
+
+    return OwnBackend()

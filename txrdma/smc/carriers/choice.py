@@ -1,0 +1,43 @@
+"""
+The carrier of an endpoint's connections, as its options choose it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zope.interface import implementer
+
+from txrdma.smc.carriers.agreed import AgreedCarrier
+from txrdma.smc.carriers.approaching import LocalApproach
+from txrdma.smc.carriers.interfaces import ICarrier
+from txrdma.smc.carriers.local import Announcements
+from txrdma.smc.options import Options
+
+
+@implementer(ICarrier)
+class LocalCarrier:
+    """Announces connections between processes of this host by a UNIX socket: L{txrdma.smc.carriers.local}."""
+
+    def __init__(self, reactor: Any, takesTCP: bool, anybody: bool) -> None:
+        """
+        @param takesTCP: connections on plain TCP will do.
+        @param anybody: processes of other users may announce connections, too.
+        """
+        self._reactor = reactor
+        self._takesTCP = takesTCP
+        self._anybody = anybody
+
+    def approach(self) -> LocalApproach:
+        """The approach of one connection of a client."""
+        return LocalApproach(self._reactor, self._takesTCP)
+
+    def reception(self, room: int) -> Announcements:
+        """The reception of a listener with room for so many connections that wait."""
+        return Announcements(self._reactor, self._anybody, room)
+
+
+def carrierFor(reactor: Any, options: Options) -> ICarrier:
+    """The carrier by which an endpoint with these options finds out whether its peers speak SMC."""
+    local = LocalCarrier(reactor, options.fallback, anybody=options.device != "auto")
+    return AgreedCarrier(reactor, options.fallback, local) if options.agreed else local

@@ -1,0 +1,190 @@
+"""
+Our own stack as a backend: the CLC handshake on TCP connections, and a verbs device for the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.interfaces import IAddress, IListeningPort, IProtocol, IProtocolFactory
+from twisted.internet.tcp import Connection, Port
+from twisted.python.failure import Failure
+
+from txrdma.smc.carriers.choice import carrierFor
+from txrdma.smc.carriers.dialing import dial, hasSockets
+from txrdma.smc.carriers.interfaces import IReception
+from txrdma.smc.carriers.listening import listen
+from txrdma.smc.carriers.owners import placeOf
+from txrdma.smc.common.presence import Presence, presenceOn
+from txrdma.smc.dialing import endpointTo
+from txrdma.smc.group._linkgroup import Role
+from txrdma.smc.handshake.accepting import ServerNegotiation
+from txrdma.smc.handshake.plaintcp import runOnTCP
+from txrdma.smc.handshake.proposing import ClientNegotiation
+from txrdma.smc.insight import control as introspection
+from txrdma.smc.insight import status
+from txrdma.smc.insight.outcomes import Outcomes
+from txrdma.smc.interfaces import ISMCBackend
+from txrdma.smc.options import Options
+from txrdma.smc.stepping import AcceptingFactory, Build, SteppingFactory
+from txrdma.smc.wire.clc import Diagnosis
+
+
+class _ClientFactory(SteppingFactory):
+    """Begins a handshake on each TCP connection."""
+
+    def __init__(self, wrapped: IProtocolFactory, reactor: Any, options: Options, outcomes: Outcomes) -> None:
+        super().__init__(wrapped)
+        self._reactor = reactor
+        self._options = options
+        self._outcomes = outcomes
+
+    def buildProtocol(self, addr: IAddress | None) -> ClientNegotiation:
+        """Build the protocol that negotiates SMC on a new TCP connection."""
+        return ClientNegotiation(self._reactor, self._options, self._outcomes, self.builder(addr))
+
+
+class _ServerFactory(AcceptingFactory):
+    """Finds out for each accepted TCP connection whether the client speaks SMC."""
+
+    def __init__(
+        self, wrapped: IProtocolFactory, reactor: Any, options: Options, reception: IReception
+    ) -> None:
+        super().__init__(wrapped)
+        self._reactor = reactor
+        self._options = options
+        self._reception = reception
+        self.outcomes = Outcomes("connection to us")  # until it is known where we listen
+
+    def met(self, transport: Connection, build: Build) -> None:
+        """Begin a handshake on the connection, or run the user's protocol at once."""
+        options = self._options
+        arrival = self._reception.arrived(transport)
+        if arrival is not None:
+            negotiation = ServerNegotiation(self._reactor, options, self.outcomes, build, arrival)
+            transport.protocol = negotiation
+            negotiation.makeConnection(transport)
+            return
+        self.outcomes.fellBack(Diagnosis.PEERNOSMC, None, options.fallback)
+        protocol = build() if options.fallback else None
+        if protocol is None:
+            transport.loseConnection()
+        else:
+            runOnTCP(transport, protocol, Role.SERVER.value, Diagnosis.PEERNOSMC)
+
+
+@implementer(IListeningPort)
+class SMCPort:
+    """
+    A TCP port, and what its carrier has beside it: a UNIX socket that tells who it is.
+
+    Besides L{IListeningPort} it has what programs use of a port of TCP.
+
+    @ivar factory: the user's.
+    """
+
+    def __init__(
+        self, tcp: Port, factory: IProtocolFactory, reception: IReception, presence: Presence
+    ) -> None:
+        self.factory = factory
+        self._tcp = tcp
+        self._reception = reception
+        self._presence = presence
+        self._use = presence.hold()
+        self._begin()
+
+    def _begin(self) -> None:
+        place = placeOf(self._tcp.getHost())
+        if place is not None and hasSockets(self._tcp.reactor):
+            self._reception.begin(place)
+
+    def startListening(self) -> None:
+        """Listen again, after C{stopListening}; fails as TCP does."""
+        self._reception.stop()
+        self._tcp.startListening()
+        self._use.release()
+        self._use = self._presence.hold()
+        self._begin()
+
+    def stopListening(self) -> Deferred[None]:
+        """Accept no more. Connections stay as they are."""
+        self._reception.stop()
+        self._use.release()
+        return maybeDeferred(cast("Callable[[], Deferred[None]]", self._tcp.stopListening))
+
+    loseConnection = stopListening
+
+    def connectionLost(self, reason: Failure) -> None:
+        """Close the port at once, as the reactor does with a port of TCP when it ends."""
+        self._reception.stop()
+        self._use.release()
+        self._tcp.connectionLost(reason)
+
+    @property
+    def connected(self) -> bool:
+        """Whether the port listens on its TCP address."""
+        return bool(self._tcp.connected)
+
+    @property
+    def disconnected(self) -> bool:
+        """The port has been stopped."""
+        return bool(self._tcp.disconnected)
+
+    def getHost(self) -> IAddress:
+        """The TCP address that the port listens on."""
+        return cast(IAddress, self._tcp.getHost())
+
+    def __repr__(self) -> str:
+        return f"<SMCPort {self._tcp!r}>"
+
+
+@implementer(ISMCBackend)
+class OwnBackend:
+    """Connects and listens by the stack of this package."""
+
+    def connect(
+        self, reactor: Any, host: str, port: int, factory: IProtocolFactory, options: Options
+    ) -> Deferred[IProtocol]:
+        """
+        Connect; the protocol is there when the handshake is over.
+
+        Fails as TCP does, and with L{txrdma.smc.insight.outcomes.NotSMC} where plain TCP would not do.
+        """
+        introspection.appear(reactor, status.statuses)
+        outcomes = Outcomes(f"connection to {host}:{port}")
+        stepping = _ClientFactory(factory, reactor, options, outcomes)
+        # Not only from the TCP connection on: the last other one may end meanwhile, and link groups with it.
+        use = presenceOn(reactor).hold()
+        endpoint = endpointTo(
+            reactor, host, port, options, partial(dial, reactor, carrierFor(reactor, options))
+        )
+        connected = cast("Deferred[ClientNegotiation]", endpoint.connect(stepping))
+        finished: Deferred[IProtocol] = connected.addCallback(lambda negotiation: negotiation.finished())
+
+        def release(result: IProtocol | Failure) -> IProtocol | Failure:
+            use.release()
+            return result
+
+        return finished.addBoth(release)
+
+    def listen(
+        self,
+        reactor: Any,
+        port: int,
+        interface: str,
+        backlog: int,
+        factory: IProtocolFactory,
+        options: Options,
+    ) -> IListeningPort:
+        """Listen, and fail as TCP does."""
+        reception = carrierFor(reactor, options).reception(backlog)
+        stepping = _ServerFactory(factory, reactor, options, reception)
+        tcp = listen(reactor, reception, port, stepping, backlog, interface)
+        stepping.outcomes = Outcomes(f"connection at {placeOf(tcp.getHost())}")
+        introspection.appear(reactor, status.statuses)
+        return SMCPort(tcp, factory, reception, presenceOn(reactor))

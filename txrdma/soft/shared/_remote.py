@@ -1,0 +1,181 @@
+"""
+The peer's memory, as far as it is known: RDMA by a copy, or by messages where it can't be mapped.
+
+Follows InfiniBand Architecture vol. 1, 10.6 and 11.4.1.1 (access rights) for what the peer would refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from txrdma.iba.types import RKey
+from txrdma.iba.verbs import Operation, SendRequest, Status
+from txrdma.soft._route import Owner
+from txrdma.soft.shared._boxes import Boxes
+from txrdma.soft.shared._layout import REMOTE_READ, REMOTE_WRITE, RemoteRegion, Surroundings, WAKE, Wake
+
+_SUCCESS: Final = Status.SUCCESS
+
+
+class RemoteMemory:
+    """
+    The regions of the peer that we may reach, and the one that is being asked about.
+
+    @ivar regions: by key; None for a key that was refused.
+    @ivar asked: the key about which an answer of the peer's process is awaited, by a request that waits.
+    @ivar notes: the peer wants a note of each access to its memory.
+    """
+
+    def __init__(self, owner: Owner, surroundings: Surroundings, boxes: Boxes) -> None:
+        self.regions: dict[int, RemoteRegion | None] = {}
+        self.asked: RKey | None = None
+        self.notes = False
+        self._domain = owner.domain
+        self._lookup = owner.keys.lookup
+        self._surroundings = surroundings
+        self._boxes = boxes
+        self._access = 0  # what the peer's queue pair allows, when we last heard of it
+        self._preparing: dict[RKey, list[Callable[[], None]]] = {}  # before anything was to be sent there
+        self._isOver = False
+
+    def targetOf(self, rkey: RKey, address: int, length: int) -> tuple[memoryview, memoryview] | None:
+        """The peer's memory itself, and the word that is 1 as long as it may be written to."""
+        region = self.regions.get(rkey)
+        if region is None or region.writable is None:
+            return None
+        offset = address - region.address
+        if offset < 0 or offset + length > region.length:
+            return None
+        return region.writable[offset : offset + length], region.valid
+
+    def write(self, request: SendRequest) -> bool:
+        """Do an RDMA WRITE, when it is as simple as it mostly is; False when it was not done."""
+        region = self.regions.get(request.rkey)
+        if region is None:
+            return False
+        target = region.writable
+        at = request.remoteAddress - region.address
+        if target is None or at < 0 or region.valid[0] != 1:
+            return False
+        inline = request.inline
+        if inline:
+            if at + (len(inline[0]) if len(inline) == 1 else sum(map(len, inline))) > region.length:
+                return False
+            try:
+                for piece in inline:
+                    end = at + len(piece)
+                    target[at:end] = piece
+                    at = end
+            except ValueError:  # no plain bytes
+                return False
+            return True
+        if len(request.segments) != 1:
+            return False
+        address, length, lkey = request.segments[0]
+        source = self._lookup(lkey)
+        if source is None or source.domain is not self._domain or at + length > region.length:
+            return False
+        start = address - source.address
+        if start < 0 or start + length > source.length:
+            return False
+        target[at : at + length] = source.view[start : start + length]
+        return True
+
+    def copy(self, request: SendRequest, pieces: list[memoryview], length: int) -> Status | None:
+        """
+        Carry out an RDMA operation of any kind, by a copy.
+
+        @return: how it ends: C{SUCCESS}, or as the peer would refuse it; None when it has to wait.
+        """
+        rkey = request.rkey
+        if self._boxes.theirs[WAKE] & Wake.DOWN:
+            return None
+        if rkey not in self.regions:
+            if self.asked is None:
+                self.asked = rkey
+                if rkey not in self._preparing:
+                    self._surroundings.wantRegion(rkey)
+            return None
+        region = self.regions[rkey]
+        reading = request.operation is Operation.RDMA_READ
+        need = REMOTE_READ if reading else REMOTE_WRITE
+        if not self._access & need:
+            return Status.REM_INV_REQ_ERR
+        if region is None or not region.valid[0] or not region.rights & need:
+            return Status.REM_ACCESS_ERR
+        offset = request.remoteAddress - region.address
+        if offset < 0 or offset + length > region.length:
+            return Status.REM_ACCESS_ERR
+        view = region.noted if region.view is None else region.view
+        if view is None:
+            self._byMessages(request, pieces)
+            return None
+        for piece in pieces:
+            end = offset + len(piece)
+            if reading:
+                piece[:] = view[offset:end]
+            else:
+                view[offset:end] = piece
+            offset = end
+        return _SUCCESS
+
+    def _byMessages(self, request: SendRequest, pieces: list[memoryview]) -> None:
+        """Ask for memory by messages, one request at a time, once all earlier records are consumed."""
+        if self.asked is None:
+            boxes = self._boxes
+            boxes.refresh()
+            if boxes.produced == boxes.acknowledged:
+                self.asked = request.rkey
+                self._surroundings.access(request, pieces)
+
+    def accessed(self, allowed: bool) -> bool:
+        """The answer to C{Surroundings.access}; tell whether anybody waits for it."""
+        if self._isOver or self.asked is None:
+            return False
+        if allowed:
+            self._boxes.offset = -1
+        else:
+            self.regions[self.asked] = None
+        self.asked = None
+        return True
+
+    def known(self, rkey: RKey, region: RemoteRegion | None, access: int) -> bool:
+        """
+        Take the answer to C{Surroundings.wantRegion}; tell whether a request waits for it.
+
+        @param access: what the peer's queue pair allows.
+        """
+        preparing = self._preparing.pop(rkey, None)
+        if self._isOver or (preparing is None and self.asked != rkey):
+            return False
+        self._access = access
+        if self.notes and region is not None:
+            region.note()
+        self.regions[rkey] = region
+        for known in preparing or ():
+            known()
+        if self.asked != rkey:
+            return False
+        self.asked = None
+        return True
+
+    def prepare(self, rkey: RKey, known: Callable[[], None]) -> None:
+        """Ask for a region before anything is to be sent there: see L{txrdma.interfaces.IPlacing}."""
+        if self._isOver or rkey in self.regions:
+            known()
+        elif rkey in self._preparing:
+            self._preparing[rkey].append(known)
+        else:
+            self._preparing[rkey] = [known]
+            if self.asked != rkey:
+                self._surroundings.wantRegion(rkey)
+
+    def close(self) -> None:
+        """Forget the peer's memory: no answer comes any more. Twice is fine."""
+        self._isOver = True
+        self.regions.clear()
+        preparing, self._preparing = self._preparing, {}
+        for waiting in preparing.values():
+            for known in waiting:
+                known()

@@ -1,0 +1,177 @@
+"""
+Where SMC's TCP option is installed, and the reasons why it can't be had.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from pathlib import Path
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.smc.carriers.option.bpf import BPFMap, numberFor
+from txrdma.smc.carriers.option.carrier import explainPinned, openCarrier, OptionCarrier
+from txrdma.smc.carriers.option.installing import look, remove, Users
+from txrdma.smc.carriers.option.places import findCgroup, Mount, needCgroup, parseMounts
+from txrdma.smc.carriers.option.reasons import explain, isOlder, missingCapabilities, OptionUnavailable
+
+MOUNTS = r"""
+22 1 0:21 / / rw,relatime shared:1 - ext4 /dev/vda1 rw
+30 22 0:26 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate
+31 22 0:27 / /run/with\040space rw - bpf bpf rw,mode=700
+32 22 0:28 /user.slice /mnt/part rw,nosuid master:1 propagate_from:2 - cgroup2 none rw
+broken
+"""
+
+ALL = (1 << 41) - 1
+BPF, NETWORK, SYSTEM = 1 << 39, 1 << 12, 1 << 21
+
+
+class MountTests(SynchronousTestCase):
+    """C{/proc/self/mountinfo} is read."""
+
+    def test_parsed(self) -> None:
+        """Mounts with and without optional fields are read, escaped names too, and broken lines left out."""
+        self.assertEqual(
+            list(parseMounts(MOUNTS)),
+            [
+                Mount("/", Path("/"), "ext4"),
+                Mount("/", Path("/sys/fs/cgroup"), "cgroup2"),
+                Mount("/", Path("/run/with space"), "bpf"),
+                Mount("/user.slice", Path("/mnt/part"), "cgroup2"),
+            ],
+        )
+
+    def test_cgroup(self) -> None:
+        """A cgroup is found by the first mount that has it."""
+        mounts = list(parseMounts(MOUNTS))
+        self.assertEqual(findCgroup("/", mounts), Path("/sys/fs/cgroup"))
+        self.assertEqual(findCgroup("/user.slice/a", mounts), Path("/sys/fs/cgroup/user.slice/a"))
+        self.assertEqual(findCgroup("/user.slice/a", mounts[3:]), Path("/mnt/part/a"))
+        self.assertEqual(findCgroup("/user.slice", mounts[3:]), Path("/mnt/part"))
+
+    def test_hidden(self) -> None:
+        """A cgroup that no mount has, and cgroups that aren't mounted at all, are errors of their own."""
+        mounts = list(parseMounts(MOUNTS))
+        error = self.assertRaises(OptionUnavailable, findCgroup, "/user.slicer", mounts[3:])
+        self.assertEqual(str(error), "the cgroup /user.slicer of this process is not mounted here")
+        error = self.assertRaises(OptionUnavailable, findCgroup, "/", mounts[:1])
+        self.assertIn("mount -t cgroup2 none /sys/fs/cgroup", str(error))
+
+    def test_noCgroup(self) -> None:
+        """What is no cgroup is refused before anything is loaded."""
+        folder = Path(self.mktemp())
+        error = self.assertRaises(OptionUnavailable, needCgroup, folder)
+        self.assertEqual(str(error), f"there is no cgroup {folder}")
+        folder.mkdir()
+        error = self.assertRaises(OptionUnavailable, needCgroup, folder)
+        self.assertEqual(str(error), f"{folder} is no cgroup of version 2")
+
+
+class ReasonTests(SynchronousTestCase):
+    """An error of bpf(2) is told in words that help."""
+
+    def told(self, code: int, release: str = "6.1.0-18-amd64", effective: int = ALL) -> str:
+        return str(explain(OSError(code, os.strerror(code)), "do it", release, effective))
+
+    def test_capabilities(self) -> None:
+        """The capabilities that lack are named; CAP_SYS_ADMIN has both."""
+        self.assertEqual(missingCapabilities(0), ["CAP_BPF", "CAP_NET_ADMIN"])
+        self.assertEqual(missingCapabilities(BPF), ["CAP_NET_ADMIN"])
+        self.assertEqual(missingCapabilities(NETWORK), ["CAP_BPF"])
+        self.assertEqual(missingCapabilities(BPF | NETWORK), [])
+        self.assertEqual(missingCapabilities(SYSTEM), [])
+        told = self.told(errno.EPERM, effective=NETWORK)
+        self.assertEqual(told, "can't do it: this process lacks CAP_BPF")
+
+    def test_forbidden(self) -> None:
+        """With all capabilities the message names what else forbids it."""
+        self.assertIn("lockdown", self.told(errno.EPERM))
+
+    def test_kernel(self) -> None:
+        """A kernel without bpf(2), and one that is too old, are named."""
+        self.assertIn("CONFIG_BPF_SYSCALL", self.told(errno.ENOSYS))
+        told = self.told(errno.EINVAL, "5.4.0-150-generic")
+        self.assertEqual(told, "can't do it: it takes Linux 5.10 or newer, this is 5.4.0-150-generic")
+
+    def test_other(self) -> None:
+        """Other errors stay the kernel's."""
+        self.assertEqual(self.told(errno.ENOMEM), f"can't do it: {os.strerror(errno.ENOMEM)}")
+
+    def test_releases(self) -> None:
+        """Releases are compared as numbers, whatever stands behind these."""
+        self.assertEqual(
+            [
+                isOlder(release)
+                for release in ("4.19.0", "5.9.16-rc1", "5.10", "5.10.0-8", "6.1", "odd", "7-x")
+            ],
+            [True, True, False, False, False, False, False],
+        )
+
+    def test_pinned(self) -> None:
+        """Why an installed map can't be opened depends on who forbids it."""
+        told = [
+            explainPinned(OSError(code, ""), Path("/x"))
+            for code in (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EIO)
+        ]
+        for word, text in zip(
+            ("nothing is installed at /x", "--group", "5.19", "/x/sockets"), told, strict=True
+        ):
+            self.assertIn(word, text)
+
+    def test_machines(self) -> None:
+        """The call's number is the machine's, and that of 32 bits for a process of 32 bits."""
+        known = [("x86_64", 8, 321), ("x86_64", 4, 357), ("aarch64", 8, 280), ("aarch64", 4, 386)]
+        known += [("s390x", 8, 351), ("ppc64le", 8, 361), ("riscv64", 8, 280)]
+        for machine, pointer, number in known:
+            self.assertEqual(numberFor(machine, pointer), number, machine)
+        error = self.assertRaises(OptionUnavailable, numberFor, "vax", 4)
+        self.assertIn("vax", str(error))
+
+
+class UnavailableTests(SynchronousTestCase):
+    """Where nothing is installed everything says so, and nothing else happens."""
+
+    def setUp(self) -> None:
+        self.pins = Path(self.mktemp())
+
+    def test_carrier(self) -> None:
+        """The carrier isn't available, says why, and refuses to mark with the same words."""
+        carrier = openCarrier(self.pins, mayLoad=False)
+        self.assertFalse(carrier.isAvailable)
+        self.assertIn(f"nothing is installed at {self.pins}", carrier.why)
+        with socket.socket() as unused:
+            for deed in (carrier.markBeforeConnect, carrier.markBeforeListen, carrier.peerHasOption):
+                error = self.assertRaises(OptionUnavailable, deed, unused)
+                self.assertEqual(str(error), carrier.why)
+        carrier.close()
+        carrier.close()
+
+    def test_closed(self) -> None:
+        """A carrier that is closed says so."""
+        reading, writing = os.pipe()
+        self.addCleanup(os.close, writing)
+        carrier = OptionCarrier(BPFMap(reading))
+        carrier.close()
+        self.assertEqual((carrier.isAvailable, carrier.why), (False, "the carrier is closed"))
+        self.assertRaises(OSError, os.fstat, reading)
+
+    def test_status(self) -> None:
+        """Looking finds nothing."""
+        found = look(self.pins)
+        self.assertEqual((found.isInstalled, found.isUsable, found.counters), (False, False, None))
+
+    def test_remove(self) -> None:
+        """There is nothing to be removed, and a directory of others is left alone."""
+        error = self.assertRaises(OptionUnavailable, remove, self.pins)
+        self.assertEqual(str(error), f"nothing is installed at {self.pins}")
+        self.pins.mkdir()
+        self.assertRaises(OptionUnavailable, remove, self.pins)
+        self.assertTrue(self.pins.is_dir())
+
+    def test_modes(self) -> None:
+        """The users' rights are those of root alone, a group, or everyone."""
+        modes = [users.mode(6) for users in (Users(), Users(7), Users(isEveryone=True))]
+        self.assertEqual(modes, [0, 0o060, 0o066])

@@ -1,0 +1,167 @@
+"""
+The same simulations of SMC-R connections between two processes of one host, which share memory.
+
+The promises are those that L{txrdma.testing.smc.scenario} checks; here nothing is lost on the way, but bells
+ring late, processes are not found or have no descriptors left, ports go down, and link groups rest when
+nobody uses them.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast, Final
+from unittest import mock
+
+from txrdma.sim.outcome import check
+from txrdma.sim.sharedmemory import MemoryFaults, SimulatedMemory
+from txrdma.smc.common.presence import presenceOn
+from txrdma.soft.device import SoftDevice
+from txrdma.soft.shared.attachment import SharingReactor
+from txrdma.testing.smc.hosts import Host, PollingHost
+from txrdma.testing.smc.scenario import Outcome, PATIENCE, PATIENT_BOUND, simulate, StreamScenario
+from txrdma.verbs import completions as completionsModule
+
+EVENTS: Final = (
+    *("killed", "killed", "killed", "stopped", "reset", "frozen", "fatal", "deleted", "cancelled"),
+    *("busy", "down"),
+)
+"""Events that may happen besides: to a process, a port, a link, or a TCP connection."""
+
+
+class SleepyHost(PollingHost):
+    """A process whose reactor looks at completion queues by itself, and sleeps when it finds nothing."""
+
+    def look(self) -> bool:
+        """Look at descriptors and pollables; without work, have peers ring, and look once more."""
+        busy = super().look()
+        if not busy:
+            for pollable in list(self.pollables):
+                pollable.arm()
+            busy = super().look()
+        return busy
+
+
+class MemoryScenario(StreamScenario):
+    """A simulation of SMC-R connections between two processes of one host, all of it decided by a seed."""
+
+    possible = EVENTS
+    hostKinds = (Host, SleepyHost)
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        random = self.random
+        self.isPatient, self.bound = True, PATIENT_BOUND  # who acknowledges here is always a program
+        delay = random.choice((1e-6, 1e-5, 1e-3))
+        faults = MemoryFaults(delaySeconds=delay, bellSeconds=random.choice((0.0, 1e-5, 1e-3)))
+        if self.isBad:
+            faults = MemoryFaults(
+                delaySeconds=delay,
+                bellSeconds=random.choice((0.0, 1e-3, 0.1)),
+                refusal=random.choice((0.0, 0.3)),
+                starving=random.choice((0.0, 0.1)),
+            )
+        self.memory = SimulatedMemory(self.world.clock, seed, faults)
+        self.ring = random.choice((4096, 16384, 1 << 18))
+        self.isHeld = random.random() < 0.5
+        if not self.isHeld:  # nobody listens for long: link groups rest between connections
+            for use in self.uses.values():
+                use.release()
+
+    def openDevice(self, address: str) -> SoftDevice:
+        """A new device of the process with that address."""
+        (host,) = (host for host in self.hosts if host.address == address)
+        return self.memory.device(cast(SharingReactor, host), address, self.mtu, self.ring)
+
+    def happen(self, event: str) -> None:
+        """Let one of the L{EVENTS} happen: that a port goes down, and up again, here, others as elsewhere."""
+        if event != "down":
+            super().happen(event)
+            return
+        self.kinds.append(event)
+        host = self.random.choice(self.hosts)
+        span = self.random.choice((0.01, 1.0, 20.0, PATIENCE)) * self.random.random()
+        if not host.isDead and host.device is not None:
+            host.device.setPortEnabled(1, False)
+            self.world.clock.callLater(span, self._goUp, host.device)
+
+    def _goUp(self, device: SoftDevice) -> None:
+        if not device._closed:
+            device.setPortEnabled(1, True)
+
+    def die(self, host: Host, silently: bool) -> None:
+        """The host's process is gone."""
+        super().die(host, silently)
+        self.memory.kill(host)
+
+    def bury(self, host: Host) -> None:
+        """Leave all memory as it was in the moment of death, as systems do; see C{judge}."""
+
+    def judge(self) -> None:
+        """Check what must hold when all connections have ended, then close what dead processes had open."""
+        super().judge()
+        for host in self.hosts:
+            if host.isDead:
+                super().bury(host)
+        if not self.isHeld:
+            self.wait(PATIENCE)
+            for host in self.hosts:
+                isAway = host.isDead or not (host.readers or host.writers)
+                check(isAway, f"nobody uses SMC, and {host!r} watches {[*host.readers, *host.writers]}")
+            calls = self.world.clock.calls
+            check(not calls, f"nobody uses SMC, and there are calls: {[str(call) for call in calls]}")
+            # What peers have done meanwhile is seen by the next use.
+            self.uses = {host: presenceOn(host).hold() for host in self.hosts}
+
+    def carried(self) -> tuple[int, int]:
+        """Messages that were sent, and processes that were not found."""
+        return self.memory.sent, self.memory.refused
+
+
+@contextmanager
+def _ticking() -> Iterator[None]:
+    """Readers that look on for a while see time go by as often as they look at the clock."""
+    ticks = 0
+
+    def perfCounter() -> float:
+        nonlocal ticks
+        ticks += 1
+        return ticks * 5e-6
+
+    with (
+        mock.patch.object(completionsModule, "perf_counter", perfCounter),
+        mock.patch.object(completionsModule, "sched_yield", lambda: None),
+    ):
+        yield
+
+
+def _descriptors() -> Counter[str]:
+    """What this process has open."""
+    found: Counter[str] = Counter()
+    for each in os.listdir("/proc/self/fd"):
+        try:
+            found[os.readlink(f"/proc/self/fd/{each}")] += 1
+        except OSError:
+            pass  # that of the listing itself
+    return found
+
+
+def simulateMemory(seed: int) -> Outcome:
+    """
+    Play the simulation with this seed.
+
+    @raise Violation: a promise was broken.
+    """
+    before = _descriptors()
+    with _ticking():
+        outcome = simulate(seed, MemoryScenario)
+    left = _descriptors() - before
+    if left:
+        gc.collect()
+        left = _descriptors() - before
+    if {"killed", "stopped"}.isdisjoint(outcome.kinds):  # otherwise the system closes them
+        check(not left, f"descriptors stay open: {left}")
+    return outcome
