@@ -40,7 +40,6 @@ class Hearing(Protocol):
     A connection that hears what became of its bytes.
 
     @ivar isPosted: there is nothing to post at present.
-    @ivar lastMessage: the number of the last message that was posted.
     """
 
     def wasFlushed(self) -> None:
@@ -51,8 +50,6 @@ class Hearing(Protocol):
 
     @property
     def isPosted(self) -> bool: ...
-    @property
-    def lastMessage(self) -> int: ...
 
 
 class Poster:

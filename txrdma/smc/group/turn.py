@@ -422,7 +422,7 @@ class Turn:
     def _deliverLater(self, stream: Hearing) -> None:
         """Tell a connection that has come from another link when the peer has all that it will post."""
         if stream.isPosted:
-            self.deliver(stream, stream.lastMessage)
+            self.deliver(stream, self.poster.sent)
         else:
             self._last[partial(self._deliverLater, stream)] = None
 

@@ -288,7 +288,6 @@ class Stream:
     def move(self, link: Link, bearing: Bearing, kept: Sequence[Kept]) -> None:
         """Go on by another link of the group, as this one has failed."""
         self.link = link
-        self._turn = link.turn
         self._rkey = bearing.rkey
         self.flow.isDirty = False
         self.flow.move(bearing, kept)
