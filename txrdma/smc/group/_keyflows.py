@@ -62,7 +62,7 @@ class KeyFlows:
 
     @property
     def untils(self) -> list[float]:
-        """When each of those under way has taken too long."""
+        """The times at which the exchanges under way have taken too long, in seconds."""
         return [flow.until for flow in self._flows]
 
     def confirm(self, name: RKey, now: float) -> None:

@@ -100,7 +100,7 @@ class LinkFlows:
 
     @property
     def until(self) -> float | None:
-        """When what goes on has taken too long."""
+        """The time at which the exchange under way has taken too long, in seconds; None without one."""
         return self.current.until if self.current is not None else None
 
     # Adding

@@ -124,7 +124,7 @@ class Token(NamedTuple):
 @dataclass(slots=True, eq=False)
 class LinkLife:
     """
-    One link of a group, as LLC knows it.
+    A link of a group, as LLC knows it.
 
     @ivar number: given by the server.
     @ivar place: C{"fresh"}, C{"confirming"}, C{"active"}, C{"gone"}.

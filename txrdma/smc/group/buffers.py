@@ -83,7 +83,7 @@ class RemoteMemoryBuffer:
         return len(self._free) == self._count
 
     def on(self, domain: IProtectionDomain) -> IMemoryRegion:
-        """The same memory in another protection domain, where it has another key and another address."""
+        """Register the memory in another protection domain, where it has another key and another address."""
         region = self._further.get(domain)
         if region is None:
             region = domain.registerMemory(self.region.view, Access.LOCAL_WRITE | Access.REMOTE_WRITE)

@@ -127,7 +127,7 @@ class Incoming:
             self.expected = header
 
     def establish(self) -> None:
-        """Something has come, or we are in RTS."""
+        """Take the connection for established: the peer has sent something, or the queue pair is in RTS."""
         self._established = True
         self.expected = self._messageHeader
         if self._observer is None:

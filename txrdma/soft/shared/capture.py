@@ -270,7 +270,7 @@ class LaneRecorder:
     # What we ask for.
 
     def asked(self, request: SendRequest, data: bytes, isRefused: bool, position: int) -> None:
-        """One of our requests is carried out, or would be refused by the peer."""
+        """Record a request of ours, which is carried out, or would be refused by the peer."""
         message = Message(
             request.operation,
             data,

@@ -50,7 +50,7 @@ class Hearer(Protocol):
 
 class Line(Protocol):
     """
-    One end of a connection between two processes of a host: messages with descriptors, whole and in order.
+    An end of a connection between two processes of a host: messages with descriptors, whole and in order.
 
     @ivar pid: the process at the other end.
     """

@@ -32,8 +32,9 @@ from txrdma.smc.stream._closing import LINGER_TIMEOUT
 from txrdma.smc.wire.clc import Accept, Decline, decode, Diagnosis, Proposal
 from txrdma.test.smc.races import Listener, RaceTestCase
 from txrdma.testing.smc import simulate as command
+from txrdma.testing.smc.canary import Canary
 from txrdma.testing.smc.hosts import connectedSockets, Host, MemoryTCP
-from txrdma.testing.smc.scenario import Canary, DEVICE, Outcome, simulate
+from txrdma.testing.smc.scenario import DEVICE, Outcome, simulate
 
 SEEDS = int(os.environ.get("TXRDMA_SEEDS", "1000"))
 PARTS = 4

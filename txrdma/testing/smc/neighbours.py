@@ -1,5 +1,5 @@
 """
-The same simulations of SMC-R connections between two processes of one host, which share memory.
+Simulations of SMC-R connections between two processes of one host, which share memory.
 
 The promises are those that L{txrdma.testing.smc.scenario} checks; here nothing is lost on the way, but bells
 ring late, processes are not found or have no descriptors left, ports go down, and link groups rest when
