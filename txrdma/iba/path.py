@@ -283,7 +283,7 @@ class IBDRPath(IBPath):
         @raise ValueError: it is no directed route.
         """
         if "(" in text:
-            return super().fromString(text)
+            return super(IBDRPath, cls).fromString(text)  # noqa: UP008  # slots make a second class of it
         route, *words = text.removeprefix("DR").removeprefix("dr").strip(" ,").replace(", ", ",").split() or [
             ""
         ]

@@ -115,7 +115,7 @@ class Group:
         mine = self.key
         if key == mine:
             return True
-        if (key.peer, key.own, key.version) != (mine.peer, mine.own, mine.version):
+        if (key.peer, key.own, key.version, key.eid) != (mine.peer, mine.own, mine.version, mine.eid):
             return False
         return any(link.leadsTo(key.gid, key.mac, key.qpn) for link in self.links)
 

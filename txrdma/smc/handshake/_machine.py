@@ -17,6 +17,7 @@ to be agreed on is a matter of L{txrdma.smc.handshake._offer}.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from typing import Protocol, Union
 
@@ -333,7 +334,7 @@ def _machine(server: bool) -> _Machine:
     def nothingComes(inputs: _Inputs, core: _Core) -> None:
         core.letPass()
 
-    for state in (sniffing, waiting, linking):
+    for state in (sniffing, waiting, deciding, linking):
         state.upon(_Inputs.declined).to(over)(peerDeclined)
     for state in (waiting, linking):
         state.upon(_Inputs.stray).to(over)(violated)
@@ -421,7 +422,19 @@ class _Handshake:
             self._inputs.expired(now)
 
     def ended(self) -> None:
-        """TCP brings nothing more: what is there, and need not be CLC, is the application's."""
+        """
+        TCP brings nothing more: what is there, and need not be CLC, is the application's.
+
+        A peer that was tired of waiting for our decision has declined, said all by TCP, and closed.
+        """
+        core = self._core
+        if not core.listening and not core.done:
+            with suppress(WireError):
+                size = needed(core.buffer)
+                message = decode(core.buffer[:size])
+                if isinstance(message, Decline):
+                    core.whole = size
+                    self._inputs.declined(message)
         self._inputs.ended()
 
     def received(self, data: bytes, now: float) -> None:

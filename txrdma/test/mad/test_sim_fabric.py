@@ -304,13 +304,13 @@ class PaceTests(SynchronousTestCase):
     """A fabric with a latency is a measure for who asks many questions at a time."""
 
     def test_sweep(self) -> None:
-        """A sweep with N questions outstanding takes as long as all of them divided by N, and hardly more."""
+        """A sweep of N questions at a time takes as long as all of them divided by N, and hardly more."""
         net = fatTree(1024)
         for outstanding in (16, 64, 256):
             clock = SimulatedClock()
             fabric = SimulatedFabric(clock, net, latencySeconds=0.001)
             agent = MADAgent(clock, fabric.attach())
-            sweep = Sweep(agent, outstanding)
+            sweep = Sweep(agent, outstanding, maxPerNode=outstanding)
             found = sweep.run()
             while not found.called:
                 clock.advance(max(0.0, clock.calls[0].getTime() - clock.seconds()))
@@ -341,7 +341,7 @@ class LatenessTests(SynchronousTestCase):
             reactor: Any = LateReactor()
             fabric = SimulatedFabric(reactor, fatTree(128), latencySeconds=0.0013)
             agent = MADAgent(reactor, fabric.attach())
-            sweep = Sweep(agent, outstanding)
+            sweep = Sweep(agent, outstanding, maxPerNode=outstanding)
             found = sweep.run()
             most = 0
             while not found.called:

@@ -516,6 +516,22 @@ class DeclineTests(SynchronousTestCase):
             end.ended()
             self.assertEqual(end.events(), [])
 
+    def test_endsWhileDeciding(self) -> None:
+        """A peer that declines while we decide, speaks by TCP and closes, is heard: nothing of it is lost."""
+        for end in (serverAt("deciding"), clientAt("deciding")):
+            end.events()
+            end.received(Decline(CLIENT, Diagnosis.TIMEOUT_CL).encode() + b"hello", 6.0)
+            self.assertEqual((end.done, end.events()), (False, []))
+            end.ended()
+            fellBack = FellBack(Diagnosis.PEERDECL, Diagnosis.TIMEOUT_CL, b"hello")
+            self.assertEqual((end.done, end.events()), (True, [fellBack]))
+        for rest in (b"", b"\xe2\xd4", b"hello", proposal.encode()):
+            server = serverAt("deciding")
+            server.events()
+            server.received(rest, 6.0)
+            server.ended()
+            self.assertEqual((server.done, server.events()), (False, []))
+
     def test_nothingCanCross(self) -> None:
         """Who declines an Accept or a Proposal is done at once: the peer waits for that."""
         for end in (serverAt("deciding"), clientAt("deciding")):

@@ -47,6 +47,7 @@ FOUND = (
     1000000647,  # a partition that is to end after everything else has
     1795210716693,  # a process that ends in order, and whose last word is an end of file
     1795215897924,  # a client that is on SMC-R, and whose server falls back to TCP
+    1795229717027,  # a client that was tired of waiting, and has declined, spoken and closed by TCP
 )
 """Seeds that failed once."""
 

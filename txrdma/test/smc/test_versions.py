@@ -140,9 +140,9 @@ class LinkTests(RaceTestCase):
         heard: list[bytes] = []
         received = theirs.core.received
 
-        def hear(raw: bytes, now: float) -> None:
+        def hear(raw: bytes, now: float, *link: Any) -> None:
             heard.append(raw)
-            received(raw, now)
+            received(raw, now, *link)
 
         self.patch(theirs.core, "received", hear)
         long = next(raw for _, raw in messages("smc-first") if decode(raw).type is LLCType.ADD_LINK)

@@ -23,6 +23,7 @@ from txrdma.soft.device import SoftDevice
 from txrdma.soft.shared.attachment import SharingReactor
 from txrdma.testing.smc.hosts import Host, PollingHost
 from txrdma.testing.smc.scenario import Outcome, PATIENCE, PATIENT_BOUND, simulate, StreamScenario
+from txrdma.testing.smc.versions import commonVersion
 from txrdma.verbs import completions as completionsModule
 
 EVENTS: Final = (
@@ -64,6 +65,7 @@ class MemoryScenario(StreamScenario):
                 refusal=random.choice((0.0, 0.3)),
                 starving=random.choice((0.0, 0.1)),
             )
+        self.version = commonVersion(self.options.values(), known=(1,))  # memory has no use for version 2
         self.memory = SimulatedMemory(self.world.clock, seed, faults)
         self.ring = random.choice((4096, 16384, 1 << 18))
         self.isHeld = random.random() < 0.5

@@ -179,7 +179,7 @@ class StreamScenario:
         )
         options = chooseVersions(seed, Options(device=DEVICE, agreed=True), len(self.hosts))
         self.options = dict(zip(self.hosts, options, strict=True))
-        self.version = commonVersion(*options)
+        self.version = commonVersion(options)
         # As services do, by listening: link groups stay when connections end.
         self.isHeld = True
         self.uses = {host: presenceOn(host).hold() for host in self.hosts}

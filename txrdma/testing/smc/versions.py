@@ -4,9 +4,11 @@ The versions of SMC-R that the hosts of a simulation speak, by its seed, and wha
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from random import Random
 
+from txrdma.smc.handshake._offer import VERSIONS
 from txrdma.smc.options import Options
 
 
@@ -29,9 +31,13 @@ def chooseVersions(seed: int, usual: Options, count: int) -> list[Options]:
     return [random.choice(choices) for _ in range(count)]
 
 
-def commonVersion(one: Options, other: Options) -> int:
-    """The version that two hosts over RoCE v2 have to agree on; 0 when there is none."""
-    common = set(one.versions) & set(other.versions)
-    if 2 in common and set(one.ueids) & set(other.ueids):
+def commonVersion(options: Collection[Options], known: Collection[int] = VERSIONS) -> int:
+    """
+    The version that hosts with these options have to agree on; 0 when there is none.
+
+    @param known: the versions that their devices are meant for.
+    """
+    common = set(known).intersection(*(each.versions for each in options))
+    if 2 in common and set.intersection(*(set(each.ueids) for each in options)):
         return 2
     return 1 if 1 in common else 0
