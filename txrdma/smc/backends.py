@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 from txrdma.smc.interfaces import ISMCBackend
+from txrdma.smc.own import OwnBackend
 
 BACKENDS: Final = ("auto", "own", "kernel")
 """
@@ -20,12 +21,10 @@ def backendNamed(name: str) -> ISMCBackend:
     """
     The backend of that name, one of L{BACKENDS}.
 
-    Each is imported when it is wanted: a process uses one of them, mostly.
+    The kernel's is imported when it is wanted, which is rare.
     """
     if name == "kernel":
         from txrdma.smc.kernel.backend import KernelBackend
 
         return KernelBackend()
-    from txrdma.smc.own import OwnBackend
-
     return OwnBackend()
