@@ -87,7 +87,7 @@ async def carryOut(reactor: object, options: CommandOptions) -> None:
 
 
 def told(found: Installation) -> list[tuple[str, str]]:
-    """What is installed, in rows of a name and a value."""
+    """An installation of the eBPF program as rows of a name and a value, for a table."""
     rows = [("installed", f"at {found.pins}" if found.isInstalled else "no")]
     if found.isInstalled:
         unseen = "only root may see it"

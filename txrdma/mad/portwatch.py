@@ -55,7 +55,7 @@ PortListener = Callable[[PortEvent], None]
 
 
 class PortWatch:
-    """Those who want to know what becomes of a port."""
+    """The watchers of a port: they are told of its loss, its return, and a new address or manager."""
 
     def __init__(self, reactor: IReactorTime, port: Callable[[], IMADPort], watchSeconds: float) -> None:
         self._reactor = reactor

@@ -77,7 +77,7 @@ class _Pending(NamedTuple):
 
 
 class _Serving:
-    """What a port is to bring."""
+    """A registration with a port for requests of a management class, renewed when the port returns."""
 
     def __init__(self, managementClass: int, methods: Sequence[int], oui: int) -> None:
         self._what = managementClass, methods, oui

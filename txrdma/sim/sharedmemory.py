@@ -154,7 +154,7 @@ class _ProcessMeetings:
 
 
 class _Inbox:
-    """What has come to one descriptor of a process, and is looked at in the turns of its reactor."""
+    """The messages that have come to one descriptor of a process, for the turns of its reactor."""
 
     def __init__(self, reactor: SharingReactor) -> None:
         self.reactor = reactor

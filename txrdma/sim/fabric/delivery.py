@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MOST_HOPS: Final = 63
 _DIRECTED_WAY: Final = IBPath(slid=PERMISSIVE_LID, dlid=PERMISSIVE_LID)
-"""What a port knows of the way of a datagram on a directed route: its route is in the datagram itself."""
+"""The path that a port tells of a datagram on a directed route: the route is in the datagram itself."""
 
 _LID_HOPS: Final = 64
 _SUBN: Final = 0x01

@@ -167,5 +167,5 @@ class KeyFlows:
 
 
 def _filled(keys: Sequence[LinkRKey], count: int) -> tuple[LinkRKey, ...]:
-    """So many places of a message, those that are left over empty."""
+    """Fill the places that a message has for keys of other links; those that are left over are zero."""
     return (*keys, *[LinkRKey()] * (count - len(keys)))

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from twisted.internet.defer import Deferred, TimeoutError
 from twisted.logger import Logger
@@ -27,13 +27,15 @@ from txrdma.smc.group._linkgroup import LinkLife
 from txrdma.smc.group.attachment import Attachment, FarEnd, Port
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.parties import LinkOwner, Member
-from txrdma.smc.group.terms import Terms
 from txrdma.smc.group.turn import HOLD_SECONDS, said, Turn
+from txrdma.smc.handshake._offer import Agreement
 from txrdma.smc.stream._flow import Bearing, Flow
 from txrdma.smc.wire.cdc import CDC_LENGTH, CDC_TYPE, packInto, unpackFrom
-from txrdma.smc.wire.clc import Accept, Confirm, sizeCode
+from txrdma.smc.wire.clc import Accept, AnswerV2, Confirm, sizeCode
 
 _log = Logger()
+
+_AnyAnswer = TypeVar("_AnyAnswer", Accept, Confirm)
 
 _REPOST: Final = 16
 """Receives are posted again in batches: no fewer than 48 are there for the peer, as Linux has it."""
@@ -106,11 +108,43 @@ class Link:
 
     # Making it
 
-    def terms(self, element: Element, token: int) -> Terms:
-        """Our end of a connection on this link, for an Accept or a Confirm."""
+    def accept(self, element: Element, token: int, isFirst: bool, hostName: bytes) -> Accept:
+        """
+        The server's answer to a Proposal: our end of a connection on this link (RFC 7609, A.2.2).
+
+        @param token: the alert token, which the peer puts into each CDC message to us.
+        @param isFirst: it is the group's first contact.
+        @param hostName: of this host; version 2 tells it.
+        """
+        extension = self.agreement.extension(isFirst, hostName)
+        return self._answer(Accept, element, token, self.port.candidate.mtu, isFirst, extension)
+
+    def confirm(
+        self, element: Element, token: int, accept: Accept, agreement: Agreement, hostName: bytes
+    ) -> Confirm:
+        """
+        The client's answer to an Accept: our end of a connection on this link (RFC 7609, A.2.3).
+
+        @param agreement: what the Accept comes to. Its enterprise ID is repeated, which need not be that of
+            the group's first contact.
+        """
+        candidate = self.port.candidate
+        extension = agreement.extension(accept.firstContact, hostName, (candidate.gid,))
+        mtu = min(accept.mtu, candidate.mtu)
+        return self._answer(Confirm, element, token, mtu, accept.firstContact, extension)
+
+    def _answer(
+        self,
+        kind: type[_AnyAnswer],
+        element: Element,
+        token: int,
+        mtu: int,
+        isFirst: bool,
+        extension: AnswerV2 | None,
+    ) -> _AnyAnswer:
         candidate = self.port.candidate
         rkey, address = self.life.own[element.buffer.rkey]
-        return Terms(
+        return kind(
             peerID=candidate.peerID,
             gid=candidate.gid,
             mac=candidate.mac,
@@ -119,10 +153,12 @@ class Link:
             index=element.index,
             token=token,
             sizeCode=sizeCode(element.buffer.size),
-            mtu=candidate.mtu,
+            mtu=mtu,
             address=address,
             psn=self.psn,
-            agreement=self.agreement,
+            firstContact=isFirst,
+            version=self.agreement.version,
+            v2=extension,
         )
 
     def connect(self, far: FarEnd) -> None:

@@ -97,7 +97,7 @@ class ServerNegotiation(Negotiation):
         group, isNew, element = await self._place(groups, proposal, choice)
         link = group.pick()
         self._stream = stream = Stream(link, element, self.transport, self.role)
-        message = link.terms(element, stream.token).accept(isNew, hostName())
+        message = link.accept(element, stream.token, isNew, hostName())
         cast(ServerHandshake, self._core).accept(message, self._reactor.seconds())
 
     async def _place(

@@ -169,7 +169,7 @@ class ClientNegotiation(Negotiation):
         self._stream = stream = Stream(link, element, self.transport, self.role)
         if accept.firstContact:
             group.connect(accept)
-        message = link.terms(element, stream.token).confirm(accept, hostName())
+        message = link.confirm(element, stream.token, accept, agreement, hostName())
         cast(ClientHandshake, self._core).confirm(message, self._reactor.seconds())
         self._accept = accept
 

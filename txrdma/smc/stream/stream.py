@@ -272,11 +272,6 @@ class Stream:
         self.link.look()
 
     @property
-    def lastMessage(self) -> int:
-        """The number of the last message that was posted; 0 before the first."""
-        return self.flow.last
-
-    @property
     def isPosted(self) -> bool:
         """Whether there is nothing to post at present."""
         return not (self.flow.backlog or self.flow.isDirty)

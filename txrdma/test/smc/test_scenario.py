@@ -404,7 +404,7 @@ class RaceTests(RaceTestCase):
         self.until(lambda: sockets[1].isReadable)
         assert isinstance(decode(sockets[1].recv(1000)), Proposal)
         (buffer,) = group.pool
-        lie = link.terms(Element(buffer, 1), 5).accept(False, b"")
+        lie = link.accept(Element(buffer, 1), 5, False, b"")
         sockets[1].send(lie.encode())
         self.until(lambda: here.mode)
         self.assertEqual((here.mode, len(theirs.core.connections)), ("TCP", 1))

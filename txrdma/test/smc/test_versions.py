@@ -4,6 +4,7 @@ Versions of SMC-R on the real reactor: which one two endpoints speak, and how th
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -12,11 +13,12 @@ from twisted.internet.task import deferLater
 
 from txrdma.commands.connections import connectionsTable
 from txrdma.iba.verbs import Operation, SendRequest
+from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.groups import linkGroups, useDevice
 from txrdma.smc.handshake.proposing import ClientNegotiation
 from txrdma.smc.insight.outcomes import Outcomes
 from txrdma.smc.options import Options
-from txrdma.smc.wire.clc import Diagnosis
+from txrdma.smc.wire.clc import AnswerV2, Diagnosis
 from txrdma.smc.wire.llc import decode, LLCFlags, LLCType
 from txrdma.soft.device import openSoftDevice
 from txrdma.test.smc.ends import Echo, EndsTestCase, reactor
@@ -125,8 +127,8 @@ class VersionTests(EndsTestCase):
 class LinkTests(RaceTestCase):
     """Links of version 2."""
 
-    def test_longMessage(self) -> None:
-        """An LLC message that is longer than version 1 has any, such as the kernel's ADD LINK, is read."""
+    def connected(self) -> tuple[Listener, Listener]:
+        """Both ends of a connection of version 2, the client's first."""
         options = Options(device=DEVICE, agreed=True, ueids=("A",))
         here, there = Listener(), Listener()
         sockets = connectedSockets(self.world, Random(1), self.client, self.server, 50_000, 1e-3)
@@ -135,6 +137,23 @@ class LinkTests(RaceTestCase):
         MemoryTCP(sockets[0], asking).begin()
         self.until(lambda: here.mode and there.mode)
         self.assertEqual(there.transport.smc.version, 2)
+        return here, there
+
+    def test_confirmsEnterprise(self) -> None:
+        """A Confirm repeats the Accept's EID, which need not be that of the link group's first contact."""
+        here, there = self.connected()
+        (ours,), (theirs,) = (linkGroups(host, DEVICE).links() for host in (self.client, self.server))
+        pools = [linkGroups(host, DEVICE).groups()[0].pool for host in (self.client, self.server)]
+        (own,), (other,) = pools
+        accept = theirs.accept(Element(other, 1), 5, False, b"")
+        agreement = replace(ours.agreement, eid=b"B".ljust(32))
+        confirm = ours.confirm(Element(own, 1), 6, accept, agreement, b"")
+        self.assertEqual((confirm.v2, confirm.token), (AnswerV2(b"B".ljust(32)), 6))
+        self.assertEqual(ours.confirm(Element(own, 1), 6, accept, ours.agreement, b"").v2, accept.v2)
+
+    def test_longMessage(self) -> None:
+        """An LLC message that is longer than version 1 has any, such as the kernel's ADD LINK, is read."""
+        here, there = self.connected()
         (ours,) = linkGroups(self.client, DEVICE).links()
         (theirs,) = linkGroups(self.server, DEVICE).groups()
         heard: list[bytes] = []

@@ -141,7 +141,7 @@ def _ticking() -> Iterator[None]:
 
 
 def _descriptors() -> Counter[str]:
-    """What this process has open."""
+    """Count the open descriptors of this process, by what they lead to."""
     found: Counter[str] = Counter()
     for each in os.listdir("/proc/self/fd"):
         try:
