@@ -144,7 +144,7 @@ class Link:
     ) -> _AnyAnswer:
         candidate = self.port.candidate
         rkey, address = self.life.own[element.buffer.rkey]
-        return kind(
+        answer: _AnyAnswer = kind(
             peerID=candidate.peerID,
             gid=candidate.gid,
             mac=candidate.mac,
@@ -160,6 +160,7 @@ class Link:
             version=self.agreement.version,
             v2=extension,
         )
+        return answer
 
     def connect(self, far: FarEnd) -> None:
         """
