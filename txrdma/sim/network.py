@@ -113,6 +113,10 @@ class SimulatedNetwork:
         """Nothing passes between these two addresses any more."""
         self._cut.add(frozenset((one, other)))
 
+    def join(self, one: str, other: str) -> None:
+        """The partition between these two addresses ends, if there is one."""
+        self._cut.discard(frozenset((one, other)))
+
     def heal(self) -> None:
         """All partitions end."""
         self._cut.clear()

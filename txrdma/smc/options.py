@@ -7,13 +7,16 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from txrdma.smc.handshake._offer import Abilities, MOST_UEIDS, VERSIONS
+from txrdma.smc.handshake._offer import Abilities, FEWEST_LINKS, MOST_LINKS, MOST_UEIDS, VERSIONS
 from txrdma.smc.wire.clc import enterpriseID
 from txrdma.values import frozen
 
+USUAL_LINKS: Final = 2
+"""Links of a link group where the device has more than one port, as on Linux."""
+
 
 @lru_cache(64)
-def _abilities(versions: tuple[int, ...], ueids: tuple[str, ...]) -> Abilities:
+def _abilities(versions: tuple[int, ...], ueids: tuple[str, ...], links: int) -> Abilities:
     """
     What an end with these options is willing to speak.
 
@@ -25,7 +28,9 @@ def _abilities(versions: tuple[int, ...], ueids: tuple[str, ...]) -> Abilities:
         raise ValueError(f"{len(ueids)} UEIDs, and {MOST_UEIDS} are the most")
     if 1 not in versions and not ueids:
         raise ValueError("version 2 needs a UEID")
-    return Abilities(frozenset(versions), tuple(map(enterpriseID, ueids)))
+    if not FEWEST_LINKS <= links <= MOST_LINKS:
+        raise ValueError(f"a link group has {FEWEST_LINKS} to {MOST_LINKS} links, not {links}")
+    return Abilities(frozenset(versions), tuple(map(enterpriseID, ueids)), maxLinks=links)
 
 
 @frozen
@@ -42,6 +47,7 @@ class Options:
     @ivar versions: of SMC-R, that may be spoken; 2 comes before 1 where device, UEIDs and peer allow it.
     @ivar ueids: names of the enterprises that this end belongs to, at most 4. Version 2 needs one that both
         ends have.
+    @ivar links: of a link group, at most, from 1 to 8; None: 2 where the device has a second port, else 1.
     """
 
     device: str = "auto"
@@ -52,19 +58,22 @@ class Options:
     backend: str = "auto"
     versions: tuple[int, ...] = (1, 2)
     ueids: tuple[str, ...] = ()
+    links: int | None = None
 
     def __post_init__(self) -> None:
         """
-        Check the versions and UEIDs.
+        Check the versions, the UEIDs and the number of links.
 
         @raise ValueError: they make no sense.
         """
-        _abilities(self.versions, self.ueids)
+        self.abilities(1)
 
-    @property
-    def abilities(self) -> Abilities:
-        """The versions, UEIDs and limits of an end with these options."""
-        return _abilities(self.versions, self.ueids)
+    def abilities(self, ports: int) -> Abilities:
+        """The versions, UEIDs and limits of an end with these options, on a device with so many ports."""
+        links = self.links
+        if links is None:
+            links = USUAL_LINKS if ports > 1 else FEWEST_LINKS
+        return _abilities(self.versions, self.ueids, links)
 
 
 USUAL: Final = Options()

@@ -88,6 +88,17 @@ def _ueids(version: str, ueid: str | None) -> tuple[str, ...]:
     return names
 
 
+def _links(links: str | None) -> int | None:
+    """The most links of a link group; None leaves that to the device's ports."""
+    from txrdma.smc.handshake._offer import FEWEST_LINKS, MOST_LINKS
+
+    if links is None:
+        return None
+    if links.isascii() and links.isdigit() and FEWEST_LINKS <= int(links) <= MOST_LINKS:
+        return int(links)
+    raise ValueError(f"smc: links={links} is not a number from {FEWEST_LINKS} to {MOST_LINKS}")
+
+
 def _options(
     device: str,
     backend: str,
@@ -96,6 +107,7 @@ def _options(
     fallback: str,
     version: str,
     ueid: str | None,
+    links: str | None,
     bindAddress: str | None = None,
 ) -> Options:
     """Options from the keys of either side, and the address that a client connects from."""
@@ -105,7 +117,11 @@ def _options(
         raise ValueError("smc: device= is empty; device=auto is the default")
     if _choice("backend", backend, ("auto", "own", "kernel")) == "kernel":
         _unlessKernels(
-            device=(device, "auto"), peer=(peer, "auto"), version=(version, "auto"), ueid=(ueid, None)
+            device=(device, "auto"),
+            peer=(peer, "auto"),
+            version=(version, "auto"),
+            ueid=(ueid, None),
+            links=(links, None),
         )
     return Options(
         device=device,
@@ -116,6 +132,7 @@ def _options(
         backend=backend,
         versions=_versions(version),
         ueids=_ueids(version, ueid),
+        links=_links(links),
     )
 
 
@@ -149,8 +166,8 @@ def _take(kwargs: dict[str, str], key: str, default: str) -> str:
 @implementer(IPlugin, IStreamClientEndpointStringParserWithReactor)
 class SMCClientParser:
     """
-    C{smc:host:port}, with C{device}, C{backend}, C{peer}, C{timeout}, C{fallback}, C{version}, C{ueid} and
-    C{bindAddress}.
+    C{smc:host:port}, with C{device}, C{backend}, C{peer}, C{timeout}, C{fallback}, C{version}, C{ueid},
+    C{links} and C{bindAddress}.
     """
 
     prefix = "smc"
@@ -175,6 +192,7 @@ class SMCClientParser:
             _take(kwargs, "fallback", "yes"),
             _take(kwargs, "version", "auto"),
             kwargs.pop("ueid", None),
+            kwargs.pop("links", None),
             kwargs.pop("bindAddress", None),
         )
         _unknown(kwargs)
@@ -185,7 +203,7 @@ class SMCClientParser:
 class SMCServerParser:
     """
     C{smc:port}, C{smc:address:port} or C{smc:port:interface=address}, with C{device}, C{backend}, C{peer},
-    C{timeout} (of a handshake), C{backlog}, C{fallback}, C{version} and C{ueid}.
+    C{timeout} (of a handshake), C{backlog}, C{fallback}, C{version}, C{ueid} and C{links}.
     """
 
     prefix = "smc"
@@ -211,6 +229,7 @@ class SMCServerParser:
             _take(kwargs, "fallback", "yes"),
             _take(kwargs, "version", "auto"),
             kwargs.pop("ueid", None),
+            kwargs.pop("links", None),
         )
         if options.backend == "kernel":
             _unlessKernels(timeout=(timeout, None))

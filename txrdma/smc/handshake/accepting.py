@@ -14,7 +14,8 @@ from txrdma.smc.carriers.interfaces import IArrival
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.group import Group
-from txrdma.smc.group.groups import LinkGroups, peerID
+from txrdma.smc.group.groups import LinkGroups
+from txrdma.smc.group.ports import peerID
 from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ServerHandshake
 from txrdma.smc.handshake._offer import Choice, choose
@@ -54,7 +55,7 @@ class ServerNegotiation(Negotiation):
             self._peer.introduce(arrival.process, arrival.user)
             arrival.expect(self._withdrawn)
         isSure = arrival is not None and arrival.isSure
-        highest = max(self._options.abilities.versions)
+        highest = max(self._options.versions)
         core = ServerHandshake(self._reactor.seconds(), peerID=peerID(), announced=isSure, version=highest)
         self._begin(core)
 
@@ -91,7 +92,8 @@ class ServerNegotiation(Negotiation):
     async def _accept(self, proposal: Proposal) -> None:
         groups = self._groups()
         own = self.transport.getHost().host
-        choice = choose(proposal, groups.candidates, self._options.abilities, own)
+        abilities = self._options.abilities(groups.portCount)
+        choice = choose(proposal, groups.candidates, abilities, own)
         if isinstance(choice, Diagnosis):
             raise Refused("nothing of the client's Proposal can be had", choice)
         group, isNew, element = await self._place(groups, proposal, choice)
@@ -128,8 +130,8 @@ class ServerNegotiation(Negotiation):
         elif group.isNew:
             group.connect(confirm)
             await group.confirmed()
-        elif not link.leadsTo(confirm.gid, confirm.mac, confirm.qpn):
+        elif not stream.named.leadsTo(confirm.gid, confirm.mac, confirm.qpn):
             raise Refused("the Confirm names another link", Diagnosis.NOSRVLINK)
-        await link.prepare(confirm)
+        await stream.link.prepare(confirm)
         stream.attach(confirm)
         self._core.established()

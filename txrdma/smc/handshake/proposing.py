@@ -18,7 +18,8 @@ from txrdma.smc.carriers.dialing import approachOf
 from txrdma.smc.carriers.interfaces import IApproach
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.group import Group
-from txrdma.smc.group.groups import LinkGroups, peerID
+from txrdma.smc.group.groups import LinkGroups
+from txrdma.smc.group.ports import peerID
 from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ClientHandshake
 from txrdma.smc.handshake._offer import Agreement, Offer, propose
@@ -140,7 +141,8 @@ class ClientNegotiation(Negotiation):
         except Refused as refused:
             self._declineAtOnce(Diagnosis(refused.status))
             return
-        offer = propose(groups.candidates, self._options.abilities, self.transport.getHost().host)
+        abilities = self._options.abilities(groups.portCount)
+        offer = propose(groups.candidates, abilities, self.transport.getHost().host)
         if isinstance(offer, Diagnosis):
             self._declineAtOnce(offer)
             return
@@ -161,10 +163,14 @@ class ClientNegotiation(Negotiation):
         self._group = group = self._manager.forAccept(accept, candidate, agreement, self._peer.witness)
         try:
             element = await group.reserve()
-            link = group.leadingTo(accept)
         except BaseException:
             if accept.firstContact:
                 group.discard()
+            raise
+        try:
+            link = group.leadingTo(accept)
+        except Refused:
+            element.buffer.give(element, quiet=True)
             raise
         self._stream = stream = Stream(link, element, self.transport, self.role)
         if accept.firstContact:

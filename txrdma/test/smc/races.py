@@ -63,7 +63,8 @@ class RaceTestCase(SynchronousTestCase):
         self.addCleanup(self.world.close)
         self.groupsOf: dict[Host, LinkGroups] = {}
         self.client, self.server = (self.host(number) for number in (1, 2))
-        self.ports = 50_000
+        self.number = 50_000
+        self.options = Options(device=DEVICE, agreed=True)
 
     def host(self, number: int) -> Host:
         address = f"198.51.100.{number}"
@@ -89,11 +90,10 @@ class RaceTestCase(SynchronousTestCase):
         """Begin to connect."""
         here, there = here or Listener(), there or Listener()
         client = client or self.client
-        self.ports += 1
-        sockets = connectedSockets(self.world, Random(1), client, self.server, self.ports, latency)
-        options = Options(device=DEVICE, agreed=True)
-        accepting = self.accepting(options, there)
-        asking = ClientNegotiation(client, options, Outcomes("client"), lambda: here)
+        self.number += 1
+        sockets = connectedSockets(self.world, Random(1), client, self.server, self.number, latency)
+        accepting = self.accepting(self.options, there)
+        asking = ClientNegotiation(client, self.options, Outcomes("client"), lambda: here)
         asking.finished().addErrback(lambda failure: None)
         self.negotiations = asking, accepting
         MemoryTCP(sockets[1], accepting).begin()

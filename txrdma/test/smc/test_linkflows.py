@@ -127,7 +127,7 @@ class RecordedTests(SynchronousTestCase):
         [request] = [raw for raw in server if decode(raw).type is LLCType.DELETE_LINK]
         self.assertEqual(core.outgoing(), [(link, request)])
         core.received(answered, 1.0, link)
-        core.want()
+        core.grow(self.end(server[1]))
         self.assertEqual(core.events(), [LinkWanted(None)])
         again = [raw for raw in server if decode(raw).type is LLCType.ADD_LINK][1]
         body = decode(again).body

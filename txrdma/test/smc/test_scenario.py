@@ -447,8 +447,8 @@ class RaceTests(RaceTestCase):
     def test_plainClientSaysLittle(self) -> None:
         """So is a client that does not speak SMC."""
         for said in (b"", b"\xe2", b"bye"):
-            self.ports += 1
-            sockets = connectedSockets(self.world, Random(1), self.client, self.server, self.ports, 0.1)
+            self.number += 1
+            sockets = connectedSockets(self.world, Random(1), self.client, self.server, self.number, 0.1)
             there = Listener()
             accepting = self.accepting(Options(device=DEVICE), there)
             MemoryTCP(sockets[1], accepting).begin()
@@ -505,7 +505,7 @@ class RaceTests(RaceTestCase):
         self.until(lambda: here.mode and there.mode)
         [group] = linkGroups(self.client, DEVICE).groups()
         for _ in range(3):
-            buffer = group.pool.grow(16384)
+            buffer = group.pool.grow(16384, group.domainOf(group.links[0].port))
             buffer.isAgreed = True
             buffer.give(buffer.take(), quiet=False)
         here.transport.loseConnection()
@@ -520,7 +520,7 @@ class RaceTests(RaceTestCase):
         groups = linkGroups(self.client, DEVICE)
         [group] = groups.groups()
         for _ in range(2):
-            buffer = group.pool.grow(32768)
+            buffer = group.pool.grow(32768, group.domainOf(group.links[0].port))
             group.pool.ask(buffer)
             group.core.confirmRKey(buffer.rkey, buffer.region.address, self.client.seconds())
         group._turnCore()

@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import random
 import socket
+from dataclasses import replace
 from typing import Any
 
 from zope.interface import implementer
@@ -134,7 +135,7 @@ class TransferTests(EndsTestCase):
     async def test_staged(self) -> None:
         """Where a device takes little inline, bytes are copied into registered memory first."""
         opened = linkGroups(reactor, LOCAL_DEVICE)
-        opened.maxInline = 64
+        opened.ports = tuple(replace(port, maxInline=64) for port in opened.ports)
         one, other = await self.exchange(Streamer, Streamer)
         self.assertTrue(one.transport.stream.link.turn.poster.isStaged)
 
