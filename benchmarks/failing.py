@@ -8,8 +8,10 @@ import time
 from statistics import median
 from typing import Any
 
+from zope.interface import implementer
+
 from twisted.internet.endpoints import connectProtocol
-from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.internet.interfaces import IPullProducer, IStreamClientEndpoint
 from twisted.internet.protocol import Protocol
 from twisted.internet.task import deferLater
 
@@ -22,6 +24,7 @@ WATCHED_SECONDS = 0.3
 PIECE_BYTES = 16 << 10
 
 
+@implementer(IPullProducer)
 class Streaming(Speaking):
     """Writes as much as the peer reads."""
 

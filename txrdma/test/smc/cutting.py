@@ -135,7 +135,7 @@ def run(role: str, port: str) -> None:
         keys = f"device={quoted}:peer=smc"
         pumps: list[Pump] = []
         if role == "server":
-            factory = Factory.forProtocol(lambda: pumps.append(Pump(f"s{len(pumps)}")) or pumps[-1])  # type: ignore[func-returns-value, arg-type]  # a line is enough
+            factory = Factory.forProtocol(lambda: pumps.append(Pump(f"s{len(pumps)}")) or pumps[-1])  # type: ignore[func-returns-value]  # a line is enough
             listening = await serverFromString(reactor, f"smc:0:interface={NETWORKS[2]}.1:{keys}").listen(
                 factory
             )

@@ -106,6 +106,13 @@ class SeedTests(SynchronousTestCase):
         self.assertGreater(kinds["SMC-R"], 2 * count)
         self.assertGreater(kinds["whole"], count / 2)
 
+    def test_twoPorts(self) -> None:
+        """Between hosts with two ports, of which one at a time fails; a quarter of as many."""
+        count = -(-SEEDS // PARTS)
+        kinds = self.play(range(FIRST, FIRST + count), "two-ports")
+        self.assertGreater(kinds["SMC-R"], 2 * count)
+        self.assertGreater(kinds["whole"], count / 2)
+
     def test_found(self) -> None:
         """Seeds that failed once do not fail any more."""
         self.play(FOUND)

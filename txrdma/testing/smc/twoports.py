@@ -12,6 +12,7 @@ from itertools import product
 from typing import Final
 
 from txrdma.sim.outcome import check
+from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import LinkGroups, linkGroups, useDevice
 from txrdma.soft.device import SoftDevice
 from txrdma.testing.smc.hosts import Host
@@ -89,6 +90,8 @@ class TwoPortScenario(StreamScenario):
 
     def _fail(self, network: int, isPort: bool, span: float) -> None:
         """Let a network fail, or a port there, for so many seconds."""
+        if not all(self._hasOther(group, network) for host in self.hosts for group in self._linkGroups(host)):
+            self.harmless = HARMLESS  # its second link is not there yet
         host = self.random.choice(self.hosts)
         if isPort:
             self._enable(host, network, False)
@@ -97,6 +100,15 @@ class TwoPortScenario(StreamScenario):
         if span < 1000:
             self.world.clock.callLater(span, self._enable, host, network, True)
             self.world.clock.callLater(span, self._mend, network)
+
+    def _hasOther(self, group: Group, network: int) -> bool:
+        """Whether a group has a link that a network's failure does not touch."""
+        for link in group.links:
+            ends = (link.life.local, link.life.remote)
+            isTouched = any(end is None or str(end.gid.ip).startswith(_NETWORKS[network]) for end in ends)
+            if link.isActive and not isTouched:
+                return True
+        return False
 
     def _flap(self, network: int, times: int) -> None:
         """Let both networks fail in turns, one as soon as the other has its links again."""
