@@ -132,6 +132,8 @@ class LinkFlows:
         """As a server, have a further link, now that a path may be there which was not."""
         self._tries = 0
         self.want()
+        if self.current is not None:
+            self._next = 0.0  # as soon as that is over
 
     def want(self) -> None:
         """As a server, have a further link, if the owner has another path."""

@@ -428,7 +428,7 @@ class LinkGroup:
         active = self._core.active
         if link.isCompared and asked is not None and link.heard <= asked:
             link.isCompared = False
-            if any(other.heard > asked for other in active):
+            if any(other.testedAt is None or other.heard > asked for other in active):
                 self.linkDown(now, "the peer answers no TEST LINK by it, and is heard by another", link)
             return
         for each in active:
