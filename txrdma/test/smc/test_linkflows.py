@@ -361,7 +361,6 @@ class SilenceTests(SynchronousTestCase):
         """A port that returns while the peer is still told of its link's end is used all the same."""
         server = self.ends[0]
         server.core.linkDown(0.0, "its port is down", server.made[1])
-        server.core.outgoing()  # on its way
         server.core.grow(server.ports[1])
         self.until(5.0)
         self.assertEqual([len(end.core.links) for end in self.ends], [2, 2])
