@@ -208,16 +208,14 @@ class Host:
     def sleep(self) -> None:
         """The reactor does nothing until C{wake}, as when a program is busy: what comes waits."""
         self.isAsleep = True
-        for address in self.addresses:
-            self.world.network.sleep(address)
+        self.world.network.sleep(*self.addresses)
 
     def wake(self) -> None:
         """Go on, with what has come, and what was to be done meanwhile."""
         self.isAsleep = False
         self.awakeSince = self.seconds()
         self.isStirred = True
-        for address in self.addresses:
-            self.world.network.wake(address)
+        self.world.network.wake(*self.addresses)
         missed, self.missed = self.missed, []
         for call in missed:
             call.reset(0)
@@ -410,9 +408,6 @@ class PollingHost(Host):
             if pollable in self.pollables:
                 busy |= pollable.poll()
         return busy
-
-
-# TCP
 
 
 class Wire:

@@ -143,8 +143,7 @@ class StreamScenario:
     """
     A simulation of SMC-R connections between two hosts, all of it decided by a seed.
 
-    @cvar possible: what may happen besides; C{hostKinds}: the reactors that there are.
-    @cvar harmless: events that no connection may notice.
+    @cvar possible: what may happen besides, C{harmless} to all; C{hostKinds}: the reactors that there are.
     """
 
     possible: tuple[str, ...] = EVENTS
@@ -211,7 +210,7 @@ class StreamScenario:
         return lambda: self.watched(self.openDevice(f"198.51.100.{number}"))
 
     def watched(self, device: SoftDevice) -> SoftDevice:
-        """The same device, whose rings are watched from now on."""
+        """Watch the rings of a device from now on, and return it."""
         device.attributes = replace(device.attributes, acknowledgesByProgram=self.isPatient)
         createDomain = device.createProtectionDomain
 
@@ -367,7 +366,7 @@ class StreamScenario:
                 random.choice(self._linkGroups(host)).retire()
 
     def part(self) -> None:
-        """Nothing passes between the hosts any more."""
+        """Cut everything between the hosts."""
         self.world.network.partition(*(each.address for each in self.hosts))
 
     def _warn(self, pairs: list[Pair]) -> None:

@@ -70,7 +70,7 @@ class TwoPortScenario(StreamScenario):
     # What happens besides
 
     def part(self) -> None:
-        """Nothing passes between the hosts any more, by either network."""
+        """Cut everything between the hosts, by either network."""
         for network in range(len(_NETWORKS)):
             self._cut(network)
 
