@@ -171,6 +171,7 @@ class ClientNegotiation(Negotiation):
             link = group.leadingTo(accept)
         except Refused:
             element.buffer.give(element, quiet=True)
+            group.trim()
             raise
         self._stream = stream = Stream(link, element, self.transport, self.role)
         if accept.firstContact:
