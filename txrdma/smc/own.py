@@ -27,8 +27,8 @@ from txrdma.smc.handshake.accepting import ServerNegotiation
 from txrdma.smc.handshake.plaintcp import runOnTCP
 from txrdma.smc.handshake.proposing import ClientNegotiation
 from txrdma.smc.insight import control as introspection
-from txrdma.smc.insight import status
 from txrdma.smc.insight.outcomes import Outcomes
+from txrdma.smc.insight.report import report
 from txrdma.smc.interfaces import ISMCBackend
 from txrdma.smc.options import Options
 from txrdma.smc.stepping import AcceptingFactory, Build, SteppingFactory
@@ -155,7 +155,7 @@ class OwnBackend:
 
         Fails as TCP does, and with L{txrdma.smc.insight.outcomes.NotSMC} where plain TCP would not do.
         """
-        introspection.appear(reactor, status.statuses)
+        introspection.appear(reactor, report)
         outcomes = Outcomes(f"connection to {host}:{port}")
         stepping = _ClientFactory(factory, reactor, options, outcomes)
         # Not only from the TCP connection on: the last other one may end meanwhile, and link groups with it.
@@ -186,5 +186,5 @@ class OwnBackend:
         stepping = _ServerFactory(factory, reactor, options, reception)
         tcp = listen(reactor, reception, port, stepping, backlog, interface)
         stepping.outcomes = Outcomes(f"connection at {placeOf(tcp.getHost())}")
-        introspection.appear(reactor, status.statuses)
+        introspection.appear(reactor, report)
         return SMCPort(tcp, factory, reception, presenceOn(reactor))

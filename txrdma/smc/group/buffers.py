@@ -49,6 +49,7 @@ class RemoteMemoryBuffer:
     A remote memory buffer (RMB): one memory region, divided into elements.
 
     @ivar size: of an element.
+    @ivar count: elements of the buffer.
     @ivar isAgreed: the peer knows the key.
     """
 
@@ -57,8 +58,8 @@ class RemoteMemoryBuffer:
         self.size = size
         self.isAgreed = False
         self.isLeaving = False
-        self._count = region.length // size
-        self._free = list(range(self._count, 0, -1))
+        self.count = region.length // size
+        self._free = list(range(self.count, 0, -1))
         self._lost = 0
         self._further: dict[IProtectionDomain, IMemoryRegion] = {}
 
@@ -68,6 +69,11 @@ class RemoteMemoryBuffer:
         return self.region.rkey
 
     @property
+    def used(self) -> int:
+        """Elements that connections have, or that peers may still write to."""
+        return self.count - len(self._free)
+
+    @property
     def hasFree(self) -> bool:
         """Can an element be had?"""
         return bool(self._free) and not self.isLeaving
@@ -75,12 +81,12 @@ class RemoteMemoryBuffer:
     @property
     def isIdle(self) -> bool:
         """No connection uses it; elements that the peer may still write to don't count."""
-        return len(self._free) + self._lost == self._count
+        return len(self._free) + self._lost == self.count
 
     @property
     def isWhole(self) -> bool:
         """Whether all elements of the buffer are free."""
-        return len(self._free) == self._count
+        return len(self._free) == self.count
 
     def on(self, domain: IProtectionDomain) -> IMemoryRegion:
         """Register the memory in another protection domain, where it has another key and another address."""

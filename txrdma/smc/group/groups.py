@@ -123,6 +123,11 @@ def closeLinkGroups(reactor: object) -> None:
             groups.close()
 
 
+def everyGroup() -> list[Group]:
+    """All link groups of this process, over all its devices and on all its reactors."""
+    return [group for groups in _open.values() for group in groups.groups()]
+
+
 class LinkGroups:
     """
     All link groups over one device.
