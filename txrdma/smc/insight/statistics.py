@@ -52,7 +52,8 @@ def statistics() -> dict[str, Any]:
     for stream in streams:
         summed.update({name: getattr(stream, name) for name in stream.SUMMED})
     seconds = counting.blockedSeconds[0] + sum(stream.blockedSeconds for stream in streams)
-    current = Counter((each.kind, each.role) for each in cast("list[Any]", alive))
+    current = Counter(dict.fromkeys(counting.connections, 0))  # who watches wants to see the end of the last
+    current.update((each.kind, each.role) for each in cast("list[Any]", alive))
     groups = everyGroup()
     sizes: Counter[int] = Counter()
     used: Counter[int] = Counter()
