@@ -23,7 +23,7 @@ from txrdma.smc.carriers.owners import placeOf
 from txrdma.smc.common.presence import Presence, presenceOn
 from txrdma.smc.dialing import endpointTo
 from txrdma.smc.group._linkgroup import Role
-from txrdma.smc.handshake.accepting import ServerNegotiation
+from txrdma.smc.handshake.accepting import Crowd, ServerNegotiation
 from txrdma.smc.handshake.plaintcp import runOnTCP
 from txrdma.smc.handshake.proposing import ClientNegotiation
 from txrdma.smc.insight import control as introspection
@@ -60,22 +60,27 @@ class _ServerFactory(AcceptingFactory):
         self._options = options
         self._reception = reception
         self.outcomes = Outcomes("connection to us")  # until it is known where we listen
+        self._crowd = Crowd()
 
     def met(self, transport: Connection, build: Build) -> None:
         """Begin a handshake on the connection, or run the user's protocol at once."""
         options = self._options
-        arrival = self._reception.arrived(transport)
+        arrival, reason = self._reception.arrived(transport), Diagnosis.PEERNOSMC
+        if arrival is not None and self._crowd.present >= options.handshakes and arrival.refuse():
+            arrival, reason = None, Diagnosis.MEM
         if arrival is not None:
-            negotiation = ServerNegotiation(self._reactor, options, self.outcomes, build, arrival)
+            negotiation = ServerNegotiation(
+                self._reactor, options, self.outcomes, build, arrival, self._crowd
+            )
             transport.protocol = negotiation
             negotiation.makeConnection(transport)
             return
-        self.outcomes.fellBack(Diagnosis.PEERNOSMC, None, options.fallback)
+        self.outcomes.fellBack(reason, None, options.fallback)
         protocol = build() if options.fallback else None
         if protocol is None:
             transport.loseConnection()
         else:
-            runOnTCP(transport, protocol, Role.SERVER.value, Diagnosis.PEERNOSMC)
+            runOnTCP(transport, protocol, Role.SERVER.value, reason)
 
 
 @implementer(IListeningPort)

@@ -8,10 +8,11 @@ elements, all of one size, are the rings of connections.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from twisted.internet.defer import Deferred
 
-from txrdma.error import Refused
+from txrdma.error import Refused, ResourceExhausted
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Access
 from txrdma.interfaces import IMemoryRegion, IProtectionDomain
@@ -122,8 +123,11 @@ class BufferPool:
     """
     The buffers of one link group.
 
+    @cvar total: bytes of the buffers of all groups in this process.
     @ivar asked: buffers of which the peer is being told, by key, and who waits for its answer.
     """
+
+    total: ClassVar[int] = 0
 
     def __init__(self, domain: IProtectionDomain) -> None:
         self.asked: dict[RKey, list[Deferred[None]]] = {}
@@ -146,11 +150,21 @@ class BufferPool:
                 best = buffer
         return best
 
-    def grow(self, size: int) -> RemoteMemoryBuffer:
-        """A new buffer with elements of that size."""
+    def grow(self, size: int, most: int | None = None) -> RemoteMemoryBuffer:
+        """
+        A new buffer with elements of that size.
+
+        @param most: bytes that all buffers of this process may have; None: no limit.
+        @raise ResourceExhausted: they would have more.
+        """
         count = max(min(MOST_ELEMENTS, LARGEST_BUFFER // size), 1)
+        if most is not None:
+            count = min(count, (most - BufferPool.total) // size)
+            if count < 1:
+                raise ResourceExhausted(f"{BufferPool.total} of {most} bytes are allocated")
         region = self._domain.allocateMemory(size * count, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
         buffer = self._buffers[region.rkey] = RemoteMemoryBuffer(region, size)
+        BufferPool.total += region.length
         return buffer
 
     # The peer's agreement (CONFIRM RKEY)
@@ -210,6 +224,7 @@ class BufferPool:
         """The peer has forgotten it. Unknown ones are ignored."""
         buffer = self._buffers.pop(rkey, None)
         if buffer is not None:
+            BufferPool.total -= buffer.region.length
             buffer.close()
 
     def close(self) -> None:
