@@ -32,6 +32,7 @@ from txrdma.smc.group._linkgroup import GroupKey, Timing
 from txrdma.smc.group.attachment import Port
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.link import Link
+from txrdma.smc.group.pace import Pace
 from txrdma.smc.group.parties import Member
 from txrdma.smc.handshake._offer import Agreement, Candidate, Choice, VERSIONS
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
@@ -169,6 +170,7 @@ class LinkGroups:
         self._endings = 0
         self._stopped: Deferred[None] | None = None
         self._targets: dict[Member, int] = {}
+        self._pace = Pace(reactor)
         if device is None:
             device = sharedDevice(reactor, description)
         self.device = device
@@ -239,6 +241,7 @@ class LinkGroups:
         @raise Refused: there would be too many.
         """
         key = GroupKey.ofProposal(proposal, choice, witness)
+        hasTurn = False
         while True:
             making = None
             for group in self._serving(key):
@@ -247,6 +250,11 @@ class LinkGroups:
                 if group.isNew:
                     making = group
             if making is None:
+                waiting = None if hasTurn else self._pace.turn()
+                hasTurn = True
+                if waiting is not None:
+                    await waiting  # meanwhile another of the same client may have begun one
+                    continue
                 return self._make(key, choice.candidate, choice.agreement, terms), True
             try:
                 await making.confirmed()
@@ -280,8 +288,13 @@ class LinkGroups:
 
     def ringSize(self) -> int:
         """Bytes of the next connection's ring."""
-        count = sum(len(group.core.connections) for group in self.groups())
-        return next((size for most, size in RINGS if count < most), SMALL_RING)
+        count = 0
+        for groups in self._groups.values():
+            for group in groups:
+                count += len(group.core.connections)
+                if count >= RINGS[-1][0]:
+                    return SMALL_RING  # however many more there are
+        return next(size for most, size in RINGS if count < most)
 
     def _serving(self, key: GroupKey) -> list[Group]:
         """The groups with the peer that this names, by whichever of its links."""
@@ -423,6 +436,7 @@ class LinkGroups:
         triggers, self._triggers = self._triggers, []
         for trigger in triggers:
             self.reactor.removeSystemEventTrigger(trigger)
+        self._pace.close()
         for group in self.groups():
             group.close("the device is closed")
         self._unsubscribe()

@@ -17,6 +17,7 @@ from twisted.internet.task import deferLater
 
 from txrdma.smc.group._linkgroup import LinkGroup
 from txrdma.smc.group.buffers import BufferPool
+from txrdma.smc.group.groups import closeLinkGroups
 from txrdma.smc.handshake._machine import CLC_TIMEOUT
 from txrdma.smc.handshake.accepting import Crowd, ServerNegotiation
 from txrdma.smc.insight.outcomes import Outcomes
@@ -204,11 +205,16 @@ class LimitTests(OptionTestCase):
         self.assertEqual(BufferPool.total, before)
 
     @contextmanager
-    def flood(self, count: int, crowd: Crowd, **keys: Any) -> Iterator[list[tuple[MemorySocket, Listener]]]:
-        """So many clients that connect, propose, and say nothing more; each has its answer."""
+    def flood(
+        self, count: int, crowd: Crowd, isNew: bool = False, **keys: Any
+    ) -> Iterator[list[tuple[MemorySocket, Listener]]]:
+        """
+        So many clients that connect, propose, and say nothing more.
+
+        @param isNew: each under another name; otherwise each has its answer by now.
+        """
         options = Options(device=DEVICE, agreed=True, **keys)
         (told,) = self.groupsOf[self.client].candidates
-        proposal = Proposal(told.peerID, told.gid, told.mac, 0xC6336401, 32).encode()
         clients = []
         for number in range(count):
             there = Listener()
@@ -217,9 +223,10 @@ class LimitTests(OptionTestCase):
             )
             sockets = connectedSockets(self.world, Random(1), self.client, self.server, 10_000 + number, 1e-3)
             MemoryTCP(sockets[1], accepting).begin()
-            sockets[0].send(proposal)
+            name = b"%08d" % number if isNew else told.peerID
+            sockets[0].send(Proposal(name, told.gid, told.mac, 0xC6336401, 32).encode())
             clients.append((sockets[0], there))
-        self.until(lambda: clients[-1][0].isReadable)
+        self.until(lambda: clients[0 if isNew else -1][0].isReadable)
         yield clients
         for socket, _ in clients:
             socket.close()
@@ -262,6 +269,28 @@ class LimitTests(OptionTestCase):
             self.wait(CLC_TIMEOUT + 2)
             self.assertEqual({end.mode for _, end in clients}, {"TCP"})
         self.assertEqual(crowd.present, 0)
+
+    def test_pace(self) -> None:
+        """Groups for clients under ever new names are made some at a time; established connections go on."""
+        here, there = self.pair()
+        with self.flood(200, Crowd(), isNew=True):
+            made = len(self.groupsOf[self.server].groups())
+            self.assertLess(made, 20)
+            here.transport.write(b"hello")
+            self.wait(5e-3)
+            self.assertEqual(there.heard, b"hello")
+            self.wait(1.0)
+            self.assertEqual(len(self.groupsOf[self.server].groups()), 201)
+            self.wait(CLC_TIMEOUT + 2)
+            self.assertEqual(len(self.groupsOf[self.server].groups()), 1)
+
+    def test_closedWhileWaiting(self) -> None:
+        """Clients that wait for their turn fall back when the device is closed."""
+        self.pair()
+        with self.flood(50, Crowd(), isNew=True) as clients:
+            closeLinkGroups(self.server)
+            self.wait(2 * CLC_TIMEOUT)
+            self.assertEqual({there.mode for _, there in clients}, {"TCP"})
 
     def test_proposedAndGone(self) -> None:
         """A client that proposes and says nothing more is waited for six seconds, then it is plain TCP."""
