@@ -25,6 +25,16 @@ from txrdma.smc.stream.stream import Stream
 from txrdma.smc.wire.clc import Confirm, Diagnosis, Proposal
 
 
+class Crowd:
+    """
+    The handshakes of one listener, without those of clients that may never propose: these hold nothing.
+
+    @ivar present: how many of them are under way.
+    """
+
+    present = 0
+
+
 class ServerNegotiation(Negotiation):
     """
     The server's end of a connection whose client speaks SMC, or may do so.
@@ -43,9 +53,12 @@ class ServerNegotiation(Negotiation):
         outcomes: Outcomes,
         build: Callable[[], IProtocol | None],
         arrival: IArrival | None,
+        crowd: Crowd | None = None,
     ) -> None:
         super().__init__(reactor, options, outcomes, build)
         self._arrival = arrival
+        self._crowd = crowd or Crowd()
+        self._isInside = False
 
     def connectionMade(self) -> None:
         """The client speaks first, if its carrier is sure of it."""
@@ -54,6 +67,8 @@ class ServerNegotiation(Negotiation):
             self._peer.introduce(arrival.process, arrival.user)
             arrival.expect(self._withdrawn)
         isSure = arrival is not None and arrival.isSure
+        if isSure:
+            self._enter()
         highest = max(self._options.abilities.versions)
         core = ServerHandshake(self._reactor.seconds(), peerID=peerID(), announced=isSure, version=highest)
         self._begin(core)
@@ -65,6 +80,17 @@ class ServerNegotiation(Negotiation):
         else:
             super().readConnectionLost()
 
+    def _enter(self) -> bool:
+        """
+        Count the handshake: the client is known to propose, or has done so.
+
+        @return: False where there are too many.
+        """
+        if not self._isInside and self._crowd.present < self._options.handshakes:
+            self._isInside = True
+            self._crowd.present += 1
+        return self._isInside
+
     def _withdrawn(self) -> None:
         if not self._over:
             cast(ServerHandshake, self._core).withdrawn()
@@ -73,6 +99,9 @@ class ServerNegotiation(Negotiation):
     def _end(self) -> None:
         if self._arrival is not None:
             self._arrival.settle()
+        if self._isInside:
+            self._isInside = False
+            self._crowd.present -= 1
         super()._end()
 
     def _handle(self, event: clcEvents.Event) -> None:
@@ -89,6 +118,8 @@ class ServerNegotiation(Negotiation):
             await self._confirmed(event.confirm)
 
     async def _accept(self, proposal: Proposal) -> None:
+        if not self._enter():
+            raise Refused(f"{self._options.handshakes} handshakes are under way", Diagnosis.MEM)
         groups = self._groups()
         own = self.transport.getHost().host
         choice = choose(proposal, groups.candidates, self._options.abilities, own)
@@ -104,11 +135,12 @@ class ServerNegotiation(Negotiation):
         self, groups: LinkGroups, proposal: Proposal, choice: Choice
     ) -> tuple[Group, bool, Element]:
         """A group for the client, whether it is new, and a ring there; if it ends meanwhile, another."""
+        options, witness = self._options, self._peer.witness
         while True:
-            group, isNew = await groups.forProposal(proposal, choice, self._peer.witness)
+            group, isNew = await groups.forProposal(proposal, choice, witness, self._terms)
             self._group = group
             try:
-                return group, isNew, await group.reserve()
+                return group, isNew, await group.reserve(options.ring, options.maxmemory)
             except BaseException as error:
                 if isNew:
                     group.discard()
