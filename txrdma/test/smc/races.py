@@ -5,6 +5,7 @@ Two hosts on a simulated network, and SMC connections between them, turn by turn
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -86,14 +87,16 @@ class RaceTestCase(SynchronousTestCase):
         there: Listener | None = None,
         latency: float = 1e-3,
         client: Host | None = None,
+        **keys: Any,
     ) -> tuple[Listener, Listener, tuple[MemorySocket, MemorySocket]]:
-        """Begin to connect."""
+        """Begin to connect; keys are options of both ends."""
         here, there = here or Listener(), there or Listener()
         client = client or self.client
         self.number += 1
         sockets = connectedSockets(self.world, Random(1), client, self.server, self.number, latency)
-        accepting = self.accepting(self.options, there)
-        asking = ClientNegotiation(client, self.options, Outcomes("client"), lambda: here)
+        options = replace(self.options, **keys)
+        accepting = self.accepting(options, there)
+        asking = ClientNegotiation(client, options, Outcomes("client"), lambda: here)
         asking.finished().addErrback(lambda failure: None)
         self.negotiations = asking, accepting
         MemoryTCP(sockets[1], accepting).begin()

@@ -68,9 +68,9 @@ class FullGroupTests(RaceTestCase):
         [link] = group.links
         grown = group.pool.grow
 
-        def ending(size: int, domain: IProtectionDomain) -> object:
+        def ending(size: int, domain: IProtectionDomain, most: int | None) -> object:
             self.world.clock.callLater(0, group.close, "the test says so")
-            return grown(size, domain)
+            return grown(size, domain, most)
 
         self.patch(group.pool, "grow", ending)
         [first] = self.connectMany(1)
