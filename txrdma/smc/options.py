@@ -42,6 +42,7 @@ class Options:
     @ivar versions: of SMC-R, that may be spoken; 2 comes before 1 where device, UEIDs and peer allow it.
     @ivar ueids: names of the enterprises that this end belongs to, at most 4. Version 2 needs one that both
         ends have.
+    @ivar option: SMC's TCP option may tell peers on other hosts, and the Linux kernel, that we speak SMC.
     """
 
     device: str = "auto"
@@ -52,6 +53,7 @@ class Options:
     backend: str = "auto"
     versions: tuple[int, ...] = (1, 2)
     ueids: tuple[str, ...] = ()
+    option: bool = True
 
     def __post_init__(self) -> None:
         """

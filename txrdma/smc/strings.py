@@ -96,6 +96,7 @@ def _options(
     fallback: str,
     version: str,
     ueid: str | None,
+    option: str,
     bindAddress: str | None = None,
 ) -> Options:
     """Options from the keys of either side, and the address that a client connects from."""
@@ -105,7 +106,11 @@ def _options(
         raise ValueError("smc: device= is empty; device=auto is the default")
     if _choice("backend", backend, ("auto", "own", "kernel")) == "kernel":
         _unlessKernels(
-            device=(device, "auto"), peer=(peer, "auto"), version=(version, "auto"), ueid=(ueid, None)
+            device=(device, "auto"),
+            peer=(peer, "auto"),
+            version=(version, "auto"),
+            ueid=(ueid, None),
+            option=(option, "auto"),
         )
     return Options(
         device=device,
@@ -116,6 +121,7 @@ def _options(
         backend=backend,
         versions=_versions(version),
         ueids=_ueids(version, ueid),
+        option=_choice("option", option, ("auto", "no")) == "auto",
     )
 
 
@@ -149,8 +155,8 @@ def _take(kwargs: dict[str, str], key: str, default: str) -> str:
 @implementer(IPlugin, IStreamClientEndpointStringParserWithReactor)
 class SMCClientParser:
     """
-    C{smc:host:port}, with C{device}, C{backend}, C{peer}, C{timeout}, C{fallback}, C{version}, C{ueid} and
-    C{bindAddress}.
+    C{smc:host:port}, with C{device}, C{backend}, C{peer}, C{timeout}, C{fallback}, C{version}, C{ueid},
+    C{option} and C{bindAddress}.
     """
 
     prefix = "smc"
@@ -175,6 +181,7 @@ class SMCClientParser:
             _take(kwargs, "fallback", "yes"),
             _take(kwargs, "version", "auto"),
             kwargs.pop("ueid", None),
+            _take(kwargs, "option", "auto"),
             kwargs.pop("bindAddress", None),
         )
         _unknown(kwargs)
@@ -185,7 +192,7 @@ class SMCClientParser:
 class SMCServerParser:
     """
     C{smc:port}, C{smc:address:port} or C{smc:port:interface=address}, with C{device}, C{backend}, C{peer},
-    C{timeout} (of a handshake), C{backlog}, C{fallback}, C{version} and C{ueid}.
+    C{timeout} (of a handshake), C{backlog}, C{fallback}, C{version}, C{ueid} and C{option}.
     """
 
     prefix = "smc"
@@ -211,6 +218,7 @@ class SMCServerParser:
             _take(kwargs, "fallback", "yes"),
             _take(kwargs, "version", "auto"),
             kwargs.pop("ueid", None),
+            _take(kwargs, "option", "auto"),
         )
         if options.backend == "kernel":
             _unlessKernels(timeout=(timeout, None))
