@@ -5,7 +5,7 @@ SMC's TCP option as endpoints use it; a model of the kernel's part says which so
 from __future__ import annotations
 
 import socket
-from typing import Any
+from typing import Any, cast
 
 from zope.interface.verify import verifyClass, verifyObject
 
@@ -13,7 +13,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.protocol import Factory
 from twisted.internet.task import Clock, deferLater
-from twisted.logger import globalLogPublisher, LogEvent
+from twisted.logger import globalLogPublisher, ILogObserver, LogEvent
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.smc.carriers import approaching
@@ -121,8 +121,9 @@ class SharedTests(SynchronousTestCase):
         """An option that can't be had marks nothing, and its reason is logged once."""
         self.patch(shared, "_logged", set())
         entries: list[LogEvent] = []
-        globalLogPublisher.addObserver(entries.append)
-        self.addCleanup(globalLogPublisher.removeObserver, entries.append)
+        observer = cast(ILogObserver, entries.append)
+        globalLogPublisher.addObserver(observer)
+        self.addCleanup(globalLogPublisher.removeObserver, observer)
         for _ in range(2):
             option = SharedOption(Presence(Clock()), lambda: OptionCarrier(None, why="no such luck"))
             with socket.socket() as unmarked:
