@@ -529,6 +529,8 @@ class Group:
         for link in self.links:
             link.isBreaking = True  # nobody waits for an answer
         self._post()
+        for link in self.links:
+            link.turn.drain()
         self._over(text, Diagnosis.NOACTLINK)
 
     def _over(self, text: str, diagnosis: Diagnosis, mayVanish: bool = False) -> None:

@@ -10,14 +10,16 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from twisted.logger import Logger
 
-from txrdma.smc.carriers.option.carrier import openCarrier, OptionCarrier
 from txrdma.smc.carriers.option.reasons import OptionUnavailable
 from txrdma.smc.common.presence import Presence, presenceOn
+
+if TYPE_CHECKING:
+    from txrdma.smc.carriers.option.carrier import OptionCarrier
 
 _log = Logger()
 
@@ -33,7 +35,9 @@ _logged: set[str] = set()
 
 
 def openUsual() -> OptionCarrier:
-    """Open the carrier as the environment allows."""
+    """Open the carrier as the environment allows; what only that needs is imported now."""
+    from txrdma.smc.carriers.option.carrier import openCarrier
+
     return openCarrier(mayLoad=os.environ.get(WHICH) != "installed")
 
 
