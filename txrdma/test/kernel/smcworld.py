@@ -116,7 +116,7 @@ class KernelPeerTestCase(EndsTestCase):
     @ivar weListen: our end is the server's.
     """
 
-    timeout = 25
+    timeout = 40
     weListen = False
 
     def setUp(self) -> None:

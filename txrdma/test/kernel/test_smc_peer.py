@@ -111,15 +111,6 @@ class Conversations(_Case):
         await ours.lost
         self.assertIsInstance(ours.reason.value, ConnectionDone)
 
-    async def test_weAbort(self) -> None:
-        """The kernel knows of our abort, and its program, when it writes."""
-        ours, theirs = await self.pair()
-        ours.transport.abortConnection()
-        await self.until(lambda: self.said(theirs).state == "PROCESSABORT")
-        writing = self.program.call("send", number=theirs.number, length=1, seed=1)
-        error = await self.assertFailure(writing, Refused)
-        self.assertIn("BrokenPipeError", str(error))
-
     async def test_kernelAborts(self) -> None:
         """A program that closes with bytes unread is an abort to us."""
         ours, theirs = await self.pair()
@@ -129,27 +120,6 @@ class Conversations(_Case):
         await ours.lost
         self.assertNotIsInstance(ours.reason.value, ConnectionDone)
         record("seen", type(ours.reason.value).__name__)
-
-    async def test_urgent(self) -> None:
-        """Urgent data of the kernel's stays in its place among the rest, and what follows comes, too."""
-        ours, theirs = await self.pair()
-        await self.program.call("send", number=theirs.number, length=5, seed=0)
-        await self.program.call("urge", number=theirs.number, text="now!")
-        await self.program.call("send", number=theirs.number, length=5, seed=0)
-        await ours.counting(14)
-        self.assertEqual(ours.first, bytes(5) + b"now!" + bytes(5))
-
-    async def test_kernelPauses(self) -> None:
-        """What a program does not read for some seconds waits, and arrives whole."""
-        ours, theirs = await self.pair()
-        sending = ours.sending(ORDINARY, 4)
-        await deferLater(reactor, PAUSE_SECONDS)
-        self.assertFalse(sending.called)
-        buffers = self.said(theirs).buffers
-        assert buffers is not None
-        self.assertEqual(self.cursors(theirs)[0], buffers.size)
-        got = await self.program.call("receive", number=theirs.number, length=ORDINARY)
-        self.assertEqual(got[:2], [ORDINARY, await sending])
 
     async def test_wePause(self) -> None:
         """What we do not read for some seconds waits, and arrives whole."""
@@ -167,23 +137,6 @@ class Conversations(_Case):
         """Bytes of our ring."""
         return int(ours.smc.toDict()["bufferSize"])
 
-    async def test_many(self) -> None:
-        """A hundred connections share a link group, and each carries its own bytes."""
-        begun = time.monotonic()
-        pairs = await self.pairs(MANY)
-        record("seconds for 100 connections", round(time.monotonic() - begun, 1))
-        self.assertEqual(len({ours.smc.linkGroup for ours, _ in pairs}), 1)
-        for number, (ours, _theirs) in enumerate(pairs):
-            ours.transport.write(b"%d" % number)
-        got = await gatherResults(
-            [
-                self.program.call("receive", number=theirs.number, length=len(str(number)))
-                for number, (_, theirs) in enumerate(pairs)
-            ]
-        )
-        self.assertEqual([each[2] for each in got], [str(number) for number in range(MANY)])
-        self.assertEqual({self.said(theirs).mode for _, theirs in pairs}, {"SMC-R"})
-
     async def test_idle(self) -> None:
         """A link that has nothing to say for longer than TEST LINK's time stays."""
         usual = TEST_LINK.read_text()
@@ -195,40 +148,6 @@ class Conversations(_Case):
         await self.exchange(ours, theirs, 1000)
         self.assertEqual(ours.smc.linkGroup, group)
 
-    async def test_kernelKilled(self) -> None:
-        """When the kernel's program is killed we hear an end; with bytes unread it is an abort."""
-        ours, _theirs = await self.pair()
-        other, others = await self.pair()
-        other.transport.write(b"nobody reads this")
-        await self.until(lambda: self.cursors(others)[0] == 17)
-        self.process.kill()
-        await ours.readEnded
-        await other.lost
-        self.assertNotIsInstance(other.reason.value, ConnectionDone)
-
-    async def test_strangersUEID(self) -> None:
-        """Without a UEID in common both ends go on by TCP, and tell why."""
-        ours, theirs = await self.pair(OURS.replace(UEID, "OTHERS"))
-        await self.exchange(ours, theirs, 1000)
-        said = self.said(theirs)
-        self.assertEqual((ours.smc.mode, said.mode), ("TCP", "TCP"))
-        reasons = [str(each and each.name) for each in (ours.smc.fallbackReason, ours.smc.peerDiagnosis)]
-        reasons += [str(each and each.name) for each in (said.fallbackReason, said.peerDiagnosis)]
-        self.assertEqual(
-            reasons,
-            ["NOUEID", "None", "PEERDECL", "NOUEID"]
-            if self.weListen
-            else ["PEERDECL", "NOUEID", "NOUEID", "None"],
-        )
-
-    async def test_off(self) -> None:
-        """With C{option=no} the kernel gets plain TCP, and no Proposal."""
-        ours, theirs = await self.pair(f"{OURS}:option=no")
-        await self.exchange(ours, theirs, 1000)
-        said = self.said(theirs)
-        self.assertEqual((said.mode, said.fallbackReason and said.fallbackReason.name), ("TCP", "PEERNOSMC"))
-        self.assertEqual(ours.smc.fallbackReason.name, "PEERNOSMC")
-
 
 class ClientTests(Conversations, KernelPeerTestCase):
     """Our client and the kernel's server."""
@@ -237,11 +156,6 @@ class ClientTests(Conversations, KernelPeerTestCase):
     witness = Witness(
         "smc: over pyverbs, client", "Linux AF_SMC, server", "SMC-R version 2 by the TCP option"
     )
-
-    async def pairs(self, count: int) -> list[tuple[Any, Theirs]]:
-        """Connections to one listener, made one after the other."""
-        listener = await self.program.call("listen")
-        return [await self.connected(listener) for _ in range(count)]
 
     async def test_firstContact(self) -> None:
         """The first connection of a link group waits for none of the kernel's timers."""
@@ -266,11 +180,6 @@ class ServerTests(Conversations, KernelPeerTestCase):
         "smc: over pyverbs, server", "Linux AF_SMC, client", "SMC-R version 2 by the TCP option"
     )
 
-    async def pairs(self, count: int) -> list[tuple[Any, Theirs]]:
-        """Connections to one listener, made one after the other."""
-        factory, port = await self.serve(f"smc:{HERE}:0:{OURS}", Ours)
-        return [await self.accepted(factory, port) for _ in range(count)]
-
     async def test_firstContact(self) -> None:
         """The first connection of a link group waits for none of the kernel's timers."""
         factory, port = await self.serve(f"smc:{HERE}:0:{OURS}", Ours)
@@ -281,3 +190,80 @@ class ServerTests(Conversations, KernelPeerTestCase):
         record("seconds until connected, later", round(self.seconds, 2))
         self.assertEqual(other.smc.linkGroup, ours.smc.linkGroup)
         self.assertLess(seconds, 3)
+
+    async def test_weAbort(self) -> None:
+        """The kernel knows of our abort, and its program, when it writes."""
+        ours, theirs = await self.pair()
+        ours.transport.abortConnection()
+        await self.until(lambda: self.said(theirs).state == "PROCESSABORT")
+        writing = self.program.call("send", number=theirs.number, length=1, seed=1)
+        error = await self.assertFailure(writing, Refused)
+        self.assertIn("BrokenPipeError", str(error))
+
+    async def test_urgent(self) -> None:
+        """Urgent data of the kernel's stays in its place among the rest, and what follows comes, too."""
+        ours, theirs = await self.pair()
+        await self.program.call("send", number=theirs.number, length=5, seed=0)
+        await self.program.call("urge", number=theirs.number, text="now!")
+        await self.program.call("send", number=theirs.number, length=5, seed=0)
+        await ours.counting(14)
+        self.assertEqual(ours.first, bytes(5) + b"now!" + bytes(5))
+
+    async def test_kernelPauses(self) -> None:
+        """What a program does not read for some seconds waits, and arrives whole."""
+        ours, theirs = await self.pair()
+        sending = ours.sending(ORDINARY, 4)
+        await deferLater(reactor, PAUSE_SECONDS)
+        self.assertFalse(sending.called)
+        buffers = self.said(theirs).buffers
+        assert buffers is not None
+        self.assertEqual(self.cursors(theirs)[0], buffers.size)
+        got = await self.program.call("receive", number=theirs.number, length=ORDINARY)
+        self.assertEqual(got[:2], [ORDINARY, await sending])
+
+    async def test_many(self) -> None:
+        """A hundred connections share a link group, and each carries its own bytes."""
+        begun = time.monotonic()
+        factory, port = await self.serve(f"smc:{HERE}:0:{OURS}", Ours)
+        pairs = [await self.accepted(factory, port) for _ in range(MANY)]
+        record("seconds for 100 connections", round(time.monotonic() - begun, 1))
+        self.assertEqual(len({ours.smc.linkGroup for ours, _ in pairs}), 1)
+        for number, (ours, _theirs) in enumerate(pairs):
+            ours.transport.write(b"%d" % number)
+        got = await gatherResults(
+            [
+                self.program.call("receive", number=theirs.number, length=len(str(number)))
+                for number, (_, theirs) in enumerate(pairs)
+            ]
+        )
+        self.assertEqual([each[2] for each in got], [str(number) for number in range(MANY)])
+        self.assertEqual({self.said(theirs).mode for _, theirs in pairs}, {"SMC-R"})
+
+    async def test_kernelKilled(self) -> None:
+        """When the kernel's program is killed we hear an end; with bytes unread it is an abort."""
+        ours, _theirs = await self.pair()
+        other, others = await self.pair()
+        other.transport.write(b"nobody reads this")
+        await self.until(lambda: self.cursors(others)[0] == 17)
+        self.process.kill()
+        await ours.readEnded
+        await other.lost
+        self.assertNotIsInstance(other.reason.value, ConnectionDone)
+
+    async def test_strangersUEID(self) -> None:
+        """Without a UEID in common both ends go on by TCP, and tell why."""
+        ours, theirs = await self.pair(OURS.replace(UEID, "OTHERS:version=2"))
+        await self.exchange(ours, theirs, 1000)
+        said = self.said(theirs)
+        self.assertEqual((ours.smc.mode, said.mode), ("TCP", "TCP"))
+        reasons = [str(each and each.name) for each in (ours.smc.fallbackReason, ours.smc.peerDiagnosis)]
+        reasons += [str(each and each.name) for each in (said.fallbackReason, said.peerDiagnosis)]
+        self.assertEqual(reasons, ["NOUEID", "None", "PEERDECL", "NOUEID"])
+
+    async def test_off(self) -> None:
+        """With C{option=no} the kernel gets plain TCP, and no Proposal."""
+        ours, theirs = await self.pair(f"{OURS}:option=no")
+        await self.exchange(ours, theirs, 1000)
+        said = self.said(theirs)
+        self.assertEqual((said.mode, said.fallbackReason and said.fallbackReason.name), ("TCP", "PEERNOSMC"))
+        self.assertEqual(ours.smc.fallbackReason.name, "PEERNOSMC")
