@@ -129,7 +129,7 @@ class KernelPeerTestCase(EndsTestCase):
         with ours, theirs:
             ours.setblocking(False)
             words = [sys.executable, PROGRAM, THERE]
-            process = subprocess.Popen(words, stdin=theirs, stdout=theirs)
+            process = subprocess.Popen(words, stdin=theirs.fileno(), stdout=theirs.fileno())
             program = Asking()
             factory = Factory.forProtocol(lambda: program)
             reactor.adoptStreamConnection(ours.fileno(), socket.AF_UNIX, factory)

@@ -16,7 +16,8 @@ from twisted.internet.task import deferLater
 
 from txrdma.test.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.kernel.agent import Refused
-from txrdma.test.kernel.smcworld import HERE, KernelPeerTestCase, OURS, Ours, reactor, Theirs, UEID
+from txrdma.test.kernel.smcworld import HERE, KernelPeerTestCase, OURS, Ours, Theirs, UEID
+from txrdma.test.smc.ends import reactor
 
 BOXES = (Box(smc=True, timeout=400),)
 
