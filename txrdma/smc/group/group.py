@@ -332,8 +332,7 @@ class Group:
     def _post(self) -> None:
         """Send what the core has to say."""
         for life, raw in self.core.outgoing():
-            refusal = self._linkOf(life).send(raw)
-            if refusal is not None:
+            if (refusal := self._linkOf(life).send(raw)) is not None:
                 self.core.linkDown(self._reactor.seconds(), refusal, life)
 
     def _linkOf(self, life: LinkLife) -> Link:
