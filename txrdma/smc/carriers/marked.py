@@ -108,6 +108,10 @@ class MarkedArrival:
     def expect(self, withdrawn: Callable[[], None]) -> None:
         """Do nothing: the client has seen the option in the answer to its SYN."""
 
+    def refuse(self) -> bool:
+        """Tell the client nothing: there is no way but CLC."""
+        return False
+
     def settle(self) -> None:
         """Do nothing: nobody waits for the client."""
 

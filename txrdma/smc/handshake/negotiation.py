@@ -27,7 +27,7 @@ from txrdma.logs import Seldom
 from txrdma.smc.carriers.counterpart import Counterpart
 from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.group._linkgroup import Role
-from txrdma.smc.group.groups import LinkGroups, linkGroups
+from txrdma.smc.group.groups import GroupTerms, LinkGroups, linkGroups
 from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ClientHandshake, ServerHandshake
 from txrdma.smc.handshake.plaintcp import Foreign, runOnTCP
@@ -35,7 +35,7 @@ from txrdma.smc.insight.outcomes import NotSMC, Outcomes
 from txrdma.smc.options import Options
 from txrdma.smc.stream.companion import Companion
 from txrdma.smc.stream.stream import Stream
-from txrdma.smc.stream.transport import SMCTransport
+from txrdma.smc.stream.transport import PromptTransport, SMCTransport
 from txrdma.smc.wire.clc import Crossed, Diagnosis
 
 _log = Logger()
@@ -157,7 +157,7 @@ class Negotiation(Protocol):
         self._pause(core.isFull)
         if core.done:
             if self._fellBack is not None:
-                foreign = Crossed() if core.mayCross else None
+                foreign = Crossed(core.isJoining) if core.mayCross else None
                 self._runOnTCP(self._fellBack.reason, self._fellBack.peerDiagnosis, self._early, foreign)
             elif self._stream is not None:
                 self._runOnSMC(self._stream)
@@ -321,12 +321,15 @@ class Negotiation(Protocol):
     def _startSMC(self, stream: Stream) -> None:
         self._stream = None
         self._end()
-        link = stream.link
+        link, options = stream.link, self._options
         self._outcomes.established(link.agreement.version, link.device, link.route)
         companion = Companion(stream, self.transport, self._reactor)
         self.transport.protocol = companion
         protocol = self._build()
-        transport = SMCTransport(stream, Protocol() if protocol is None else protocol, self.transport)
+        kind = SMCTransport if options.autocork else PromptTransport
+        transport = kind(stream, Protocol() if protocol is None else protocol, self.transport)
+        if options.sndbuf != SMCTransport.bufferSize:
+            transport.bufferSize = options.sndbuf
         callWithContext({"system": transport.logPrefix()}, stream.start, transport, companion)
         if protocol is None:
             stream.close()
@@ -343,6 +346,11 @@ class Negotiation(Protocol):
         """Hear that the user's protocol will never be connected, for this reason."""
 
     # What both need
+
+    @property
+    def _terms(self) -> GroupTerms:
+        """The terms for a link group that the connection may need."""
+        return GroupTerms(self._options.maxgroups, self._options.keepalive)
 
     def _groups(self) -> LinkGroups:
         """
