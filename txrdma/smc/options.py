@@ -59,6 +59,7 @@ class Options:
     @ivar versions: of SMC-R, that may be spoken; 2 comes before 1 where device, UEIDs and peer allow it.
     @ivar ueids: names of the enterprises that this end belongs to, at most 4. Version 2 needs one that both
         ends have.
+    @ivar option: SMC's TCP option may tell peers on other hosts, and the Linux kernel, that we speak SMC.
     @ivar autocork: what is written waits until the turn of the reactor, or the batch of messages that is
         being dealt with, has ended, and goes out together; otherwise each write goes out at once.
     @ivar sndbuf: bytes that may wait to be sent before a producer is paused.
@@ -80,6 +81,7 @@ class Options:
     backend: str = "auto"
     versions: tuple[int, ...] = (1, 2)
     ueids: tuple[str, ...] = ()
+    option: bool = True
     autocork: bool = True
     sndbuf: int = 65536
     rcvbuf: int | None = None

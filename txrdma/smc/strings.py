@@ -113,7 +113,7 @@ def _options(kwargs: dict[str, str], bindAddress: str | None = None) -> Options:
     if not device:
         raise ValueError("smc: device= is empty; device=auto is the default")
     if _choice("backend", backend, ("auto", "own", "kernel")) == "kernel":
-        own = {key: (kwargs.get(key), None) for key in _OWN}
+        own = {key: (kwargs.get(key), None) for key in (*_OWN, "option")}
         _unlessKernels(
             device=(device, "auto"), peer=(peer, "auto"), version=(version, "auto"), ueid=(ueid, None), **own
         )
@@ -129,6 +129,7 @@ def _options(kwargs: dict[str, str], bindAddress: str | None = None) -> Options:
         backend=backend,
         versions=_versions(version),
         ueids=_ueids(version, ueid),
+        option=_choice("option", _take(kwargs, "option", "auto"), ("auto", "no")) == "auto",
         autocork=_choice("autocork", _take(kwargs, "autocork", "yes"), ("yes", "no")) == "yes",
         sndbuf=_bytes("sndbuf", sndbuf, 1, 1 << 40),
         rcvbuf=None if rcvbuf is None else _bytes("rcvbuf", rcvbuf, 1, LARGEST_RING),
@@ -174,7 +175,7 @@ def _take(kwargs: dict[str, str], key: str, default: str) -> str:
 class SMCClientParser:
     """
     C{smc:host:port}, with C{device}, C{backend}, C{peer}, C{timeout}, C{fallback}, C{version}, C{ueid},
-    C{bindAddress}, and the keys of L{_OWN} but C{handshakes}.
+    C{option}, C{bindAddress}, and the keys of L{_OWN} but C{handshakes}.
     """
 
     prefix = "smc"
@@ -203,7 +204,8 @@ class SMCClientParser:
 class SMCServerParser:
     """
     C{smc:port}, C{smc:address:port} or C{smc:port:interface=address}, with C{device}, C{backend}, C{peer},
-    C{timeout} (of a handshake), C{backlog}, C{fallback}, C{version}, C{ueid}, and the keys of L{_OWN}.
+    C{timeout} (of a handshake), C{backlog}, C{fallback}, C{version}, C{ueid}, C{option},
+    and the keys of L{_OWN}.
     """
 
     prefix = "smc"

@@ -86,6 +86,11 @@ class LocalApproach:
         announcement.then(lambda: self._answered(announcement, client, proceed))
         return True
 
+    @property
+    def isExpected(self) -> bool:
+        """Whether the listener has said that it expects the connection."""
+        return self.announcement is not None and self.announcement.user >= 0
+
     def _answered(self, announcement: Announcement, client: IDialing, proceed: Callable[[], None]) -> None:
         if announcement.wasCut:
             self.prepare(client, proceed)  # another one may listen there by now
@@ -107,7 +112,7 @@ class LocalApproach:
     def ask(self, transport: Connection, told: Callable[[], None]) -> None:
         """Wait until the listener has said that it accepted this very connection."""
         announcement = self.announcement
-        if announcement is None or announcement.user < 0:
+        if announcement is None or not self.isExpected:
             told()
             return
 

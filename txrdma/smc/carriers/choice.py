@@ -4,15 +4,25 @@ The carrier of an endpoint's connections, as its options choose it.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from zope.interface import implementer
 
+from twisted.logger import Logger
+
+from txrdma.error import RDMAError
+from txrdma.logs import Seldom
 from txrdma.smc.carriers.agreed import AgreedCarrier
 from txrdma.smc.carriers.approaching import LocalApproach
 from txrdma.smc.carriers.interfaces import ICarrier
 from txrdma.smc.carriers.local import Announcements
+from txrdma.smc.carriers.marked import MarkedCarrier
+from txrdma.smc.carriers.option.shared import sharedOption
+from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.options import Options
+
+_seldom = Seldom(Logger())
 
 
 @implementer(ICarrier)
@@ -39,5 +49,21 @@ class LocalCarrier:
 
 def carrierFor(reactor: Any, options: Options) -> ICarrier:
     """The carrier by which an endpoint with these options finds out whether its peers speak SMC."""
-    local = LocalCarrier(reactor, options.fallback, anybody=options.device != "auto")
-    return AgreedCarrier(reactor, options.fallback, local) if options.agreed else local
+    takesTCP = options.fallback
+    carrier: ICarrier = LocalCarrier(reactor, takesTCP, anybody=options.device != "auto")
+    if options.option and options.device != "auto":
+        isServed = partial(_reachesOthers, reactor, options.device)
+        carrier = MarkedCarrier(reactor, takesTCP, sharedOption(reactor), isServed, carrier)
+    return AgreedCarrier(reactor, takesTCP, carrier) if options.agreed else carrier
+
+
+def _reachesOthers(reactor: Any, device: str) -> bool:
+    """Open a device, and find out whether it leads to other hosts: the option promises that."""
+    try:
+        groups = linkGroups(reactor, device)
+    except (RDMAError, OSError) as error:
+        _seldom.warn(
+            device, "no TCP option, can't open the device {device}: {error}", device=device, error=error
+        )
+        return False
+    return not groups.canRest

@@ -42,6 +42,7 @@ class IApproach(Interface):
 
     isSMC: bool = Attribute("Whether the listener speaks SMC, once that is known.")
     isAwaited: bool = Attribute("Whether the listener waits for a CLC message even where C{isSMC} is False.")
+    isExpected: bool = Attribute("Whether the listener was told of the connection, and has agreed to it.")
     process: Credentials | None = Attribute("The process that listens, None when that is not known.")
     user: int | None = Attribute("The user that the process runs as, None when that is not known.")
 

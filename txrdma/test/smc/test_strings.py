@@ -64,6 +64,14 @@ class ClientStringTests(SynchronousTestCase):
         ):
             self.assertRaises(ValueError, Options, **wrong)
 
+    def test_option(self) -> None:
+        """The TCP option can be turned off at either end."""
+        for text, isOn in (("option=auto", True), ("option=no", False)):
+            self.assertEqual(self.parse(f"smc:host:80:{text}")["options"], Options(option=isOn))
+            server = serverFromString(MemoryReactorClock(), f"smc:80:{text}")
+            assert isinstance(server, SMCServerEndpoint)
+            self.assertEqual(server._options, Options(option=isOn))
+
     def test_nonsense(self) -> None:
         """What has no meaning is refused, by key and value."""
         for text, key, value in (
@@ -83,6 +91,8 @@ class ClientStringTests(SynchronousTestCase):
             ("smc:host:80:backend=kernel:peer=smc", "peer", "smc"),
             ("smc:host:80:backend=kernel:version=2", "version", "2"),
             ("smc:host:80:backend=kernel:ueid=TXRDMA", "ueid", "TXRDMA"),
+            ("smc:host:80:backend=kernel:option=no", "option", "no"),
+            ("smc:host:80:option=yes", "option", "yes"),
             ("smc:host:80:device=", "device", ""),
             ("smc:host:80:bindAddress=here", "bindAddress", "here"),
             ("smc:host:80:version=3", "version", "3"),
