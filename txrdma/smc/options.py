@@ -4,6 +4,7 @@ Options of an C{smc:} endpoint, from its string or its arguments.
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 from typing import Final
 
@@ -42,6 +43,8 @@ class Options:
     @ivar versions: of SMC-R, that may be spoken; 2 comes before 1 where device, UEIDs and peer allow it.
     @ivar ueids: names of the enterprises that this end belongs to, at most 4. Version 2 needs one that both
         ends have.
+    @ivar runtime: a directory in which processes of other network namespaces of this host are met; C{""} is
+        none, and None what C{TXRDMA_RUNTIME} of the environment says.
     """
 
     device: str = "auto"
@@ -52,6 +55,7 @@ class Options:
     backend: str = "auto"
     versions: tuple[int, ...] = (1, 2)
     ueids: tuple[str, ...] = ()
+    runtime: str | None = None
 
     def __post_init__(self) -> None:
         """
@@ -60,6 +64,11 @@ class Options:
         @raise ValueError: they make no sense.
         """
         _abilities(self.versions, self.ueids)
+
+    @property
+    def meetingDirectory(self) -> str:
+        """The directory in which processes of other network namespaces are met; empty when there is none."""
+        return os.environ.get("TXRDMA_RUNTIME", "") if self.runtime is None else self.runtime
 
     @property
     def abilities(self) -> Abilities:

@@ -96,6 +96,7 @@ def _options(
     fallback: str,
     version: str,
     ueid: str | None,
+    runtime: str | None,
     bindAddress: str | None = None,
 ) -> Options:
     """Options from the keys of either side, and the address that a client connects from."""
@@ -105,8 +106,14 @@ def _options(
         raise ValueError("smc: device= is empty; device=auto is the default")
     if _choice("backend", backend, ("auto", "own", "kernel")) == "kernel":
         _unlessKernels(
-            device=(device, "auto"), peer=(peer, "auto"), version=(version, "auto"), ueid=(ueid, None)
+            device=(device, "auto"),
+            peer=(peer, "auto"),
+            version=(version, "auto"),
+            ueid=(ueid, None),
+            runtime=(runtime, None),
         )
+    if runtime and not runtime.startswith("/"):
+        raise ValueError(f"smc: runtime={runtime} is not the path of a directory, from the root")
     return Options(
         device=device,
         agreed=_choice("peer", peer, ("auto", "smc")) == "smc",
@@ -116,6 +123,7 @@ def _options(
         backend=backend,
         versions=_versions(version),
         ueids=_ueids(version, ueid),
+        runtime=runtime,
     )
 
 
@@ -149,8 +157,8 @@ def _take(kwargs: dict[str, str], key: str, default: str) -> str:
 @implementer(IPlugin, IStreamClientEndpointStringParserWithReactor)
 class SMCClientParser:
     """
-    C{smc:host:port}, with C{device}, C{backend}, C{peer}, C{timeout}, C{fallback}, C{version}, C{ueid} and
-    C{bindAddress}.
+    C{smc:host:port}, with C{device}, C{backend}, C{peer}, C{timeout}, C{fallback}, C{version}, C{ueid},
+    C{runtime} and C{bindAddress}.
     """
 
     prefix = "smc"
@@ -175,6 +183,7 @@ class SMCClientParser:
             _take(kwargs, "fallback", "yes"),
             _take(kwargs, "version", "auto"),
             kwargs.pop("ueid", None),
+            kwargs.pop("runtime", None),
             kwargs.pop("bindAddress", None),
         )
         _unknown(kwargs)
@@ -185,7 +194,7 @@ class SMCClientParser:
 class SMCServerParser:
     """
     C{smc:port}, C{smc:address:port} or C{smc:port:interface=address}, with C{device}, C{backend}, C{peer},
-    C{timeout} (of a handshake), C{backlog}, C{fallback}, C{version} and C{ueid}.
+    C{timeout} (of a handshake), C{backlog}, C{fallback}, C{version}, C{ueid} and C{runtime}.
     """
 
     prefix = "smc"
@@ -211,6 +220,7 @@ class SMCServerParser:
             _take(kwargs, "fallback", "yes"),
             _take(kwargs, "version", "auto"),
             kwargs.pop("ueid", None),
+            kwargs.pop("runtime", None),
         )
         if options.backend == "kernel":
             _unlessKernels(timeout=(timeout, None))

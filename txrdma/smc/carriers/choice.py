@@ -12,7 +12,10 @@ from txrdma.smc.carriers.agreed import AgreedCarrier
 from txrdma.smc.carriers.approaching import LocalApproach
 from txrdma.smc.carriers.interfaces import ICarrier
 from txrdma.smc.carriers.local import Announcements
+from txrdma.smc.carriers.neighbours import NeighbourReception
+from txrdma.smc.carriers.seeking import NeighbourApproach
 from txrdma.smc.options import Options
+from txrdma.unixplaces import MeetingPlace
 
 
 @implementer(ICarrier)
@@ -37,7 +40,40 @@ class LocalCarrier:
         return Announcements(self._reactor, self._anybody, room)
 
 
+@implementer(ICarrier)
+class NeighbourCarrier:
+    """The same between processes that see one directory: L{txrdma.smc.carriers.neighbours}."""
+
+    def __init__(self, reactor: Any, takesTCP: bool, local: LocalCarrier, place: MeetingPlace) -> None:
+        """
+        @param takesTCP: connections on plain TCP will do.
+        @param local: the carrier in our own network namespace.
+        @param place: the directory.
+        """
+        self._reactor = reactor
+        self._takesTCP = takesTCP
+        self._local = local
+        self._place = place
+
+    def approach(self) -> NeighbourApproach:
+        """The approach of one connection of a client."""
+        return NeighbourApproach(self._reactor, self._takesTCP, self._place)
+
+    def reception(self, room: int) -> NeighbourReception:
+        """The reception of a listener with room for so many connections that wait."""
+        return NeighbourReception(self._reactor, self._local.reception(room), self._place)
+
+
+def reachesOthers(options: Options) -> bool:
+    """Whether an endpoint with these options may have a device that reaches other hosts."""
+    return options.device != "auto"
+
+
 def carrierFor(reactor: Any, options: Options) -> ICarrier:
     """The carrier by which an endpoint with these options finds out whether its peers speak SMC."""
     local = LocalCarrier(reactor, options.fallback, anybody=options.device != "auto")
-    return AgreedCarrier(reactor, options.fallback, local) if options.agreed else local
+    carrier: ICarrier = local
+    directory = options.meetingDirectory
+    if directory:
+        carrier = NeighbourCarrier(reactor, options.fallback, local, MeetingPlace(directory))
+    return AgreedCarrier(reactor, options.fallback, carrier) if options.agreed else carrier

@@ -51,7 +51,7 @@ class ServerNegotiation(Negotiation):
         """The client speaks first, if its carrier is sure of it."""
         arrival = self._arrival
         if arrival is not None:
-            self._peer.introduce(arrival.process, arrival.user)
+            self._peer.introduce(arrival)
             arrival.expect(self._withdrawn)
         isSure = arrival is not None and arrival.isSure
         highest = max(self._options.abilities.versions)

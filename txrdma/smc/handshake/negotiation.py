@@ -15,6 +15,7 @@ from zope.interface import implementer
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionDone, NoProtocol
+from twisted.internet.endpoints import quoteStringArgument
 from twisted.internet.interfaces import IDelayedCall, IHalfCloseableProtocol, IProtocol, IReactorTime
 from twisted.internet.protocol import connectionDone, Protocol
 from twisted.internet.tcp import Connection
@@ -344,6 +345,18 @@ class Negotiation(Protocol):
 
     # What both need
 
+    def _localDevice(self) -> str:
+        """
+        The device that shares memory with the peer.
+
+        @raise Refused: there is none.
+        """
+        if self._peer.directory:
+            return f"{LOCAL_DEVICE}:runtime={quoteStringArgument(self._peer.directory)}"
+        if self._peer.user != os.geteuid():
+            raise Refused("no device reaches this peer", Diagnosis.NOSMCDEV)
+        return LOCAL_DEVICE
+
     def _groups(self) -> LinkGroups:
         """
         The link groups of the device that this connection should use.
@@ -352,9 +365,7 @@ class Negotiation(Protocol):
         """
         device = self._options.device
         if device == "auto":
-            if self._peer.user != os.geteuid():
-                raise Refused("no device reaches this peer", Diagnosis.NOSMCDEV)
-            device = LOCAL_DEVICE
+            device = self._localDevice()
         try:
             return linkGroups(self._reactor, device)
         except (RDMAError, OSError) as error:
