@@ -1,5 +1,5 @@
 """
-Directories in which processes of one host meet by UNIX sockets, in whatever network namespace each of them is.
+Directories in which processes of one host meet by UNIX sockets, whatever network namespaces they are in.
 
 See unix(7): an abstract name ends at a network namespace, a socket in a directory does not. Who may come is
 said by the directory's mode: processes of one user meet there; with the set-group-ID bit and all rights for
@@ -30,7 +30,9 @@ _seldom = Seldom(_log)
 
 _SHARED: Final = stat.S_ISGID | stat.S_IRWXG
 _SO_PEERGROUPS: Final = 59
-_MOST_GROUPS: Final = 1024
+_MOST_GROUPS: Final = 256
+"""Groups of a process that can be asked for: Python takes answers of up to 1024 bytes."""
+
 _GROUP: Final = struct.Struct("=I")
 
 

@@ -55,7 +55,8 @@ class SoftDeviceStringParser:
     C{ADDRESS} is an IP address of this host; each is a port of the device. C{port} is a UDP port; without it
     that is 4791, or any other one when 4791 is taken. C{route} is C{auto}, C{rocev2} or C{shared-memory}.
     C{pcap} names a file that records all packets. C{mtu} is the largest payload of a packet: 256, 512, 1024,
-    2048 or 4096. C{runtime} is a directory in which processes meet that share memory, across network namespaces.
+    2048 or 4096. C{runtime} is a directory in which processes that share memory meet, across network
+    namespaces.
     """
 
     prefix = "soft"

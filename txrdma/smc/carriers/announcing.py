@@ -49,7 +49,7 @@ class Announcement:
 
     @property
     def directory(self) -> str:
-        """Where the listener was found, if it is in another network namespace; empty when it is in ours."""
+        """The directory in which a listener of another network namespace was found; empty for one of ours."""
         return self._channel.directory
 
     def __init__(self, channel: Channel, client: Place) -> None:

@@ -75,7 +75,7 @@ class LocalApproach:
         return self._announceBy(channel, client, proceed)
 
     def _seek(self, client: IDialing, proceed: Callable[[], None]) -> bool:
-        """Begin to look elsewhere for somebody who should hear of the connection; False when that is nowhere."""
+        """Look elsewhere for a listener that should hear of the connection; False if there is none."""
         return False
 
     def _announceBy(self, channel: Channel, client: IDialing, proceed: Callable[[], None]) -> bool:

@@ -42,7 +42,7 @@ class LocalCarrier:
 
 @implementer(ICarrier)
 class NeighbourCarrier:
-    """The same between processes that see one directory: L{txrdma.smc.carriers.neighbours}."""
+    """Announces connections in one directory, too: L{txrdma.smc.carriers.neighbours}."""
 
     def __init__(self, reactor: Any, takesTCP: bool, local: LocalCarrier, place: MeetingPlace) -> None:
         """

@@ -13,8 +13,8 @@ of it leads there::
     listener                               answers with another word from there
     listener  proven 10.0.0.1 a97e...      the address that the datagram came from, and that other word
 
-Both words have arrived where they should, and no address was translated on the way: then, and only then, "from
-10.0.0.1 port 40000" means the same connection at both ends, and the listener can tell which one it has
+Both words have arrived where they should, and no address was translated on the way: then, and only then,
+"from 10.0.0.1 port 40000" means the same connection at both ends, and the listener can tell which one it has
 accepted. Whoever translates addresses, or lets no datagrams through, has plain TCP.
 
 Here is the listener's side; L{txrdma.smc.carriers.seeking} is the client's.
@@ -51,7 +51,7 @@ _BACKLOG: Final = 4096
 
 
 def listenersAt(port: int) -> str:
-    """What the names of listeners at a TCP port begin with."""
+    """The beginning of the names of listeners at a TCP port."""
     return f"smc-{port}-"
 
 
@@ -90,7 +90,7 @@ class ProvingSocket:
         return Place.of(*self._socket.getsockname()[:2])
 
     def doRead(self) -> None:
-        """Take one datagram."""
+        """Take one datagram, or the error that stands for one."""
         try:
             data, sender = self._socket.recvfrom(256)
         except BlockingIOError:
@@ -143,7 +143,7 @@ class AnnouncedNeighbour(Announced):
 
 
 class Neighbour(Teller):
-    """A process that has met us in a directory: it announces connections once the way between us is proven."""
+    """A process that has met us in a directory; it announces connections when the way to us is proven."""
 
     def __init__(self, announcements: Announcements, connection: socket.socket, directory: str) -> None:
         super().__init__(announcements, connection)

@@ -162,7 +162,7 @@ class _Search:
             self._finish(None)
 
     def proven(self, candidate: _Candidate, source: Place) -> None:
-        """One of them is the listener."""
+        """End the search: this candidate is the listener."""
         try:
             connection = candidate.release()
         except ValueError:
@@ -172,7 +172,7 @@ class _Search:
         self._finish(openChannel(self.reactor, self.target, source, connection, self._place.path))
 
     def ended(self, candidate: _Candidate) -> None:
-        """One of them is not the listener."""
+        """Go on without a candidate that is not the listener."""
         if candidate in self._candidates:
             self._candidates.remove(candidate)
         if not self._candidates and not self.isOver:
@@ -195,7 +195,7 @@ class _Search:
             found(channel)
 
     def abandon(self) -> None:
-        """Nobody waits any more."""
+        """End the search, since nobody waits for it any more."""
         if not self.isOver:
             self._finish(None)
 

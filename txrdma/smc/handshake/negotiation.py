@@ -14,8 +14,8 @@ from typing import Any
 from zope.interface import implementer
 
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.error import ConnectionDone, NoProtocol
 from twisted.internet.endpoints import quoteStringArgument
+from twisted.internet.error import ConnectionDone, NoProtocol
 from twisted.internet.interfaces import IDelayedCall, IHalfCloseableProtocol, IProtocol, IReactorTime
 from twisted.internet.protocol import connectionDone, Protocol
 from twisted.internet.tcp import Connection
