@@ -14,6 +14,7 @@ from txrdma.smc.carriers.interfaces import ICarrier
 from txrdma.smc.carriers.local import Announcements
 from txrdma.smc.carriers.neighbours import NeighbourReception
 from txrdma.smc.carriers.seeking import NeighbourApproach
+from txrdma.smc.common.realports import realPorts
 from txrdma.smc.options import Options
 from txrdma.unixplaces import MeetingPlace
 
@@ -66,7 +67,7 @@ class NeighbourCarrier:
 
 def reachesOthers(options: Options) -> bool:
     """Whether an endpoint with these options may have a device that reaches other hosts."""
-    return options.device != "auto"
+    return options.device != "auto" or realPorts.isAny()
 
 
 def carrierFor(reactor: Any, options: Options) -> ICarrier:

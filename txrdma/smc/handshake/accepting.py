@@ -25,6 +25,11 @@ from txrdma.smc.stream.stream import Stream
 from txrdma.smc.wire.clc import Confirm, Diagnosis, Proposal
 
 
+def _meansMemory(proposal: Proposal) -> bool:
+    """Whether a client has chosen shared memory: no real port has the addresses that it offers."""
+    return proposal.gid.isLoopback and proposal.mac.isLocal
+
+
 class ServerNegotiation(Negotiation):
     """
     The server's end of a connection whose client speaks SMC, or may do so.
@@ -89,9 +94,9 @@ class ServerNegotiation(Negotiation):
             await self._confirmed(event.confirm)
 
     async def _accept(self, proposal: Proposal) -> None:
-        groups = self._groups()
+        groups, candidates = self._ways(isLocal=_meansMemory(proposal))
         own = self.transport.getHost().host
-        choice = choose(proposal, groups.candidates, self._options.abilities, own)
+        choice = choose(proposal, candidates, self._options.abilities, own)
         if isinstance(choice, Diagnosis):
             raise Refused("nothing of the client's Proposal can be had", choice)
         group, isNew, element = await self._place(groups, proposal, choice)
