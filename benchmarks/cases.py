@@ -134,7 +134,7 @@ def streams(quick: bool) -> list[Case]:
             ours=SMC,
             theirs=TCP,
             orders={"size": 64, "count": pings},
-            atMost=0.85,
+            atMost=0.16,
         ),
         Case(
             "roundtrip-polling",
@@ -144,7 +144,7 @@ def streams(quick: bool) -> list[Case]:
             ours={**SMC, "reactor": "txrdma"},
             theirs=TCP,
             orders={"size": 64, "count": pings},
-            atMost=1 / 20,
+            atMost=0.09,
         ),
         Case(
             "cpu",

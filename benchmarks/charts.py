@@ -27,6 +27,9 @@ THEMES: Final = ("light", "dark")
 HEADLINE: Final = ("throughput-64k", "throughput-1m", "roundtrip", "roundtrip-polling", "cpu")
 """Rows of the streams that tell in short what SMC-R brings."""
 
+_MOST_TOLD: Final = 8
+"""Rows whose values stand in the text for those who can't see a chart."""
+
 
 @dataclass(frozen=True)
 class Chart:
@@ -117,8 +120,11 @@ def _amounts(section: Section, rows: Sequence[Row], unit: str, number: int) -> C
 
 
 def _inShort(rows: Sequence[Row]) -> str:
-    told = ((row["title"], factor(row)) for row in rows)
-    return "; ".join(f"{title}: {value:.3g}" for title, value in told if value is not None)
+    told = [(row["title"], value) for row in rows if (value := factor(row)) is not None]
+    if len(told) > _MOST_TOLD:
+        better = sum(value > 1 for _, value in told)
+        return f"{better} of {len(told)} are better; the table tells each"
+    return "; ".join(f"{title}: {value:.3g}" for title, value in told)
 
 
 # What is drawn of some

@@ -104,7 +104,8 @@ class SimulatedMemory:
         """Bring a message to the end of a line, behind those before; an empty one is the line's end."""
         self.sent += 1
         now = self.clock.seconds()
-        line.latest = max(line.latest, now + self._delay())
+        # Behind the latest by more than the rounding of times, which might let this one overtake it.
+        line.latest = max(line.latest + 1e-9, now + self._delay())
         self.clock.callLater(line.latest - now, line.came, message, descriptors)
 
     def forget(self, line: _Line) -> None:

@@ -426,7 +426,8 @@ class Wire:
     def carry(self, to: MemorySocket, arrive: Callable[[], None]) -> None:
         """Bring something to an end, behind all that is on its way there."""
         now = self._clock.rightNow
-        at = max(self._latest.get(to, 0.0), now + self._latency * (0.5 + self._random.random()))
+        # Behind what is under way by more than the rounding of times, which might let it overtake.
+        at = max(self._latest.get(to, 0.0) + 1e-9, now + self._latency * (0.5 + self._random.random()))
         self._latest[to] = at
         self._clock.callLater(at - now, self._arrive, to, arrive)
 
