@@ -281,12 +281,20 @@ class NeighbourApproach(LocalApproach):
         self._found = None if self._search is None else found
         return self._search is not None
 
+    def failed(self, error: object) -> bool:
+        """Let nobody wait any more for a connection that was not made, as L{LocalApproach} does."""
+        self._forgetSearch()
+        return super().failed(error)
+
     def close(self) -> None:
         """Let nobody wait any more, and call nobody. Twice is fine."""
+        self._forgetSearch()
+        super().close()
+
+    def _forgetSearch(self) -> None:
         search, self._search = self._search, None
         if search is not None and self._found in search.waiting:
             search.waiting.remove(self._found)
             if not search.waiting:
                 search.abandon()
         self._found = None
-        super().close()

@@ -9,18 +9,20 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
+from collections.abc import Callable
 from shutil import rmtree
 from typing import cast
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma import unixplaces
-from txrdma.smc.carriers import neighbours, seeking
+from txrdma.smc.carriers import approaching, neighbours, seeking
 from txrdma.smc.carriers.announcing import Announcement, Channel, PATIENCE
+from txrdma.smc.carriers.interfaces import IDialing
 from txrdma.smc.carriers.local import Announcements
 from txrdma.smc.carriers.neighbours import AnnouncedNeighbour, listenersAt, Neighbour, NeighbourReception
 from txrdma.smc.carriers.owners import Place
-from txrdma.smc.carriers.seeking import seek
+from txrdma.smc.carriers.seeking import NeighbourApproach, seek
 from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.handshake._silence import silentPeers
 from txrdma.test.smc.test_local import PumpedReactor
@@ -96,6 +98,12 @@ class MeetingPlaceTests(PlaceTestCase):
         self.assertEqual(nowhere.names(""), [])
         self.assertIsNone(nowhere.connect(socket.SOCK_STREAM, "x"))
         self.assertRaises(OSError, nowhere.publish, socket.SOCK_STREAM, "x", 5)
+
+
+class Client:
+    """A client that is about to connect."""
+
+    target = TARGET
 
 
 class ProofTests(PlaceTestCase):
@@ -280,6 +288,26 @@ class ProofTests(PlaceTestCase):
         self.assertEqual(self.found, [None])
         self.reactor.serve()
         self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def cancel(self, end: Callable[[NeighbourApproach], object]) -> None:
+        """A connection that is given up while its listener is sought does not go on, nor does the search."""
+        self.patch(approaching, "channelTo", lambda reactor, target: None)
+        self.listener()
+        approach = NeighbourApproach(cast(Reactor, self.reactor), True, self.place)
+        proceeded: list[str] = []
+        approach.prepare(cast(IDialing, Client()), lambda: proceeded.append("on"))
+        end(approach)
+        self.reactor.serve()
+        self.assertEqual(proceeded, [])
+        self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    def test_closed(self) -> None:
+        """A connection that is closed meanwhile is over."""
+        self.cancel(lambda approach: approach.close())
+
+    def test_cancelled(self) -> None:
+        """A connection that is cancelled meanwhile is over."""
+        self.cancel(lambda approach: approach.failed(None))
 
     def test_otherPort(self) -> None:
         """Listeners at another port are not asked."""
