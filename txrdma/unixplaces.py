@@ -155,10 +155,17 @@ class MeetingPlace:
                 path=self.path,
             )
         except OSError as error:
-            if error.errno == errno.ECONNREFUSED:
+            if error.errno == errno.ECONNREFUSED and self._isSocket(name):
                 self.withdraw(name)
         connected.close()
         return None
+
+    def _isSocket(self, name: str) -> bool:
+        """Whether a name is one of a socket: a file that is none refuses connections, too."""
+        try:
+            return stat.S_ISSOCK(os.lstat(self._in(name)).st_mode)
+        except OSError:
+            return False
 
     def _in(self, name: str) -> str:
         return f"{self.path}/{name}"

@@ -10,6 +10,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from shutil import rmtree
 from typing import cast
 
@@ -83,6 +84,12 @@ class MeetingPlaceTests(PlaceTestCase):
         self.publish().close()
         self.assertIsNone(self.place.connect(socket.SOCK_STREAM, "smc-1-a"))
         self.assertEqual(os.listdir(self.place.path), [])
+
+    def test_file(self) -> None:
+        """A file that is no socket is left alone."""
+        Path(self.place.path, "smc-1-a").write_text("somebody's")
+        self.assertIsNone(self.place.connect(socket.SOCK_STREAM, "smc-1-a"))
+        self.assertEqual(os.listdir(self.place.path), ["smc-1-a"])
 
     def test_nobody(self) -> None:
         """Two users who both have no number in our user namespace are not taken for one."""
