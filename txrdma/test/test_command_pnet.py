@@ -115,6 +115,8 @@ class PnetTests(CommandTestCase):
 class OutlookTests(CommandTestCase):
     """C{txrdma devices --for}."""
 
+    own = "192.0.2.7"
+
     def setUp(self) -> None:
         super().setUp()
         self.patch(devicechoice, "hasPyverbs", lambda: True)
@@ -122,7 +124,6 @@ class OutlookTests(CommandTestCase):
         self.patch(
             os, "environ", {key: value for key, value in os.environ.items() if key != "TXRDMA_RUNTIME"}
         )
-        self.own = "192.0.2.7"
 
     def test_real(self) -> None:
         """A host by way of an interface with an RDMA port."""
