@@ -26,6 +26,7 @@ from sphinx.util.typing import ExtensionMetadata
 
 _PARTS: Final = ("orderly", "abnormal")
 _ABNORMAL: Final = {"abort", "fail", "peerAborted", "readUp", "expired"}
+_ENDS: Final = ("server", "client")
 _ALT: Final = "The states of a connection and what leads from one to the next"
 _EDGE: Final = re.compile(r'"(.+)" -> "(.+)" \[label="(.*)"\];')
 _BREAK: Final = "\\n"
@@ -53,18 +54,56 @@ class FromCode(SphinxDirective):
         return document.children
 
 
-class ClosingMachine(SphinxDirective):
-    """The picture of a part of the close state machine: C{orderly}, or C{abnormal}."""
+class Machine(SphinxDirective):
+    """A directive that draws a state machine; its argument chooses which, or which part."""
 
     required_arguments = 1
 
+    def graph(self, choice: str) -> str:
+        """What is to be drawn, in the DOT language."""
+        raise NotImplementedError
+
     def run(self) -> list[nodes.Node]:
         self.env.note_reread()
-        source = closingGraph(isAbnormal=directives.choice(self.arguments[0], _PARTS) == _PARTS[1])
-        drawn = AGraph(string=source).draw(format="svg", prog="dot").decode()
+        drawn = AGraph(string=self.graph(self.arguments[0])).draw(format="svg", prog="dot").decode()
         svg = drawn[drawn.index("<svg") :].replace("<svg ", f'<svg role="img" aria-label="{_ALT}" ', 1)
         figure = f'<figure class="drawn graph">{svg}</figure>'
         return [nodes.raw("", figure, format="html")]
+
+
+class ClosingMachine(Machine):
+    """The picture of a part of the close state machine: C{orderly}, or C{abnormal}."""
+
+    def graph(self, choice: str) -> str:
+        return closingGraph(isAbnormal=directives.choice(choice, _PARTS) == _PARTS[1])
+
+
+class HandshakeMachine(Machine):
+    """The picture of the CLC handshake's state machine: that of the C{server}, or of the C{client}."""
+
+    def graph(self, choice: str) -> str:
+        return handshakeGraph(isServer=directives.choice(choice, _ENDS) == _ENDS[0])
+
+
+def handshakeGraph(isServer: bool) -> str:
+    """One end's handshake as Automat knows it, in the DOT language, without inputs that change nothing."""
+    from txrdma.smc.handshake._machine import _machine
+
+    # _machine gives what makes machines; Automat's own drawing needs another package for the same text.
+    automaton = _machine(isServer).__automat_automaton__
+    labels: dict[tuple[str, str], list[str]] = {}
+    for here, what, there, _outputs in automaton.allTransitions():
+        if here is not there:
+            labels.setdefault((here.name, there.name), []).append(what)
+    places = {(first := automaton.initialState.name): first}
+    while further := {there for here, there in labels if here in places} - set(places):
+        places |= dict(zip(further, further, strict=True))  # what the other end alone has is not reached
+    edges = [
+        f'"{here}" -> "{there}" [label="{_BREAK.join(sorted(names))}"];'
+        for (here, there), names in sorted(labels.items())
+        if here in places
+    ]
+    return _drawn("handshake", "TB", dict(sorted(places.items())), edges)
 
 
 def closingGraph(isAbnormal: bool) -> str:
@@ -82,9 +121,14 @@ def closingGraph(isAbnormal: bool) -> str:
         if inputs:
             places.update((place, place.replace(" (", "\\n(")) for place in (here, there))
             edges.append(f'"{here}" -> "{there}" [label="{_BREAK.join(inputs)}"];')
+    return _drawn("closing", "LR" if isAbnormal else "TB", places, edges)
+
+
+def _drawn(name: str, direction: str, places: dict[str, str], edges: list[str]) -> str:
+    """A graph of states by their labels, as both machines are drawn."""
     return "\n".join(
         [
-            f"digraph closing {{ rankdir={'LR' if isAbnormal else 'TB'}; bgcolor=transparent; ranksep=0.3;",
+            f"digraph {name} {{ rankdir={direction}; bgcolor=transparent; ranksep=0.3;",
             "node [shape=box, style=rounded, fontname=Helvetica, fontsize=11, height=0.3];",
             "edge [fontname=Helvetica, fontsize=10];",
             *(f'"{place}" [label="{label}"];' for place, label in places.items()),
@@ -166,6 +210,7 @@ class Measured(SphinxRole):
 def setup(app: Sphinx) -> ExtensionMetadata:
     """Called by Sphinx."""
     app.add_directive("closing-machine", ClosingMachine)
+    app.add_directive("handshake-machine", HandshakeMachine)
     app.add_directive("diagnoses", Diagnoses)
     app.add_directive("script-words", ScriptWords)
     app.add_directive("command-help", CommandHelp)

@@ -4,35 +4,22 @@ C{txrdma connections}: what the connections of C{smc:} endpoints in all processe
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, TYPE_CHECKING
 
-from twisted.internet.task import deferLater
-from twisted.python import usage
-
-from txrdma.commands.options import TellingOptions
 from txrdma.commands.tables import lines, makeTable, show, size
+from txrdma.commands.watching import told, watch, WatchingOptions
 from txrdma.smc.insight.control import Answer, askAll, IReactor
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 
-class CommandOptions(TellingOptions):
+class CommandOptions(WatchingOptions):
     """How often, and with how much patience."""
 
     longdesc = "Tell the live connections of smc: endpoints in all processes of this user on this host."
-    optFlags = [["watch", "w", "Tell again and again, until Ctrl-C."]]
-    optParameters = [
-        ["interval", "i", 1.0, "Seconds between two looks of --watch.", float],
-        ["timeout", "t", 3.0, "Seconds to wait for a process that does not answer.", float],
-    ]
-
-    def postOptions(self) -> None:
-        for name in ("interval", "timeout"):
-            if not 0.05 <= self[name] <= 86400:
-                raise usage.UsageError(f"--{name} {self[name]:g}: say from 0.05 to 86400 seconds")
+    optFlags = [["debug", "d", "Tokens, flags, and the ends of links, as smcss -d and -R show them."]]
 
 
 def flat(answers: Sequence[Answer]) -> list[dict[str, object]]:
@@ -66,7 +53,26 @@ def _traffic(entry: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def connectionsTable(entries: Sequence[dict[str, Any]]) -> Table:
+def _details(entry: dict[str, Any]) -> list[str]:
+    """The rest of what C{smcss -d} and C{-R} tell: descriptors, tokens, flags, and the ends of the link."""
+    parts = [f"inode {entry['inode']}"] if entry.get("inode") else []
+    if "token" in entry:
+        peers = f", peer's {entry['peerToken']:08x}" if "peerToken" in entry else ""
+        parts.append(f"token {entry['token']:08x}{peers}")
+    if "backlog" in entry:
+        parts.append(f"{size(entry['backlog'])} wait to be sent")
+    if entry.get("blocks"):
+        parts.append(f"waited {entry['blocks']} times for room, {entry['blockedSeconds']:.3f} s")
+    for way, flags in entry.get("flags", {}).items():
+        parts.append(f"flags {way}: {', '.join(flags) or 'none'}")
+    if "link" in entry:
+        link = entry["link"]
+        number = f"link {link['number']}, " if "number" in link else ""
+        parts += [f"{number}port {link['port']}, {link['gid']}", f"to {link['peerGID']}"]
+    return parts
+
+
+def connectionsTable(entries: Sequence[dict[str, Any]], isDetailed: bool = False) -> Table:
     """What L{flat} gives, as a table."""
     from rich.markup import escape
 
@@ -85,14 +91,16 @@ def connectionsTable(entries: Sequence[dict[str, Any]]) -> Table:
             lines(entry["pid"], " ".join(entry["command"][1:])[:40]),
             lines(entry.get("role"), entry.get("local"), f"to {entry.get('peer')}"),
             lines(
-                mode if mode == "TCP" else f"{mode} {entry.get('state')}",
+                mode
+                if mode == "TCP"
+                else f"{mode} {entry.get('state')} {entry.get('shutdown', '')}".rstrip(),
                 entry.get("eid") and f"version {entry.get('version')} by {entry.get('eid')}",
                 reason and f"because of {reason}",
                 diagnosis and f"peer said {diagnosis}",
                 f"{entry.get('device')} {entry.get('route')}".strip(),
                 entry.get("linkGroup"),
             ),
-            _traffic(entry),
+            lines(_traffic(entry), *(_details(entry) if isDetailed else ())),
         )
         table.add_row(*map(escape, cells))
     return table
@@ -100,14 +108,14 @@ def connectionsTable(entries: Sequence[dict[str, Any]]) -> Table:
 
 async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
     """C{txrdma connections}: once, or again and again."""
-    while True:
+
+    async def look() -> None:
         entries = flat(await askAll(reactor, options["timeout"]))
         if options["json"]:
-            print(json.dumps(entries) if options["watch"] else json.dumps(entries, indent=2), flush=True)
+            told(entries, options)
         elif entries:
-            show(connectionsTable(entries))
+            show(connectionsTable(entries, bool(options["debug"])))
         else:
             print("No process of yours has a connection of an smc: endpoint.", flush=True)
-        if not options["watch"]:
-            return
-        await deferLater(reactor, options["interval"])
+
+    await watch(reactor, options, look)

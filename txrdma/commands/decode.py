@@ -1,5 +1,5 @@
 """
-C{txrdma decode}: management datagrams explained.
+C{txrdma decode}: management datagrams and conversations of SMC explained.
 """
 
 from __future__ import annotations
@@ -16,12 +16,16 @@ from txrdma.commands import options
 from txrdma.commands.attributefields import attributeDict, attributesOf
 from txrdma.commands.fabrics import count, tellJSON
 from txrdma.commands.packets import inBytes, inPacket, Inside, LENGTH
+from txrdma.commands.smccaptures import Explanation
 from txrdma.error import InvalidRequest, WireError
 from txrdma.iba.captures import captured, isCapture
 from txrdma.mad.attributes import Attribute, ManagementClass, plain
 from txrdma.mad.dump import dumped, payloadOf
 from txrdma.mad.messages import formatOf, MADFormat, MADHeader, RMPPType, SAFormat
 from txrdma.mad.sa import Record
+from txrdma.smc.explaining._words import ofCLC
+from txrdma.smc.wire.clc import decode as decodeCLC
+from txrdma.smc.wire.clc import Message, SMCD, SMCR
 
 _SEGMENT: Final = 200
 _OVERHEAD: Final = 20
@@ -43,10 +47,19 @@ class CommandOptions(options.CommandOptions):
         "Explain a management datagram that is given in hexadecimal, on the command line, in a file or on "
         "standard input, or all those in a capture (pcap or pcapng; of RoCE v1 or v2, InfiniBand or ERF). "
         "Headers of umad, LRH, GRH, BTH and DETH in front are found, and said. Records of the "
-        "administration that come in several packets are told together, after the last of them."
+        "administration that come in several packets are told together, after the last of them. SMC is told "
+        "as a conversation, from CLC on TCP to LLC and CDC on RoCE; or one CLC message in hexadecimal."
     )
     optFlags = [["json", None, "JSON instead of text."]]
-    optParameters = [["level", "l", 2, "1 is a line, 2 shows the fields, 3 the bytes, too.", count]]
+    optParameters = [
+        [
+            "level",
+            "l",
+            2,
+            "1 is a line, 2 shows the fields, 3 the bytes, too; of SMC, 2 shows CDC, and 3 RDMA writes.",
+            count,
+        ]
+    ]
 
     def parseArgs(self, *arguments: str) -> None:
         self["arguments"] = arguments
@@ -59,13 +72,23 @@ class CommandOptions(options.CommandOptions):
 async def carryOut(reactor: object, options: CommandOptions) -> None:
     """C{txrdma decode}."""
     tuple(attributesOf(None))  # all are known from here on
-    tables = Tables()
-    told = [(each, tables.records(each.inside.datagram)) for each in _found(options["arguments"])]
-    if not told:
-        raise InvalidRequest("there is no management datagram in it")
-    if options["json"]:
-        tellJSON([_dict(each, records) for each, records in told])
+    if (clc := _clcIn(options["arguments"])) is not None:
+        print(ofCLC(clc))
         return
+    tables = Tables()
+    smc = Explanation()
+    told = [(each, tables.records(each.inside.datagram)) for each in _found(options["arguments"], smc)]
+    if not told and not smc.told:
+        raise InvalidRequest("there is no management datagram in it, and no SMC")
+    if options["json"]:
+        datagrams = [_dict(each, records) for each, records in told]
+        tellJSON({"smc": smc.toDict(), "datagrams": datagrams} if smc.told else datagrams)
+        return
+    if smc.told:
+        for line in smc.lines(options["level"]):
+            print(line)
+        if told:
+            print()
     for number, (each, records) in enumerate(told):
         if options["level"] == 1:
             print(": ".join(part for part in (each.where, *each.inside.front) if part), end="")
@@ -160,17 +183,28 @@ class Tables:
         return [kind.decode(whole, at) for at in range(0, last + 1, distance)]
 
 
-def _found(arguments: tuple[str, ...]) -> Iterator[Found]:
+def _clcIn(arguments: tuple[str, ...]) -> Message | None:
+    """The CLC message that arguments in hexadecimal are, None when they are something else."""
+    text = "".join(arguments).lower().removeprefix("0x")
+    if not text.startswith((SMCR.hex(), SMCD.hex())):
+        return None
+    try:
+        return decodeCLC(_bytes(" ".join(arguments)))
+    except WireError as error:
+        raise InvalidRequest(str(error)) from error
+
+
+def _found(arguments: tuple[str, ...], smc: Explanation) -> Iterator[Found]:
     if len(arguments) == 1 and arguments[0] != "-" and os.path.isfile(arguments[0]):
         try:
             with open(arguments[0], "rb") as file:
-                yield from _inFile(file)
+                yield from _inFile(file, smc)
         except OSError as error:
             raise InvalidRequest(f"{arguments[0]}: {error.strerror}") from error
     elif arguments and arguments != ("-",):
         yield Found("", inBytes(_bytes(" ".join(arguments))))
     else:
-        yield from _inFile(_standardInput())
+        yield from _inFile(_standardInput(), smc)
 
 
 def _standardInput() -> BinaryIO:
@@ -180,7 +214,7 @@ def _standardInput() -> BinaryIO:
     return BytesIO(sys.stdin.read().encode() if raw is None else raw.read())
 
 
-def _inFile(file: BinaryIO) -> Iterator[Found]:
+def _inFile(file: BinaryIO, smc: Explanation) -> Iterator[Found]:
     start = file.read(4)
     file.seek(0)
     if not isCapture(start):
@@ -197,6 +231,7 @@ def _inFile(file: BinaryIO) -> Iterator[Found]:
             return
         if packet is None:
             return
+        smc.take(packet)
         try:
             inside = inPacket(packet.data, packet.linkType)
         except WireError:

@@ -79,19 +79,30 @@ def inPacket(data: bytes, linkType: int) -> Inside | None:
         return _inInfiniBand(data)
     if linkType == ERF:
         return _inERF(data)
+    kind, packet = networkPacket(data, linkType)
+    if kind == _ETHERTYPE_ROCE:
+        return _inGlobal(packet)
+    return _inIP(packet) if kind in (ETHERTYPE_IPV4, ETHERTYPE_IPV6) else None
+
+
+def networkPacket(data: bytes, linkType: int) -> tuple[int | None, bytes]:
+    """
+    The packet above the link's header: an IP packet, or one of RoCE v1 from its GRH on.
+
+    @return: its EtherType, and the packet; None for another protocol's, and for other links.
+    """
     if linkType in RAW_IP:
-        return _inIP(data)
+        return (ETHERTYPE_IPV6 if data[:1] >= b"\x60" else ETHERTYPE_IPV4), data
     places = {ETHERNET: (12, 14), COOKED: (14, 16), COOKED2: (0, 20)}
     if linkType not in places:
-        return None
+        return None, data
     at, offset = places[linkType]
     kind = int.from_bytes(data[at : at + 2], "big")
     while kind in _TAGS and linkType == ETHERNET and len(data) > offset + 4:
         kind = int.from_bytes(data[offset + 2 : offset + 4], "big")
         offset += 4
-    if kind == _ETHERTYPE_ROCE:
-        return _inGlobal(data[offset:])
-    return _inIP(data[offset:]) if kind in (ETHERTYPE_IPV4, ETHERTYPE_IPV6) else None
+    known = (_ETHERTYPE_ROCE, ETHERTYPE_IPV4, ETHERTYPE_IPV6)
+    return (kind if kind in known else None), data[offset:]
 
 
 def _looksLike(data: bytes) -> bool:

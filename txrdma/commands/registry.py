@@ -78,6 +78,8 @@ class Command:
 
 COMMANDS: Final = (
     Command("connections", HERE, "Live SMC-R and fallback connections on this host."),
+    Command("linkgroups", HERE, "Link groups of SMC-R on this host: roles, links, buffers."),
+    Command("smc-stats", HERE, "What SMC-R has done on this host: bytes, sizes, waiting, fallbacks."),
     Command("smc-option", HERE, "SMC's TCP option, for speaking SMC-R to Linux kernels."),
     Command("devices", HERE, "RDMA devices that could be used here."),
     Command("pnet", HERE, "Which RDMA ports go with which network interfaces."),
@@ -96,7 +98,7 @@ COMMANDS: Final = (
     Command("perfquery", FABRICS, "What ports have counted, and at what rate."),
     Command("sminfo", FABRICS, "What the subnet's manager says of itself."),
     Command("portstate", FABRICS, "State of a port: to see, enable, disable, reset."),
-    Command("decode", FABRICS, "Management datagrams explained, from hexadecimal or a capture."),
+    Command("decode", FABRICS, "Management datagrams and SMC explained, from hexadecimal or a capture."),
     Command("query", FABRICS, "Any call to any port, with any field set by name."),
     Command("pingpong", MEASURING, "Latency and bandwidth between two ends, over any device."),
 )

@@ -9,8 +9,25 @@ from functools import lru_cache
 from typing import Final
 
 from txrdma.smc.handshake._offer import Abilities, MOST_UEIDS, VERSIONS
-from txrdma.smc.wire.clc import enterpriseID
+from txrdma.smc.wire.clc import enterpriseID, MAX_SIZE_CODE, SMALLEST_BUFFER
 from txrdma.values import frozen
+
+LARGEST_RING: Final = SMALLEST_BUFFER << MAX_SIZE_CODE
+"""Bytes of the largest ring that the protocol has a code for: 512 MiB (Linux has all 16 codes)."""
+
+HANDSHAKES: Final = 1024
+"""The most handshakes that a listener has under way at once, unless told otherwise."""
+
+
+def ringSize(size: int) -> int:
+    """
+    The smallest ring of the protocol that has so many bytes: 16 KiB times a power of two.
+
+    @raise ValueError: there is none.
+    """
+    if not 0 < size <= LARGEST_RING:
+        raise ValueError(f"{size} bytes: rings have from 1 to {LARGEST_RING}")
+    return max(SMALLEST_BUFFER, 1 << (size - 1).bit_length())
 
 
 @lru_cache(64)
@@ -45,6 +62,17 @@ class Options:
         ends have.
     @ivar runtime: a directory in which processes of other network namespaces of this host are met; C{""} is
         none, and None what C{TXRDMA_RUNTIME} of the environment says.
+    @ivar autocork: what is written waits until the turn of the reactor, or the batch of messages that is
+        being dealt with, has ended, and goes out together; otherwise each write goes out at once.
+    @ivar sndbuf: bytes that may wait to be sent before a producer is paused.
+    @ivar rcvbuf: bytes of the ring that the peer writes into, rounded up to a size of the protocol's; None:
+        by the number of connections.
+    @ivar keepalive: seconds of silence after which TEST LINK asks the peer of a link whether it is there, for
+        groups that begin with a connection of this endpoint; None: when TCP would ask by this host's
+        settings, or after 30 s where adapters answer.
+    @ivar handshakes: of a listener, at once; whoever comes beyond them gets plain TCP.
+    @ivar maxgroups: link groups of this process, beyond which no other is made: plain TCP; None: no limit.
+    @ivar maxmemory: bytes of all rings of this process, beyond which there are no others; None: no limit.
     """
 
     device: str = "auto"
@@ -56,14 +84,28 @@ class Options:
     versions: tuple[int, ...] = (1, 2)
     ueids: tuple[str, ...] = ()
     runtime: str | None = None
+    autocork: bool = True
+    sndbuf: int = 65536
+    rcvbuf: int | None = None
+    keepalive: float | None = None
+    handshakes: int = HANDSHAKES
+    maxgroups: int | None = None
+    maxmemory: int | None = None
 
     def __post_init__(self) -> None:
         """
-        Check the versions and UEIDs.
+        Check versions, UEIDs and sizes.
 
         @raise ValueError: they make no sense.
         """
         _abilities(self.versions, self.ueids)
+        if self.rcvbuf is not None:
+            ringSize(self.rcvbuf)
+
+    @property
+    def ring(self) -> int | None:
+        """Bytes of a connection's ring, None where their number decides."""
+        return None if self.rcvbuf is None else ringSize(self.rcvbuf)
 
     @property
     def meetingDirectory(self) -> str:

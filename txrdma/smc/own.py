@@ -23,12 +23,12 @@ from txrdma.smc.carriers.owners import placeOf
 from txrdma.smc.common.presence import Presence, presenceOn
 from txrdma.smc.dialing import endpointTo
 from txrdma.smc.group._linkgroup import Role
-from txrdma.smc.handshake.accepting import ServerNegotiation
+from txrdma.smc.handshake.accepting import Crowd, ServerNegotiation
 from txrdma.smc.handshake.plaintcp import runOnTCP
 from txrdma.smc.handshake.proposing import ClientNegotiation
 from txrdma.smc.insight import control as introspection
-from txrdma.smc.insight import status
 from txrdma.smc.insight.outcomes import Outcomes
+from txrdma.smc.insight.report import report
 from txrdma.smc.interfaces import ISMCBackend
 from txrdma.smc.options import Options
 from txrdma.smc.stepping import AcceptingFactory, Build, SteppingFactory
@@ -60,22 +60,27 @@ class _ServerFactory(AcceptingFactory):
         self._options = options
         self._reception = reception
         self.outcomes = Outcomes("connection to us")  # until it is known where we listen
+        self._crowd = Crowd()
 
     def met(self, transport: Connection, build: Build) -> None:
         """Begin a handshake on the connection, or run the user's protocol at once."""
         options = self._options
-        arrival = self._reception.arrived(transport)
+        arrival, reason = self._reception.arrived(transport), Diagnosis.PEERNOSMC
+        if arrival is not None and self._crowd.present >= options.handshakes and arrival.refuse():
+            arrival, reason = None, Diagnosis.MEM
         if arrival is not None:
-            negotiation = ServerNegotiation(self._reactor, options, self.outcomes, build, arrival)
+            negotiation = ServerNegotiation(
+                self._reactor, options, self.outcomes, build, arrival, self._crowd
+            )
             transport.protocol = negotiation
             negotiation.makeConnection(transport)
             return
-        self.outcomes.fellBack(Diagnosis.PEERNOSMC, None, options.fallback)
+        self.outcomes.fellBack(reason, None, options.fallback)
         protocol = build() if options.fallback else None
         if protocol is None:
             transport.loseConnection()
         else:
-            runOnTCP(transport, protocol, Role.SERVER.value, Diagnosis.PEERNOSMC)
+            runOnTCP(transport, protocol, Role.SERVER.value, reason)
 
 
 @implementer(IListeningPort)
@@ -155,7 +160,7 @@ class OwnBackend:
 
         Fails as TCP does, and with L{txrdma.smc.insight.outcomes.NotSMC} where plain TCP would not do.
         """
-        introspection.appear(reactor, status.statuses)
+        introspection.appear(reactor, report)
         outcomes = Outcomes(f"connection to {host}:{port}")
         stepping = _ClientFactory(factory, reactor, options, outcomes)
         # Not only from the TCP connection on: the last other one may end meanwhile, and link groups with it.
@@ -186,5 +191,5 @@ class OwnBackend:
         stepping = _ServerFactory(factory, reactor, options, reception)
         tcp = listen(reactor, reception, port, stepping, backlog, interface)
         stepping.outcomes = Outcomes(f"connection at {placeOf(tcp.getHost())}")
-        introspection.appear(reactor, status.statuses)
+        introspection.appear(reactor, report)
         return SMCPort(tcp, factory, reception, presenceOn(reactor))

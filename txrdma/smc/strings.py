@@ -51,6 +51,21 @@ def _address(key: str, value: str) -> str:
     return value
 
 
+_UNITS = {"K": 10, "M": 20, "G": 30}
+
+
+def _bytes(key: str, value: str, lowest: int, highest: int) -> int:
+    """A number of bytes, with C{K}, C{M} or C{G} behind it or not."""
+    digits, unit = (value[:-1], value[-1]) if value[-1:] in _UNITS else (value, "")
+    if digits.isascii() and digits.isdigit():
+        count = int(digits) << _UNITS.get(unit, 0)
+        if lowest <= count <= highest:
+            return count
+    raise ValueError(
+        f"smc: {key}={value} is not a number of bytes from {lowest} to {highest}, as 65536 or 64K"
+    )
+
+
 def _choice(key: str, value: str, choices: tuple[str, ...]) -> str:
     """One of a few words."""
     if value in choices:
@@ -88,32 +103,26 @@ def _ueids(version: str, ueid: str | None) -> tuple[str, ...]:
     return names
 
 
-def _options(
-    device: str,
-    backend: str,
-    peer: str,
-    timeout: str | None,
-    fallback: str,
-    version: str,
-    ueid: str | None,
-    runtime: str | None,
-    bindAddress: str | None = None,
-) -> Options:
-    """Options from the keys of either side, and the address that a client connects from."""
-    from txrdma.smc.options import Options
+def _options(kwargs: dict[str, str], bindAddress: str | None = None) -> Options:
+    """Options from the keys of either side, which are taken, and the address that a client comes from."""
+    from txrdma.smc.options import HANDSHAKES, LARGEST_RING, Options
 
+    device, peer, version = (_take(kwargs, key, "auto") for key in ("device", "peer", "version"))
+    backend, fallback = _take(kwargs, "backend", "auto"), _take(kwargs, "fallback", "yes")
+    timeout, ueid = kwargs.pop("timeout", None), kwargs.pop("ueid", None)
     if not device:
         raise ValueError("smc: device= is empty; device=auto is the default")
     if _choice("backend", backend, ("auto", "own", "kernel")) == "kernel":
+        own = {key: (kwargs.get(key), None) for key in ("runtime", *_OWN)}
         _unlessKernels(
-            device=(device, "auto"),
-            peer=(peer, "auto"),
-            version=(version, "auto"),
-            ueid=(ueid, None),
-            runtime=(runtime, None),
+            device=(device, "auto"), peer=(peer, "auto"), version=(version, "auto"), ueid=(ueid, None), **own
         )
+    runtime = kwargs.pop("runtime", None)
     if runtime and not runtime.startswith("/"):
         raise ValueError(f"smc: runtime={runtime} is not the path of a directory, from the root")
+    sndbuf, rcvbuf = kwargs.pop("sndbuf", "64K"), kwargs.pop("rcvbuf", None)
+    keepalive, handshakes = kwargs.pop("keepalive", None), kwargs.pop("handshakes", str(HANDSHAKES))
+    maxgroups, maxmemory = kwargs.pop("maxgroups", None), kwargs.pop("maxmemory", None)
     return Options(
         device=device,
         agreed=_choice("peer", peer, ("auto", "smc")) == "smc",
@@ -124,7 +133,18 @@ def _options(
         versions=_versions(version),
         ueids=_ueids(version, ueid),
         runtime=runtime,
+        autocork=_choice("autocork", _take(kwargs, "autocork", "yes"), ("yes", "no")) == "yes",
+        sndbuf=_bytes("sndbuf", sndbuf, 1, 1 << 40),
+        rcvbuf=None if rcvbuf is None else _bytes("rcvbuf", rcvbuf, 1, LARGEST_RING),
+        keepalive=None if keepalive is None else _seconds("keepalive", keepalive),
+        handshakes=_number("handshakes", handshakes, 1 << 31),
+        maxgroups=None if maxgroups is None else _number("maxgroups", maxgroups, 1 << 31),
+        maxmemory=None if maxmemory is None else _bytes("maxmemory", maxmemory, 0, 1 << 50),
     )
+
+
+_OWN = ("autocork", "sndbuf", "rcvbuf", "keepalive", "handshakes", "maxgroups", "maxmemory")
+"""The keys about what Linux's own stack has sysctls and socket options for."""
 
 
 def _unlessKernels(**keys: tuple[str | None, str | None]) -> None:
@@ -158,7 +178,7 @@ def _take(kwargs: dict[str, str], key: str, default: str) -> str:
 class SMCClientParser:
     """
     C{smc:host:port}, with C{device}, C{backend}, C{peer}, C{timeout}, C{fallback}, C{version}, C{ueid},
-    C{runtime} and C{bindAddress}.
+    C{runtime}, C{bindAddress}, and the keys of L{_OWN} but C{handshakes}.
     """
 
     prefix = "smc"
@@ -175,17 +195,10 @@ class SMCClientParser:
                 raise ValueError(f"smc: {key} is missing: smc:host:port")
         host = kwargs.pop("host")
         port = _number("port", kwargs.pop("port"), 65535)
-        options = _options(
-            _take(kwargs, "device", "auto"),
-            _take(kwargs, "backend", "auto"),
-            _take(kwargs, "peer", "auto"),
-            kwargs.pop("timeout", None),
-            _take(kwargs, "fallback", "yes"),
-            _take(kwargs, "version", "auto"),
-            kwargs.pop("ueid", None),
-            kwargs.pop("runtime", None),
-            kwargs.pop("bindAddress", None),
-        )
+        bindAddress = kwargs.pop("bindAddress", None)
+        if "handshakes" in kwargs:
+            raise ValueError(f"smc: handshakes={kwargs['handshakes']} is for listeners")
+        options = _options(kwargs, bindAddress)
         _unknown(kwargs)
         return SMCClientEndpoint(reactor, host, port, options)
 
@@ -194,7 +207,8 @@ class SMCClientParser:
 class SMCServerParser:
     """
     C{smc:port}, C{smc:address:port} or C{smc:port:interface=address}, with C{device}, C{backend}, C{peer},
-    C{timeout} (of a handshake), C{backlog}, C{fallback}, C{version}, C{ueid} and C{runtime}.
+    C{timeout} (of a handshake), C{backlog}, C{fallback}, C{version}, C{ueid}, C{runtime}, and the
+    keys of L{_OWN}.
     """
 
     prefix = "smc"
@@ -211,17 +225,8 @@ class SMCServerParser:
         port = _number("port", kwargs.pop("port"), 65535)
         interface = _take(kwargs, "interface", "")
         backlog = _number("backlog", _take(kwargs, "backlog", "50"), 2**31 - 1)
-        timeout = kwargs.pop("timeout", None)
-        options = _options(
-            _take(kwargs, "device", "auto"),
-            _take(kwargs, "backend", "auto"),
-            _take(kwargs, "peer", "auto"),
-            timeout,
-            _take(kwargs, "fallback", "yes"),
-            _take(kwargs, "version", "auto"),
-            kwargs.pop("ueid", None),
-            kwargs.pop("runtime", None),
-        )
+        timeout = kwargs.get("timeout")
+        options = _options(kwargs)
         if options.backend == "kernel":
             _unlessKernels(timeout=(timeout, None))
         _unknown(kwargs)

@@ -101,8 +101,11 @@ class OptionsTests(SynchronousTestCase):
             ([], "which command?"),
             (["conections"], "Unknown command"),
             (["connections", "--nope"], "not recognized"),
-            (["connections", "--interval", "0"], "0.05"),
-            (["connections", "--interval", "soon"], "soon"),
+            (["connections", "--watch", "0"], "0.05"),
+            (["connections", "--watch", "soon"], "soon"),
+            (["linkgroups", "5"], "only --watch"),
+            (["smc-stats", "--watch", "1", "2"], "only --watch"),
+            (["smc-stats", "--timeout", "0"], "0.05"),
         ):
             said = self.refused(*arguments)
             self.assertIn(words, said)
@@ -226,7 +229,7 @@ class ConnectionsTests(SynchronousTestCase):
     def test_watching(self) -> None:
         """Watching goes on until Ctrl-C, which ends it without a traceback."""
         arguments = [sys.executable, "-m", "txrdma.command", "connections", "--json"]
-        arguments += ["--watch", "--interval", "0.05", "--timeout", "0.1"]
+        arguments += ["--watch", "0.05", "--timeout", "0.1"]
         with subprocess.Popen(
             arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as process:

@@ -34,6 +34,8 @@ _SHORT: Final = ("--local", "--test", "send", "--size", "8", "--iterations", "20
 
 TABLES: Final = {
     "connections": ((),),
+    "linkgroups": ((),),
+    "smc-stats": ((), ("--watch", "5")),
     "devices": ((), ("--verbose",), ("soft",)),
     "pingpong": (_SHORT, ("127.0.0.1",), ("--compatible", "127.0.0.1")),
 }
@@ -79,7 +81,14 @@ class WithoutRichTests(SynchronousTestCase):
 
     def test_json(self) -> None:
         """JSON does without it, and so do pingpong's CSV and help."""
-        for words in (("connections",), ("devices",), ("devices", "soft"), ("pingpong", *_SHORT)):
+        for words in (
+            ("connections",),
+            ("linkgroups",),
+            ("smc-stats",),
+            ("devices",),
+            ("devices", "soft"),
+            ("pingpong", *_SHORT),
+        ):
             status, out, complaints = run(WITHOUT_RICH, *words, "--json")
             self.assertEqual((status, complaints), (0, ""))
             self.assertIsInstance(json.loads(out), list)

@@ -68,6 +68,10 @@ class AgreedArrival:
     def expect(self, withdrawn: Callable[[], None]) -> None:
         """Do nothing: the client proposes without being told."""
 
+    def refuse(self) -> bool:
+        """Tell the client nothing: there is no way but CLC."""
+        return False
+
     def settle(self) -> None:
         """Do nothing: nobody waits for the client."""
 

@@ -83,6 +83,13 @@ class IArrival(Interface):
         @param withdrawn: called when the client lets the carrier know that it goes on without SMC.
         """
 
+    def refuse() -> bool:
+        """
+        Have the client go on without SMC, since the listener has too much to do.
+
+        @return: False when the client can't be told, and may propose: then that has to be declined.
+        """
+
     def settle() -> None:
         """The client has proposed, or the connection is over: nobody waits any more. Twice is fine."""
 

@@ -135,6 +135,12 @@ class Announced:
         self.onWithdrawal = withdrawn
         self.say(b"accepted")
 
+    def refuse(self) -> bool:
+        """Tell the client that its connection is plain TCP."""
+        self.say(b"refused")
+        self.settle()
+        return True
+
     def settle(self) -> None:
         """The client has proposed, or the connection is over: there is nothing to withdraw. Twice is fine."""
         self.onWithdrawal = None

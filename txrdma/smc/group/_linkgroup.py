@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from txrdma.error import Refused, ResourceExhausted, WireError
 from txrdma.iba.types import RKey
@@ -198,6 +199,10 @@ class LinkGroup:
         if not self.connections:
             self._idleSince = now
         self._inputs.begin(now)
+
+    def keepAlive(self, seconds: float) -> None:
+        """Ask the peer after that many seconds of silence whether it is there."""
+        self._timing = replace(self._timing, testIdle=seconds)
 
     def shutdown(self, now: float, reason: DeleteReason = DeleteReason.PROGRAM_ENDING) -> None:
         """End the group in order: DELETE LINK; L{GroupEnded} follows."""

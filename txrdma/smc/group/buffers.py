@@ -8,10 +8,11 @@ elements, all of one size, are the rings of connections.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from twisted.internet.defer import Deferred
 
-from txrdma.error import Refused
+from txrdma.error import Refused, ResourceExhausted
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Access
 from txrdma.interfaces import IMemoryRegion, IProtectionDomain
@@ -49,6 +50,7 @@ class RemoteMemoryBuffer:
     A remote memory buffer (RMB): one memory region, divided into elements.
 
     @ivar size: of an element.
+    @ivar count: elements of the buffer.
     @ivar isAgreed: the peer knows the key.
     """
 
@@ -57,8 +59,8 @@ class RemoteMemoryBuffer:
         self.size = size
         self.isAgreed = False
         self.isLeaving = False
-        self._count = region.length // size
-        self._free = list(range(self._count, 0, -1))
+        self.count = region.length // size
+        self._free = list(range(self.count, 0, -1))
         self._lost = 0
         self._further: dict[IProtectionDomain, IMemoryRegion] = {}
 
@@ -68,6 +70,11 @@ class RemoteMemoryBuffer:
         return self.region.rkey
 
     @property
+    def used(self) -> int:
+        """Elements that connections have, or that peers may still write to."""
+        return self.count - len(self._free)
+
+    @property
     def hasFree(self) -> bool:
         """Can an element be had?"""
         return bool(self._free) and not self.isLeaving
@@ -75,12 +82,12 @@ class RemoteMemoryBuffer:
     @property
     def isIdle(self) -> bool:
         """No connection uses it; elements that the peer may still write to don't count."""
-        return len(self._free) + self._lost == self._count
+        return len(self._free) + self._lost == self.count
 
     @property
     def isWhole(self) -> bool:
         """Whether all elements of the buffer are free."""
-        return len(self._free) == self._count
+        return len(self._free) == self.count
 
     def on(self, domain: IProtectionDomain) -> IMemoryRegion:
         """Register the memory in another protection domain, where it has another key and another address."""
@@ -116,8 +123,11 @@ class BufferPool:
     """
     The buffers of one link group.
 
+    @cvar total: bytes of the buffers of all groups in this process.
     @ivar asked: buffers of which the peer is being told, by key, and who waits for its answer.
     """
+
+    total: ClassVar[int] = 0
 
     def __init__(self, domain: IProtectionDomain) -> None:
         self.asked: dict[RKey, list[Deferred[None]]] = {}
@@ -140,11 +150,21 @@ class BufferPool:
                 best = buffer
         return best
 
-    def grow(self, size: int) -> RemoteMemoryBuffer:
-        """A new buffer with elements of that size."""
+    def grow(self, size: int, most: int | None = None) -> RemoteMemoryBuffer:
+        """
+        A new buffer with elements of that size.
+
+        @param most: bytes that all buffers of this process may have; None: no limit.
+        @raise ResourceExhausted: they would have more.
+        """
         count = max(min(MOST_ELEMENTS, LARGEST_BUFFER // size), 1)
+        if most is not None:
+            count = min(count, (most - BufferPool.total) // size)
+            if count < 1:
+                raise ResourceExhausted(f"{BufferPool.total} of {most} bytes are allocated")
         region = self._domain.allocateMemory(size * count, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
         buffer = self._buffers[region.rkey] = RemoteMemoryBuffer(region, size)
+        BufferPool.total += region.length
         return buffer
 
     # The peer's agreement (CONFIRM RKEY)
@@ -204,6 +224,7 @@ class BufferPool:
         """The peer has forgotten it. Unknown ones are ignored."""
         buffer = self._buffers.pop(rkey, None)
         if buffer is not None:
+            BufferPool.total -= buffer.region.length
             buffer.close()
 
     def close(self) -> None:

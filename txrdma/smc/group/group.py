@@ -146,19 +146,19 @@ class Group:
             else:
                 each.errback(refused)
 
-    async def reserve(self) -> Element:
+    async def reserve(self, wanted: int | None = None, most: int | None = None) -> Element:
         """
-        A ring for a connection, of which the peer may be told.
+        A ring for a connection, of which the peer may be told, of that size, as L{BufferPool.grow} has room.
 
         @raise Refused: there is none; C{NOACTLINK}: the group has ended meanwhile, another may have one.
         """
-        size = self.groups.ringSize()
+        size = wanted or self.groups.ringSize()
         buffer = self.pool.withRoom(size)
         if buffer is None:
             if len(self.pool) >= MAX_BUFFERS:
                 raise Refused("the link group has its buffers", Diagnosis.MEM)
             try:
-                buffer = self.pool.grow(size)
+                buffer = self.pool.grow(size, most)
             except (RDMAError, OSError) as error:
                 raise Refused(f"no memory for a buffer: {error}", Diagnosis.MEM) from error
             if self.isNew:

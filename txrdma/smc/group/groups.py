@@ -32,9 +32,11 @@ from txrdma.smc.group._linkgroup import GroupKey, Timing
 from txrdma.smc.group.attachment import Port
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.link import Link
+from txrdma.smc.group.pace import Pace
 from txrdma.smc.group.parties import Member
 from txrdma.smc.handshake._offer import Agreement, Candidate, Choice, VERSIONS
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
+from txrdma.values import frozen
 from txrdma.verbs.devices import sharedDevice
 
 _log = Logger()
@@ -110,6 +112,11 @@ def linkGroups(reactor: Any, description: str) -> LinkGroups:
     return groups
 
 
+def hasLinkGroups(reactor: object) -> bool:
+    """Whether link groups over any device are open on the reactor."""
+    return any(owner is reactor for owner, _ in _open)
+
+
 def useDevice(reactor: Any, description: str, device: IVerbsDevice) -> LinkGroups:
     """From now on, this open device is what the description means."""
     groups = _open[reactor, description] = LinkGroups(reactor, description, device)
@@ -121,6 +128,28 @@ def closeLinkGroups(reactor: object) -> None:
     for (owner, _), groups in list(_open.items()):
         if owner is reactor:
             groups.close()
+
+
+def everyGroup() -> list[Group]:
+    """All link groups of this process, over all its devices and on all its reactors."""
+    return [group for groups in _open.values() for group in groups.groups()]
+
+
+@frozen
+class GroupTerms:
+    """
+    The terms on which the connection of a first contact makes its link group.
+
+    @ivar most: link groups of this process, at most, the new one included; None: no limit.
+    @ivar keepalive: seconds of silence after which the peer is asked whether it is there; None: as usual.
+    """
+
+    most: int | None = None
+    keepalive: float | None = None
+
+
+ANY_TERMS: Final = GroupTerms()
+"""The terms of connections that limit nothing."""
 
 
 class LinkGroups:
@@ -146,6 +175,7 @@ class LinkGroups:
         self._endings = 0
         self._stopped: Deferred[None] | None = None
         self._targets: dict[Member, int] = {}
+        self._pace = Pace(reactor)
         if device is None:
             device = sharedDevice(reactor, description)
         self.device = device
@@ -202,7 +232,9 @@ class LinkGroups:
         """All links of all groups over this device."""
         return [link for group in self.groups() for link in group.links]
 
-    async def forProposal(self, proposal: Proposal, choice: Choice, witness: Hashable) -> tuple[Group, bool]:
+    async def forProposal(
+        self, proposal: Proposal, choice: Choice, witness: Hashable, terms: GroupTerms = ANY_TERMS
+    ) -> tuple[Group, bool]:
         """
         The server's group for a client: one that there is, or a new one.
 
@@ -210,8 +242,11 @@ class LinkGroups:
 
         @param choice: what we have chosen of the Proposal.
         @param witness: who the client is, by something better than its word.
+        @param terms: for a new group.
+        @raise Refused: there would be too many.
         """
         key = GroupKey.ofProposal(proposal, choice, witness)
+        hasTurn = False
         while True:
             making = None
             for group in self._serving(key):
@@ -220,14 +255,24 @@ class LinkGroups:
                 if group.isNew:
                     making = group
             if making is None:
-                return self._make(key, choice.candidate, choice.agreement), True
+                waiting = None if hasTurn else self._pace.turn()
+                hasTurn = True
+                if waiting is not None:
+                    await waiting  # meanwhile another of the same client may have begun one
+                    continue
+                return self._make(key, choice.candidate, choice.agreement, terms), True
             try:
                 await making.confirmed()
             except Refused:
                 pass  # then there will be another one
 
     def forAccept(
-        self, accept: Accept, candidate: Candidate, agreement: Agreement, witness: Hashable
+        self,
+        accept: Accept,
+        candidate: Candidate,
+        agreement: Agreement,
+        witness: Hashable,
+        terms: GroupTerms = ANY_TERMS,
     ) -> Group:
         """
         The client's group that the server means.
@@ -235,11 +280,12 @@ class LinkGroups:
         @param candidate: our end, as we have proposed it.
         @param agreement: what the Accept comes to.
         @param witness: who the server is, by something better than its word.
-        @raise Refused: we don't have it.
+        @param terms: for a new group.
+        @raise Refused: we don't have it, or would have too many.
         """
         key = GroupKey.ofAccept(accept, candidate.gid, witness)
         if accept.firstContact:
-            return self._make(key, candidate, agreement)
+            return self._make(key, candidate, agreement, terms)
         for group in self._serving(key):
             if group.core.usable:
                 return group
@@ -247,16 +293,25 @@ class LinkGroups:
 
     def ringSize(self) -> int:
         """Bytes of the next connection's ring."""
-        count = sum(len(group.core.connections) for group in self.groups())
-        return next((size for most, size in RINGS if count < most), SMALL_RING)
+        count = 0
+        for groups in self._groups.values():
+            for group in groups:
+                count += len(group.core.connections)
+                if count >= RINGS[-1][0]:
+                    return SMALL_RING  # however many more there are
+        return next(size for most, size in RINGS if count < most)
 
     def _serving(self, key: GroupKey) -> list[Group]:
         """The groups with the peer that this names, by whichever of its links."""
         return [group for group in self._groups.get(key.peer, ()) if group.serves(key)]
 
-    def _make(self, key: GroupKey, candidate: Candidate, agreement: Agreement) -> Group:
+    def _make(self, key: GroupKey, candidate: Candidate, agreement: Agreement, terms: GroupTerms) -> Group:
+        if terms.most is not None and len(everyGroup()) >= terms.most:
+            raise Refused(f"this process has {terms.most} link groups already", Diagnosis.MEM)
         port = Port(self.device, candidate, self.maxInline)
         group = Group(self, key, port, agreement)
+        if terms.keepalive is not None:
+            group.core.keepAlive(terms.keepalive)
         self._groups.setdefault(key.peer, []).append(group)
         return group
 
@@ -386,6 +441,7 @@ class LinkGroups:
         triggers, self._triggers = self._triggers, []
         for trigger in triggers:
             self.reactor.removeSystemEventTrigger(trigger)
+        self._pace.close()
         for group in self.groups():
             group.close("the device is closed")
         self._unsubscribe()

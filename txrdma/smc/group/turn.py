@@ -262,17 +262,22 @@ class Turn:
             if requests:
                 self._post(requests)
                 self._posted(dirty[:room])
-        if poster.isUsed:
-            poster.clear()
-        if poster.kept and not isOver:
-            self._sendReader.start()
-        if poster.isShort:
-            poster.isShort = False
-            self._waitForSends()
+        self._afterPost()
         if poster.flushed:
             flushed, poster.flushed = poster.flushed, []
             for flow in flushed:
                 flow.keeper.wasFlushed()
+
+    def _afterPost(self) -> None:
+        """Free requests, and be told of completions where somebody waits for them."""
+        poster = self.poster
+        if poster.isUsed:
+            poster.clear()
+        if poster.kept and not poster.isOver:
+            self._sendReader.start()
+        if poster.isShort:
+            poster.isShort = False
+            self._waitForSends()
 
     def _fill(self, flows: list[Flow], requests: list[SendRequest]) -> None:
         count = 0
@@ -301,21 +306,36 @@ class Turn:
         if not owner.isActive or poster.isOver or len(poster.dirty) > room:
             return
         flows, poster.dirty = poster.dirty[:-1], poster.dirty[-1:]
+        self._postInside(flows)
+
+    def postNow(self, flow: Flow) -> None:
+        """
+        Post what one connection has, where there is room for its message, from within an application's call.
+
+        @param flow: dirty, and nobody wants to know when it is posted.
+        """
+        owner, poster = self._owner, self.poster
+        if owner.isActive and not poster.isOver and WINDOW - poster.sent + self._acknowledged > 0:
+            poster.dirty.remove(flow)
+            self._postInside([flow])
+
+    def _postInside(self, flows: list[Flow]) -> None:
+        """Post what these connections have; what goes wrong has its consequences in the next turn."""
+        owner, poster = self._owner, self.poster
         requests: list[SendRequest] = []
-        poster.isBusy = True
+        wasBusy, poster.isBusy = poster.isBusy, True
         try:
             self._fill(flows, requests)
             if requests:
                 self._queuePair.postSend(requests)
                 self._posted(flows)
-            if poster.isUsed:
-                poster.clear()
+            self._afterPost()
         except RDMAError as error:
             self._soon.append(partial(owner.broken, _refused(error)))
         except Exception:
             self._soon.append(partial(self._failed, Failure()))
         finally:
-            poster.isBusy = False
+            poster.isBusy = wasBusy
 
     def _post(self, requests: list[SendRequest]) -> None:
         if not self.poster.isOver:

@@ -5,16 +5,17 @@ The server's end of a CLC handshake: who accepts a Proposal, or knows of a clien
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast
 
-from twisted.internet.interfaces import IProtocol
+from twisted.internet.interfaces import IDelayedCall, IProtocol
 
 from txrdma.error import Refused
 from txrdma.smc.carriers.interfaces import IArrival
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.group import Group
-from txrdma.smc.group.groups import LinkGroups, peerID
+from txrdma.smc.group.groups import hasLinkGroups, LinkGroups, peerID
 from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ServerHandshake
 from txrdma.smc.handshake._offer import Choice, choose
@@ -30,6 +31,16 @@ def _meansMemory(proposal: Proposal) -> bool:
     return proposal.gid.isLoopback and proposal.mac.isLocal
 
 
+class Crowd:
+    """
+    The handshakes of one listener, without those of clients that may never propose: these hold nothing.
+
+    @ivar present: how many of them are under way.
+    """
+
+    present = 0
+
+
 class ServerNegotiation(Negotiation):
     """
     The server's end of a connection whose client speaks SMC, or may do so.
@@ -40,6 +51,7 @@ class ServerNegotiation(Negotiation):
     role = Role.SERVER
     _group: Group | None = None
     _isConfirmed = False
+    _opening: IDelayedCall | None = None
 
     def __init__(
         self,
@@ -48,9 +60,12 @@ class ServerNegotiation(Negotiation):
         outcomes: Outcomes,
         build: Callable[[], IProtocol | None],
         arrival: IArrival | None,
+        crowd: Crowd | None = None,
     ) -> None:
         super().__init__(reactor, options, outcomes, build)
         self._arrival = arrival
+        self._crowd = crowd or Crowd()
+        self._isInside = False
 
     def connectionMade(self) -> None:
         """The client speaks first, if its carrier is sure of it."""
@@ -59,9 +74,19 @@ class ServerNegotiation(Negotiation):
             self._peer.introduce(arrival)
             arrival.expect(self._withdrawn)
         isSure = arrival is not None and arrival.isSure
+        if isSure:
+            self._enter()
         highest = max(self._options.abilities.versions)
         core = ServerHandshake(self._reactor.seconds(), peerID=peerID(), announced=isSure, version=highest)
         self._begin(core)
+        if isSure and not hasLinkGroups(self._reactor):
+            self._opening = self._reactor.callLater(0, self._open)  # when the client has been told
+
+    def _open(self) -> None:
+        """Open the device that the Proposal will need, while the client opens its own for the first time."""
+        self._opening = None
+        with suppress(Refused):  # the answer to the Proposal says so
+            self._ways()
 
     def readConnectionLost(self) -> None:
         """A client that has confirmed may be quick: it has said all by SMC already, and has gone."""
@@ -69,6 +94,17 @@ class ServerNegotiation(Negotiation):
             self._hasEnded = True
         else:
             super().readConnectionLost()
+
+    def _enter(self) -> bool:
+        """
+        Count the handshake: the client is known to propose, or has done so.
+
+        @return: False where there are too many.
+        """
+        if not self._isInside and self._crowd.present < self._options.handshakes:
+            self._isInside = True
+            self._crowd.present += 1
+        return self._isInside
 
     def _withdrawn(self) -> None:
         if not self._over:
@@ -78,6 +114,12 @@ class ServerNegotiation(Negotiation):
     def _end(self) -> None:
         if self._arrival is not None:
             self._arrival.settle()
+        if self._isInside:
+            self._isInside = False
+            self._crowd.present -= 1
+        opening, self._opening = self._opening, None
+        if opening is not None and opening.active():
+            opening.cancel()
         super()._end()
 
     def _handle(self, event: clcEvents.Event) -> None:
@@ -94,6 +136,8 @@ class ServerNegotiation(Negotiation):
             await self._confirmed(event.confirm)
 
     async def _accept(self, proposal: Proposal) -> None:
+        if not self._enter():
+            raise Refused(f"{self._options.handshakes} handshakes are under way", Diagnosis.MEM)
         groups, candidates = self._ways(isLocal=_meansMemory(proposal))
         own = self.transport.getHost().host
         choice = choose(proposal, candidates, self._options.abilities, own)
@@ -109,11 +153,12 @@ class ServerNegotiation(Negotiation):
         self, groups: LinkGroups, proposal: Proposal, choice: Choice
     ) -> tuple[Group, bool, Element]:
         """A group for the client, whether it is new, and a ring there; if it ends meanwhile, another."""
+        options, witness = self._options, self._peer.witness
         while True:
-            group, isNew = await groups.forProposal(proposal, choice, self._peer.witness)
+            group, isNew = await groups.forProposal(proposal, choice, witness, self._terms)
             self._group = group
             try:
-                return group, isNew, await group.reserve()
+                return group, isNew, await group.reserve(options.ring, options.maxmemory)
             except BaseException as error:
                 if isNew:
                     group.discard()

@@ -29,7 +29,7 @@ from txrdma.smc.carriers.counterpart import Counterpart
 from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.common.realports import realPorts
 from txrdma.smc.group._linkgroup import Role
-from txrdma.smc.group.groups import LinkGroups, linkGroups
+from txrdma.smc.group.groups import GroupTerms, LinkGroups, linkGroups
 from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ClientHandshake, ServerHandshake
 from txrdma.smc.handshake._offer import Candidate
@@ -38,7 +38,7 @@ from txrdma.smc.insight.outcomes import NotSMC, Outcomes
 from txrdma.smc.options import Options
 from txrdma.smc.stream.companion import Companion
 from txrdma.smc.stream.stream import Stream
-from txrdma.smc.stream.transport import SMCTransport
+from txrdma.smc.stream.transport import PromptTransport, SMCTransport
 from txrdma.smc.wire.clc import Crossed, Diagnosis
 
 _log = Logger()
@@ -160,7 +160,7 @@ class Negotiation(Protocol):
         self._pause(core.isFull)
         if core.done:
             if self._fellBack is not None:
-                foreign = Crossed() if core.mayCross else None
+                foreign = Crossed(core.isJoining) if core.mayCross else None
                 self._runOnTCP(self._fellBack.reason, self._fellBack.peerDiagnosis, self._early, foreign)
             elif self._stream is not None:
                 self._runOnSMC(self._stream)
@@ -324,12 +324,15 @@ class Negotiation(Protocol):
     def _startSMC(self, stream: Stream) -> None:
         self._stream = None
         self._end()
-        link = stream.link
+        link, options = stream.link, self._options
         self._outcomes.established(link.agreement.version, link.device, link.route)
         companion = Companion(stream, self.transport, self._reactor)
         self.transport.protocol = companion
         protocol = self._build()
-        transport = SMCTransport(stream, Protocol() if protocol is None else protocol, self.transport)
+        kind = SMCTransport if options.autocork else PromptTransport
+        transport = kind(stream, Protocol() if protocol is None else protocol, self.transport)
+        if options.sndbuf != SMCTransport.bufferSize:
+            transport.bufferSize = options.sndbuf
         callWithContext({"system": transport.logPrefix()}, stream.start, transport, companion)
         if protocol is None:
             stream.close()
@@ -346,6 +349,11 @@ class Negotiation(Protocol):
         """Hear that the user's protocol will never be connected, for this reason."""
 
     # What both need
+
+    @property
+    def _terms(self) -> GroupTerms:
+        """The terms for a link group that the connection may need."""
+        return GroupTerms(self._options.maxgroups, self._options.keepalive)
 
     def _localDevice(self) -> str:
         """
@@ -372,7 +380,7 @@ class Negotiation(Protocol):
             if real is not None:
                 return real
             device = self._localDevice()
-        groups = self._open(device)
+        groups = self._groupsOf(device)
         return groups, groups.candidates
 
     def _realWays(self) -> tuple[LinkGroups, tuple[Candidate, ...]] | None:
@@ -385,14 +393,14 @@ class Negotiation(Protocol):
             return None
         device, number = found
         try:
-            groups = self._open(device)
+            groups = self._groupsOf(device)
         except Refused:
             realPorts.fail(device)
             return None
         candidates = tuple(each for each in groups.candidates if each.port == number)
         return (groups, candidates) if candidates else None
 
-    def _open(self, device: str) -> LinkGroups:
+    def _groupsOf(self, device: str) -> LinkGroups:
         """
         The link groups of a device.
 

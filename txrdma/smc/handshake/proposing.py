@@ -158,9 +158,11 @@ class ClientNegotiation(Negotiation):
         assert self._manager is not None and self._offer is not None, "an Accept before the Proposal"
         candidate = self._offer.candidate(agreement.version)
         assert candidate is not None, "a version that was not offered"
-        self._group = group = self._manager.forAccept(accept, candidate, agreement, self._peer.witness)
+        options, witness = self._options, self._peer.witness
+        group = self._manager.forAccept(accept, candidate, agreement, witness, self._terms)
+        self._group = group
         try:
-            element = await group.reserve()
+            element = await group.reserve(options.ring, options.maxmemory)
             link = group.leadingTo(accept)
         except BaseException:
             if accept.firstContact:

@@ -1,5 +1,5 @@
 """
-Tell the same user's tools what this process's connections are doing.
+Tell the same user's tools what this process's connections and link groups are doing.
 
 Each process with live connections listens on an abstract UNIX socket, C{\\0txrdma/control/<uid>/<pid>}, and
 answers whoever connects with one line of JSON. Both sides look at SO_PEERCRED: a name in that space can be
@@ -13,7 +13,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import field
 from pathlib import Path
 from threading import Thread
@@ -26,7 +26,6 @@ from twisted.internet.protocol import connectionDone, Protocol
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from txrdma.interfaces import ISMCStatus
 from txrdma.logs import Seldom
 from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.handshake._silence import silentPeers
@@ -46,6 +45,10 @@ PROC_NET_UNIX = Path("/proc/net/unix")
 
 NAMESPACE = "txrdma/control"
 """The beginning of the abstract names on which processes answer."""
+
+
+Report = Callable[[], dict[str, object]]
+"""Gives the part of an answer that JSON can carry: L{txrdma.smc.insight.report.report}, but for tests."""
 
 
 class IReactor(IReactorUNIX, IReactorTime):
@@ -72,12 +75,12 @@ class Control(LocalListener):
     @ivar owner: the process and the user by whose name it answers.
     """
 
-    def __init__(self, reactor: Reactor, connections: Callable[[], Iterable[ISMCStatus]]) -> None:
+    def __init__(self, reactor: Reactor, report: Report) -> None:
         """
         @raise OSError: the name is taken.
         """
         self._clock = reactor
-        self._connections = connections
+        self._report = report
         self.owner = _owner()
         name = controlName(os.getpid())
         super().__init__(reactor, socket.SOCK_STREAM, name, self._tell, "to know our connections")
@@ -97,7 +100,7 @@ class Control(LocalListener):
         told = {
             "pid": os.getpid(),
             "command": [os.path.basename(sys.executable), *sys.argv],
-            "connections": [status.toDict() for status in self._connections()],
+            **self._report(),
             "silent": [
                 {"peer": str(peer), "seconds": round(seconds, 1)}
                 for peer, seconds in silentPeers(self._clock).remaining(self._clock.seconds())
@@ -115,7 +118,7 @@ def _sendRest(asker: socket.socket, answer: bytes) -> None:
             pass  # it has gone, or does not listen
 
 
-def appear(reactor: object, connections: Callable[[], Iterable[ISMCStatus]]) -> None:
+def appear(reactor: object, report: Report) -> None:
     """
     Answer for this process while SMC is in use on this reactor; once is enough, more often is fine.
 
@@ -125,7 +128,7 @@ def appear(reactor: object, connections: Callable[[], Iterable[ISMCStatus]]) -> 
     It is one of the reactor's internal readers, like its own wakers: it keeps nothing running.
     """
     if getattr(reactor, "_internalReaders", None) is not None and IReactorCore.providedBy(reactor):
-        appearance = _Appearance(reactor, connections)
+        appearance = _Appearance(reactor, report)
         presence = presenceOn(reactor)
         presence.add(appearance)
         if not presence.isIdle:
@@ -137,7 +140,7 @@ class _Appearance:
     """The socket of one reactor, as something that rests: see L{txrdma.smc.common.presence}."""
 
     reactor: Any
-    connections: Callable[[], Iterable[ISMCStatus]]
+    report: Report
     isBusy: ClassVar[bool] = False
 
     def wake(self) -> None:
@@ -156,16 +159,16 @@ class _Appearance:
         if any(isinstance(each, Control) and each.owner == _owner() for each in internal):
             return
         self.rest()
-        control = None if presenceOn(self.reactor).isIdle else answer(self.reactor, self.connections)
+        control = None if presenceOn(self.reactor).isIdle else answer(self.reactor, self.report)
         if control is not None:
             internal.add(control)
 
 
-def answer(reactor: object, connections: Callable[[], Iterable[ISMCStatus]]) -> Control | None:
+def answer(reactor: object, report: Report) -> Control | None:
     """
     Begin to answer for this process.
 
-    @param connections: gives the live ones, whenever somebody asks.
+    @param report: gives what there is to tell, whenever somebody asks.
     @return: what to close, or None where this can't be had: on systems without abstract names, and for one
         more reactor in a process that answers already.
     """
@@ -174,7 +177,7 @@ def answer(reactor: object, connections: Callable[[], Iterable[ISMCStatus]]) -> 
     if not sys.platform.startswith("linux"):
         return None
     try:
-        return Control(cast(Reactor, reactor), connections)
+        return Control(cast(Reactor, reactor), report)
     except OSError as error:
         _seldom.info(str(error), "Not answering `txrdma connections`: {error}", error=error)
         return None
@@ -185,6 +188,8 @@ class Answer:
     """
     The answer of one process that was asked for its connections.
 
+    @ivar linkGroups: those of our own stack; see L{txrdma.smc.insight.linkgroups}.
+    @ivar statistics: counters and gauges; see L{txrdma.smc.insight.statistics}.
     @ivar silent: the peers that did not answer a handshake of late, and for how many seconds connections to
         them are plain TCP without asking.
     @ivar error: why there are no connections, when it did not answer; otherwise empty.
@@ -193,6 +198,8 @@ class Answer:
     pid: int
     command: list[str] = field(default_factory=list)
     connections: list[dict[str, object]] = field(default_factory=list)
+    linkGroups: list[dict[str, object]] = field(default_factory=list)
+    statistics: dict[str, Any] = field(default_factory=dict)
     silent: list[dict[str, object]] = field(default_factory=list)
     error: str = ""
 
@@ -255,8 +262,14 @@ async def _askProcess(reactor: IReactor, pid: int, timeoutSeconds: float) -> Ans
         endpoint = UNIXClientEndpoint(reactor, controlName(pid), timeout=timeoutSeconds)
         await connectProtocol(endpoint, asking)
         said = json.loads(await asking.answered.addTimeout(timeoutSeconds, reactor))
-        silent = list(said.get("silent", ()))  # a process with an older version has no word for it
-        return Answer(pid, [str(word) for word in said["command"]], list(said["connections"]), silent)
+        return Answer(
+            pid,
+            [str(word) for word in said["command"]],
+            list(said["connections"]),
+            list(said.get("linkGroups", ())),  # a process with an older version has no word for these
+            dict(said.get("statistics", {})),
+            list(said.get("silent", ())),
+        )
     except Exception as error:  # whatever it is, the other processes' answers are still wanted
         return Answer(pid, error=f"no answer: {error or type(error).__name__}")
 

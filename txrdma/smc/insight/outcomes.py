@@ -10,6 +10,7 @@ from twisted.logger import Logger
 from txrdma.error import Refused
 from txrdma.logs import Seldom
 from txrdma.smc.carriers.owners import Place
+from txrdma.smc.common import counting
 from txrdma.smc.handshake._silence import silentPeers, SPAN
 from txrdma.smc.insight.status import diagnosisName
 from txrdma.smc.wire.clc import Diagnosis
@@ -55,6 +56,8 @@ class Outcomes:
 
     def fellBack(self, reason: Diagnosis, peerDiagnosis: Diagnosis | None, allowed: bool) -> None:
         """A connection runs on TCP, or has ended because it may not."""
+        if not allowed:
+            counting.refused[diagnosisName(reason) or ""] += 1
         _seldom.info(
             (self._where, allowed, reason, peerDiagnosis),
             "{where}: {what}, because {reason}{peer}",

@@ -4,20 +4,23 @@ The state of each connection of an C{smc:} endpoint, and which of them are alive
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import weakref
-from collections import Counter
-from enum import Enum
-from typing import cast, Protocol, TYPE_CHECKING
+from enum import Enum, Flag
+from typing import Any, cast, Protocol, TYPE_CHECKING
 
 from zope.interface import alsoProvides, implementer
 
 from twisted.internet.interfaces import IAddress, ITransport
 
+from txrdma.iba.types import GID
 from txrdma.interfaces import ISMCStatus, ISMCTransport
+from txrdma.smc.common import counting
 from txrdma.smc.handshake._offer import Agreement
 from txrdma.smc.stream._flow import Flow
+from txrdma.smc.wire.cdc import ProducerFlags, StateFlags
 from txrdma.smc.wire.clc import enterpriseName
 
 if TYPE_CHECKING:
@@ -41,10 +44,10 @@ _ATTRIBUTES = (
 _TCP_INFO_BYTES = struct.Struct("=120xQQ")
 """C{tcpi_bytes_acked} and C{tcpi_bytes_received} of Linux's C{struct tcp_info}."""
 
-_live: weakref.WeakSet[ITransport] = weakref.WeakSet()
+_NOTHING_MORE = int(StateFlags.DONE_WRITING | StateFlags.CLOSED | StateFlags.ABNORMAL_CLOSE)
+"""The state flags of a peer after which it writes no more."""
 
-fallbacks: Counter[str] = Counter()
-"""The number of connections of this process that fell back to TCP, by the name of the reason."""
+_live: weakref.WeakSet[ITransport] = weakref.WeakSet()
 
 
 class _Group(Protocol):
@@ -52,15 +55,56 @@ class _Group(Protocol):
     def name(self) -> str: ...
 
 
+class _Candidate(Protocol):
+    @property
+    def gid(self) -> GID: ...
+    @property
+    def port(self) -> int: ...
+
+
+class _Port(Protocol):
+    @property
+    def candidate(self) -> _Candidate: ...
+
+
+class _End(Protocol):
+    @property
+    def gid(self) -> GID: ...
+
+
+class _Life(Protocol):
+    @property
+    def number(self) -> int: ...
+    @property
+    def remote(self) -> _End | None: ...
+
+
 class _Link(Protocol):
     @property
     def agreement(self) -> Agreement: ...
+    @property
+    def life(self) -> _Life: ...
+    @property
+    def port(self) -> _Port: ...
     @property
     def device(self) -> str: ...
     @property
     def route(self) -> str: ...
     @property
     def group(self) -> _Group: ...
+
+
+class _Counted(Protocol):
+    """
+    The status of a connection, as far as it is counted.
+
+    @ivar kind: its mode, with the version of SMC-R where that is known.
+    """
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def role(self) -> str: ...
 
 
 class _Stream(Protocol):
@@ -78,16 +122,31 @@ class _Stream(Protocol):
     def host(self) -> IAddress: ...
     @property
     def peer(self) -> IAddress: ...
+    @property
+    def token(self) -> int: ...
+    @property
+    def tcp(self) -> Connection | None: ...
+    @property
+    def blocks(self) -> int: ...
+    @property
+    def blockedSeconds(self) -> float: ...
 
 
 def register(transport: ITransport) -> None:
-    """Let L{connections} know of a transport with an C{smc} attribute, as long as it is alive."""
+    """Count a transport with an C{smc} attribute; L{connections} knows of it as long as it is alive."""
     _live.add(transport)
+    smc: _Counted = cast(Any, transport).smc
+    counting.connections[smc.kind, smc.role] += 1
 
 
 def forget(transport: ITransport) -> None:
-    """The connection has ended. Unknown ones are ignored."""
-    _live.discard(transport)
+    """The connection has ended: its counters are added to the sums. Unknown ones are ignored."""
+    if transport in _live:
+        _live.discard(transport)
+        smc = cast(Any, transport).smc
+        if isinstance(smc, SMCStatus):
+            counting.ended.update({name: getattr(smc, name) for name in smc.SUMMED})
+            counting.blockedSeconds[0] += smc.blockedSeconds
 
 
 def connections() -> list[ISMCTransport]:
@@ -129,6 +188,20 @@ def diagnosisName(diagnosis: Enum | int | None) -> str | None:
     return diagnosis.name if isinstance(diagnosis, Enum) else f"{diagnosis:08x}"
 
 
+def inodeOf(transport: Connection | None) -> int:
+    """The inode of a TCP connection's socket, by which other tools name it; 0 when it is gone."""
+    connection: socket.socket | None = getattr(transport, "socket", None)
+    try:
+        return 0 if connection is None else os.fstat(connection.fileno()).st_ino
+    except (AttributeError, OSError):
+        return 0  # closed just now, or a test's
+
+
+def names(flags: Flag) -> list[str]:
+    """The names of those flags that are set, the highest bit first."""
+    return [each.name for each in type(flags) if each in flags and each.name]
+
+
 def _toDict(status: ISMCStatus, role: str) -> dict[str, object]:
     """The part of C{toDict} that is the same in every mode."""
     answer: dict[str, object] = {"role": role, **{name: getattr(status, name) for name in _ATTRIBUTES}}
@@ -143,6 +216,7 @@ def socketToDict(status: ISMCStatus, role: str, transport: Connection | None) ->
         return {"role": role}
     answer = _toDict(status, role)
     try:
+        answer["inode"] = inodeOf(transport)
         answer["local"] = describe(transport.getHost())
         answer["peer"] = describe(transport.getPeer())
     except (AttributeError, OSError):
@@ -160,7 +234,7 @@ class TCPStatus:
 
     __slots__ = ("_received", "_sent", "_transport", "fallbackReason", "peerDiagnosis", "role")
 
-    mode = "TCP"
+    mode = kind = "TCP"
     version = 0
     eid = ""
     state = "TCP"
@@ -204,7 +278,16 @@ class TCPStatus:
 
 @implementer(ISMCStatus)
 class SMCStatus:
-    """A connection that runs SMC-R."""
+    """
+    A connection that runs SMC-R.
+
+    @cvar SUMMED: the counters that are summed up for all connections of the process.
+    """
+
+    SUMMED = (
+        *("bytesSent", "bytesReceived", "writes", "messagesSent", "messagesReceived"),
+        *("flushes", "reads", "blocks"),
+    )
 
     __slots__ = ("_stream",)
 
@@ -214,6 +297,16 @@ class SMCStatus:
 
     def __init__(self, stream: _Stream) -> None:
         self._stream = stream
+
+    @property
+    def kind(self) -> str:
+        """The mode with the version: C{'SMC-R 1'} or C{'SMC-R 2'}."""
+        return f"{self.mode} {self.version}"
+
+    @property
+    def role(self) -> str:
+        """The end of the TCP connection that we are: C{'client'} or C{'server'}."""
+        return str(self._stream.role.value)
 
     @property
     def version(self) -> int:
@@ -258,7 +351,18 @@ class SMCStatus:
     @property
     def writes(self) -> int:
         """The number of RDMA writes posted for the connection."""
+        flow = self._stream.flow
+        return flow.writes + flow.wraps
+
+    @property
+    def flushes(self) -> int:
+        """The number of times that bytes went to the peer's ring, by one RDMA write or by two."""
         return self._stream.flow.writes
+
+    @property
+    def reads(self) -> int:
+        """The number of times that the application was given bytes."""
+        return self._stream.flow.reads
 
     @property
     def messagesSent(self) -> int:
@@ -270,13 +374,52 @@ class SMCStatus:
         """The number of CDC messages received on the connection."""
         return self._stream.flow.messagesReceived
 
+    @property
+    def blocks(self) -> int:
+        """The number of times that the peer's ring was too full for what was written."""
+        return self._stream.blocks
+
+    @property
+    def blockedSeconds(self) -> float:
+        """Seconds for which bytes waited for room in the peer's ring."""
+        return self._stream.blockedSeconds
+
+    @property
+    def unread(self) -> int:
+        """Bytes in our ring that the application has not got yet."""
+        return self._stream.flow.ring.readable
+
+    @property
+    def shutdown(self) -> str:
+        """The directions that are closed, as C{smcss} has them: C{'<->'}: none; C{'R-W'}: both."""
+        flow = self._stream.flow
+        isReadOver = flow.isDeaf or flow.peerState & _NOTHING_MORE
+        return ("R" if isReadOver else "<") + "-" + ("W" if flow.isEnding or not flow.isOpen else ">")
+
     def toDict(self) -> dict[str, object]:
         """The status as a dictionary that JSON can carry, as L{ISMCStatus} asks."""
         stream = self._stream
-        ring = stream.flow.ring
+        flow, link, ring = stream.flow, stream.link, stream.flow.ring
         answer = _toDict(self, stream.role.value)
+        answer["inode"] = inodeOf(stream.tcp)
+        answer["shutdown"] = self.shutdown
+        answer["token"], answer["peerToken"] = stream.token, ring.token
+        answer["link"] = {
+            "number": link.life.number,
+            "port": link.port.candidate.port,
+            "gid": str(link.port.candidate.gid),
+            "peerGID": "" if link.life.remote is None else str(link.life.remote.gid),
+        }
+        answer["flags"] = {
+            "received": [*names(ProducerFlags(ring.peerFlags)), *names(StateFlags(flow.peerState))],
+            "sent": [
+                *names(ProducerFlags.WRITE_BLOCKED if ring.blocked else ProducerFlags(0)),
+                *names(StateFlags(flow.flags)),
+            ],
+        }
+        answer["blocks"], answer["blockedSeconds"] = self.blocks, round(self.blockedSeconds, 6)
         answer["local"], answer["peer"] = describe(stream.host), describe(stream.peer)
-        answer["backlog"] = stream.flow.backlog
+        answer["backlog"] = flow.backlog
         answer["bufferSize"] = ring.size
         answer["peerBufferSize"] = ring.peerSize
         answer["cursors"] = {
@@ -299,6 +442,9 @@ def markTCP(
     status = TCPStatus(transport, role, fallbackReason, peerDiagnosis)
     transport.smc = status  # type: ignore[attr-defined]  # what ISMCTransport promises
     alsoProvides(transport, ISMCTransport)
-    fallbacks[diagnosisName(fallbackReason) or "none"] += 1
+    reason = diagnosisName(fallbackReason) or "none"
+    if peerDiagnosis is not None:
+        reason += f" ({diagnosisName(peerDiagnosis)})"
+    counting.fallbacks[role, reason] += 1
     register(transport)
     return status

@@ -14,7 +14,7 @@ from twisted.internet.interfaces import IListeningPort, IProtocol, IProtocolFact
 
 from txrdma.smc.dialing import endpointTo
 from txrdma.smc.insight import control as introspection
-from txrdma.smc.insight import status
+from txrdma.smc.insight.report import report
 from txrdma.smc.interfaces import ISMCBackend
 from txrdma.smc.kernel.transports import dial, listen, Terms
 from txrdma.smc.options import Options
@@ -33,7 +33,7 @@ class KernelBackend:
         Fails as TCP does, with C{ConnectBindError} where the kernel has no SMC sockets, and with
         L{txrdma.smc.insight.outcomes.NotSMC} where plain TCP would not do.
         """
-        introspection.appear(reactor, status.statuses)
+        introspection.appear(reactor, report)
         terms = Terms(f"connection to {host}:{port}", options.fallback)
         endpoint = endpointTo(reactor, host, port, options, partial(dial, reactor, terms))
         return endpoint.connect(factory)
@@ -52,5 +52,5 @@ class KernelBackend:
 
         @raise CannotListenError: as for TCP, and where the kernel has no SMC sockets.
         """
-        introspection.appear(reactor, status.statuses)
+        introspection.appear(reactor, report)
         return cast(IListeningPort, listen(reactor, options.fallback, port, factory, backlog, interface))

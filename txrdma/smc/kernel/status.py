@@ -71,6 +71,7 @@ class KernelStatus:
 
     __slots__ = ("_last", "_transport", "isTCP", "role")
 
+    kind = "kernel"
     version = 0
     eid = ""
     route = "kernel"
@@ -153,6 +154,7 @@ class KernelStatus:
         told = self._last
         if told is not None and told.buffers is not None:
             buffers = told.buffers
+            answer["token"], answer["sendBuffer"] = buffers.token, buffers.sendBuffer
             answer["bufferSize"], answer["peerBufferSize"] = buffers.size, buffers.peerSize
             answer["cursors"] = {
                 "produced": buffers.produced.bytesOf(buffers.peerSize),
@@ -160,4 +162,7 @@ class KernelStatus:
                 "arrived": buffers.arrived.bytesOf(buffers.size),
                 "consumed": buffers.consumed.bytesOf(buffers.size),
             }
+        if told is not None and told.group is not None:
+            group = told.group
+            answer["link"] = {"port": group.port, "gid": str(group.gid), "peerGID": str(group.peerGID)}
         return answer

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from txrdma.error import WireError
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Operation, SendRequest
+from txrdma.smc.common.counting import read, SMALL, written
 from txrdma.smc.group.posting import cut, Hearing, Kept, Poster, SIGNAL_EVERY
 from txrdma.smc.stream._ring import DATA, Ring, SPACE, spans, UPDATE
 from txrdma.smc.wire.cdc import packInto, ProducerFlags, StateFlags
@@ -65,6 +66,12 @@ class Keeper(Hearing, Protocol):
     def lookBeside(self) -> None:
         """Take in what other links of the group have brought."""
 
+    def blocked(self) -> None:
+        """The peer's ring is full, and there is more to write."""
+
+    def unblocked(self) -> None:
+        """The peer's ring has room again, or nothing waits for it any more."""
+
 
 class Bearing(NamedTuple):
     """
@@ -96,8 +103,10 @@ class Flow:
     @ivar isNoticed: the keeper wants to know whenever something is posted.
     @ivar isDoubtful: see of each message whether it arrives.
     @ivar isDirty: the flow is in L{Poster.dirty <txrdma.smc.group.posting.Poster.dirty>}.
+    @ivar isBlocked: there is more to write than the peer's ring has room for.
     @ivar written: number of the last message that told of new bytes; C{last}: of the last of all; 0: none.
-    @ivar writes: RDMA writes, by whichever way.
+    @ivar writes: how often bytes went to the peer's ring; C{wraps}: how often by two RDMA writes, as the ring
+        wraps, and not by one.
     @ivar bearing: the way of the bytes; None before C{attach}.
     @ivar confirmed: sequence number and bytes produced of the last message that is known to have arrived,
         where a link keeps what has not.
@@ -105,8 +114,9 @@ class Flow:
 
     __slots__ = (
         *("ring", "protocol", "context", "pending", "backlog", "flags", "peerState", "early", "keeper"),
-        *("isOpen", "isPaused", "isDeaf", "isEnding", "isNoticed", "isDoubtful", "isDirty"),
-        *("written", "last", "writes", "messagesSent", "messagesReceived", "poster"),
+        *("isOpen", "isPaused", "isDeaf", "isEnding", "isNoticed", "isDoubtful", "isDirty", "isBlocked"),
+        *("written", "last", "writes", "wraps", "messagesSent", "poster"),
+        *("_quickReads", "_slowReads", "_others"),
         *("_view", "_mask", "_contexts", "_isBegun", "_isReading", "_mustSend"),
         *("_address", "_rkey", "_message", "_buffer", "_write", "_target", "_valid"),
         *("bearing", "confirmed", "_isMoved", "_isNew", "_posted", "_again"),
@@ -126,8 +136,10 @@ class Flow:
         self.backlog = self.flags = self.peerState = 0
         self.early: list[tuple[int, ...]] | None = []
         self.isOpen = self.isPaused = self.isDeaf = False
-        self.isEnding = self.isNoticed = self.isDoubtful = self.isDirty = False
-        self.written = self.last = self.writes = self.messagesSent = self.messagesReceived = 0
+        self.isEnding = self.isNoticed = self.isDoubtful = self.isDirty = self.isBlocked = False
+        self.written = self.last = self.writes = self.wraps = self.messagesSent = 0
+        # Messages that were read at once, reads besides, messages besides: no message is counted twice.
+        self._quickReads = self._slowReads = self._others = 0
         self._view = view
         self._mask = view.nbytes - 1
         self._contexts = contexts
@@ -197,6 +209,8 @@ class Flow:
     def drop(self) -> None:
         """Forget what is not posted, and take no more."""
         self.isOpen = False
+        if self.isBlocked:
+            self._unblock()
         self.pending.clear()
         self.backlog = 0
 
@@ -204,6 +218,16 @@ class Flow:
         """Let go of both buffers."""
         self._view = memoryview(b"")
         self._target = None
+
+    @property
+    def reads(self) -> int:
+        """Number of times that the application was given bytes."""
+        return self._quickReads + self._slowReads
+
+    @property
+    def messagesReceived(self) -> int:
+        """CDC messages that were taken in."""
+        return self._quickReads + self._others
 
     @property
     def unread(self) -> int:
@@ -225,7 +249,6 @@ class Flow:
                 self.keeper.violated(str(error))
                 return
             what = 0
-        self.messagesReceived += 1
         if what & DATA and not self.isPaused:
             # All that is here but loops and exceptions is C{deliver}'s: this is what mostly happens, once.
             consumed = ring.consumed
@@ -233,9 +256,13 @@ class Flow:
             offset = consumed & self._mask
             protocol = self.protocol
             if self.isDeaf or protocol is None or length > DELIVERY or offset + length > self._mask:
+                self._others += 1
                 self.deliver()
             else:
                 data = bytes(self._view[offset : offset + length])
+                self._quickReads += 1
+                if length > SMALL:
+                    read[(length - 1).bit_length()] += 1
                 ring.consumed = consumed = consumed + length
                 if consumed > ring.dueAbove and ring.updateDue:
                     self.update()
@@ -247,7 +274,11 @@ class Flow:
                     self.keeper.blame("dataReceived")
                 finally:
                     contexts.pop()
+        else:
+            self._others += 1
         if what & _NEWS and (what & UPDATE or self.backlog):
+            if self.isBlocked and what & SPACE:
+                self._unblock()
             self._mustSend |= bool(what & UPDATE)
             if not self.isDirty:
                 self.touch()
@@ -295,6 +326,9 @@ class Flow:
                 offset = consumed & (size - 1)
                 length = min(length, DELIVERY, size - offset)
                 data = bytes(view[offset : offset + length])
+                self._slowReads += 1
+                if length > SMALL:
+                    read[(length - 1).bit_length()] += 1
                 if ring.consume(length):
                     self.update()
                 protocol.dataReceived(data)
@@ -367,9 +401,19 @@ class Flow:
                     poster.isShort = self.isDirty = True
                     poster.dirty.append(self)
             offset, first, second = ring.take(backlog, most)
+            if first != backlog:
+                if second:
+                    self.wraps += 1
+                    if first <= SMALL:
+                        self._noteLarge(first + second)
+                if first + second < most and not self.isBlocked:
+                    self.isBlocked = True
+                    self.keeper.blocked()
             if first:
                 mustSend = hasWritten = True
-                self.writes += 2 if second else 1
+                self.writes += 1
+                if first > SMALL:
+                    self._noteLarge(first + second)
                 if lane is not None and self._place(lane, offset, first, second):
                     pass
                 elif first == backlog and not poster.isStaged and poster.kept is None:
@@ -405,6 +449,15 @@ class Flow:
                     poster.mark()
                 packInto(self._buffer, 0, *values)
                 requests.append(message)
+
+    def _noteLarge(self, length: int) -> None:
+        """Count a write by its size, unless it is a small one."""
+        if length > SMALL:
+            written[(length - 1).bit_length()] += 1
+
+    def _unblock(self) -> None:
+        self.isBlocked = False
+        self.keeper.unblocked()
 
     def resign(self) -> None:
         """There is no room for a message: end what needs none, when the peer reads no more."""
@@ -476,7 +529,6 @@ class Flow:
                 if count:
                     chunks = cut(again, count)
                     requests.append(poster.write(self._address + at, self._rkey, chunks, count))
-                    self.writes += 1
                     if poster.kept is not None:
                         self._posted += chunks
         if most < length:

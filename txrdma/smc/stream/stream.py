@@ -77,6 +77,7 @@ class Stream:
     @ivar host: our address of the TCP connection; C{peer}: the peer's.
     @ivar token: our alert token: what the peer calls this connection.
     @ivar disconnected: the connection has ended for the application, or never began.
+    @ivar blocks: how often the peer's ring was too full for what was written.
     @ivar wasLost: the peer was quicker than the handshake: it has said all, and gone with its link.
     """
 
@@ -84,6 +85,7 @@ class Stream:
         *("flow", "link", "role", "token", "host", "peer", "disconnected", "wasLost"),
         *("_element", "_rkey", "_companion", "_use", "_front"),
         *("_closing", "_failure", "_hasStoppedWriting", "_isHasty", "_isWhole"),
+        *("blocks", "_blockedSeconds", "_blockedSince"),
         *("__weakref__",),
     )
 
@@ -101,6 +103,8 @@ class Stream:
         self._rkey: RKey | None = None
         self._failure: Failure | None = None
         self._hasStoppedWriting = self._isHasty = self._isWhole = False
+        self.blocks = 0
+        self._blockedSeconds = self._blockedSince = 0.0
         self.wasLost = self.disconnected = False
         self.token = link.add(self, self.flow)
 
@@ -363,6 +367,21 @@ class Stream:
             self._companion.cut()  # it may never have heard of SMC-R
         self._closing.expired()
         self._happened()
+
+    def blocked(self) -> None:
+        """The peer's ring is too full for what was written, from now on."""
+        self.blocks += 1
+        self._blockedSince = self.link.turn.clock()
+
+    def unblocked(self) -> None:
+        """The peer's ring has room again, or nothing waits for it any more."""
+        self._blockedSeconds += self.link.turn.clock() - self._blockedSince
+
+    @property
+    def blockedSeconds(self) -> float:
+        """Seconds for which bytes waited for room in the peer's ring, those that still wait included."""
+        waiting = self.link.turn.clock() - self._blockedSince if self.flow.isBlocked else 0.0
+        return self._blockedSeconds + waiting
 
     def finish(self) -> bool:
         """If all is posted that will ever be written, end it; tell whether there are new flags to send."""

@@ -239,7 +239,7 @@ class SMCTransport:
         producer, streaming = self.producer, self.streamingProducer
         if producer is not None:
             self.unregisterProducer()
-        _newtls.startTLS(self, contextFactory, normal, SMCTransport)
+        _newtls.startTLS(self, contextFactory, normal, type(self))
         for name in _TLS_METHODS:
             self.__dict__[name] = getattr(self.protocol, name)
         if producer is not None:
@@ -334,3 +334,24 @@ class SMCTransport:
     def smc(self) -> status.SMCStatus:
         """The status of this connection: its device, link group, counters and diagnosis."""
         return status.SMCStatus(self.stream)
+
+
+class PromptTransport(SMCTransport):
+    """A transport whose writes go out at once, each by a message of its own (C{autocork=no})."""
+
+    __slots__ = ()
+
+    def write(self, data: bytes) -> None:
+        """Write at once and in order; what a producer writes goes out by turns."""
+        super().write(data)
+        self._hurry()
+
+    def writeSequence(self, iovec: Iterable[bytes]) -> None:
+        """Write a sequence of byte strings at once, in order, by one message."""
+        super().writeSequence(iovec)
+        self._hurry()
+
+    def _hurry(self) -> None:
+        flow = self._flow
+        if flow.isDirty and not (flow.isNoticed or flow.isEnding or flow.isDoubtful):
+            self.stream.link.turn.postNow(flow)

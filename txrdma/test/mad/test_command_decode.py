@@ -313,7 +313,7 @@ class WiresharkTests(CaptureTestCase):
             raise SkipTest("tshark is not installed")
         names = "frame.number infiniband.mad.method infiniband.mad.attributeid infiniband.mad.transactionid"
         words = [word for name in names.split() for word in ("-e", name)]
-        for recorded, many in (("mad-multi", 24), ("mad-rmpp", 9), ("rping", 5), ("smc-first", 0)):
+        for recorded, many in (("mad-multi", 24), ("mad-rmpp", 9), ("rping", 5), ("rc-pingpong", 0)):
             path = self.put(raw(recorded))
             done = subprocess.run(
                 [program, "-r", path, "-Y", "infiniband.mad", "-T", "fields", *words],

@@ -85,13 +85,14 @@ class RaceTestCase(SynchronousTestCase):
         there: Listener | None = None,
         latency: float = 1e-3,
         client: Host | None = None,
+        **keys: Any,
     ) -> tuple[Listener, Listener, tuple[MemorySocket, MemorySocket]]:
-        """Begin to connect."""
+        """Begin to connect; keys are options of both ends."""
         here, there = here or Listener(), there or Listener()
         client = client or self.client
         self.ports += 1
         sockets = connectedSockets(self.world, Random(1), client, self.server, self.ports, latency)
-        options = Options(device=DEVICE, agreed=True)
+        options = Options(device=DEVICE, agreed=True, **keys)
         accepting = self.accepting(options, there)
         asking = ClientNegotiation(client, options, Outcomes("client"), lambda: here)
         asking.finished().addErrback(lambda failure: None)

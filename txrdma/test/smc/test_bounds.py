@@ -43,7 +43,7 @@ class BoundsTests(RaceTestCase):
         """While a Proposal is thought about, TCP brings no more than a few reads; nothing of it is lost."""
         decision: Deferred[None] = Deferred()
 
-        async def reserve(group: Group) -> None:
+        async def reserve(group: Group, *_: object) -> None:
             await decision
 
         self.patch(Group, "reserve", reserve)

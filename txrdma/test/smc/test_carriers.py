@@ -95,6 +95,9 @@ class SegmentArrival:
     def expect(self, withdrawn: Callable[[], None]) -> None:
         pass
 
+    def refuse(self) -> bool:
+        return False
+
     def settle(self) -> None:
         pass
 

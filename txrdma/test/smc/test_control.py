@@ -62,8 +62,8 @@ from txrdma.smc.insight.control import answer, Answer, answering, appear, askAll
 from txrdma.test.smc.test_control import ToldStatus
 
 introspection.NAMESPACE = sys.argv[2]
-statuses = [ToldStatus()] * int(sys.argv[1])
-assert answer(reactor, lambda: statuses) is not None
+told = {"connections": [ToldStatus().toDict()] * int(sys.argv[1])}
+assert answer(reactor, lambda: told) is not None
 reactor.callWhenRunning(lambda: print("ready", flush=True))
 reactor.run()
 """
@@ -144,7 +144,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
 
     def test_reactorWithoutSockets(self) -> None:
         """A reactor that has no UNIX sockets is left alone."""
-        self.assertIs(answer(object(), list), None)
+        self.assertIs(answer(object(), dict), None)
 
     def test_name(self) -> None:
         """The name tells user and process, and stands in no file system."""
@@ -154,9 +154,9 @@ Num       RefCount Protocol Flags    Type St Inode Path
         """Appearing again and again makes one socket once the reactor runs, which is the reactor's affair."""
         self.patch(introspection, "NAMESPACE", NAMESPACE)
         memory = InternalReactor()
-        appear(memory, list)
+        appear(memory, dict)
         use = presenceOn(memory).hold()
-        appear(memory, list)
+        appear(memory, dict)
         [sentinel] = memory.getReaders()
         memory.run()
         [control] = memory._internalReaders
@@ -171,12 +171,12 @@ Num       RefCount Protocol Flags    Type St Inode Path
         self.patch(introspection, "NAMESPACE", NAMESPACE)
         memory = InternalReactor()
         self.addCleanup(presenceOn(memory).hold().release)
-        appear(memory, list)
+        appear(memory, dict)
         memory.run()
         old = controlName(os.getpid())
         user = os.geteuid() + 1
         self.patch(os, "geteuid", lambda: user)
-        appear(memory, list)
+        appear(memory, dict)
         memory.run()
         [control] = memory._internalReaders
         self.assertEqual(control.owner, (os.getpid(), user))
@@ -187,7 +187,7 @@ Num       RefCount Protocol Flags    Type St Inode Path
     def test_noInternals(self) -> None:
         """Where a reactor has no readers of its own, nothing appears."""
         memory = MemoryReactorClock()
-        appear(memory, list)
+        appear(memory, dict)
         self.assertEqual(memory.getReaders(), [])
 
 
@@ -201,7 +201,7 @@ class AskingTests(TestCase):
         self.patch(introspection, "NAMESPACE", NAMESPACE)
 
     def listen(self, connections: int = 2) -> None:
-        control = answer(reactor, lambda: [ToldStatus()] * connections)
+        control = answer(reactor, lambda: {"connections": [ToldStatus().toDict()] * connections})
         assert control is not None
         self.addCleanup(control.close)
 
@@ -227,7 +227,7 @@ class AskingTests(TestCase):
     async def test_secondReactor(self) -> None:
         """A process answers once; trying again does no harm."""
         self.listen()
-        self.assertIs(answer(reactor, list), None)
+        self.assertIs(answer(reactor, dict), None)
 
     async def test_otherProcess(self) -> None:
         """Another process of ours is found, and a long answer arrives whole."""

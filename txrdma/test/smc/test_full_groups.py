@@ -67,9 +67,9 @@ class FullGroupTests(RaceTestCase):
         [link] = group.links
         grown = group.pool.grow
 
-        def ending(size: int) -> object:
+        def ending(size: int, most: int | None) -> object:
             self.world.clock.callLater(0, group.close, "the test says so")
-            return grown(size)
+            return grown(size, most)
 
         self.patch(group.pool, "grow", ending)
         [first] = self.connectMany(1)

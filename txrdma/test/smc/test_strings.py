@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,47 @@ class ClientStringTests(SynchronousTestCase):
             ("smc:host:80:host=other", "host", "other"),
         ):
             error = self.assertRaises(ValueError, clientFromString, MemoryReactorClock(), text)
+            self.assertIn(key, str(error), text)
+            self.assertIn(value, str(error), text)
+
+    def test_sizes(self) -> None:
+        """Sizes, limits and times that people know from sysctl and setsockopt have keys of their own."""
+        text = "autocork=no:sndbuf=128K:rcvbuf=1M:keepalive=5:maxgroups=4:maxmemory=1G"
+        options = Options(
+            autocork=False,
+            sndbuf=128 << 10,
+            rcvbuf=1 << 20,
+            keepalive=5.0,
+            maxgroups=4,
+            maxmemory=1 << 30,
+        )
+        self.assertEqual(self.parse(f"smc:host:80:{text}")["options"], options)
+        server = serverFromString(MemoryReactorClock(), f"smc:80:{text}:handshakes=7")
+        assert isinstance(server, SMCServerEndpoint)
+        self.assertEqual(server._options, replace(options, handshakes=7))
+
+    def test_rings(self) -> None:
+        """The size of a ring is the next one that the protocol has."""
+        largest = 512 << 20
+        for size, ring in ((1, 16384), (16384, 16384), (16385, 32768), (10**6, 1 << 20), (largest, largest)):
+            self.assertEqual(Options(rcvbuf=size).ring, ring)
+        self.assertIsNone(Options().ring)
+        for wrong in (0, (512 << 20) + 1):
+            self.assertRaises(ValueError, Options, rcvbuf=wrong)
+
+    def test_wrongSizes(self) -> None:
+        """What is no size, or not for this side or stack, is refused, by key and value."""
+        for text, key, value in (
+            ("host:80:rcvbuf=0", "rcvbuf", "0"),
+            ("host:80:rcvbuf=1G", "rcvbuf", "1G"),
+            ("host:80:sndbuf=64k", "sndbuf", "64k"),
+            ("host:80:autocork=1", "autocork", "1"),
+            ("host:80:keepalive=-1", "keepalive", "-1"),
+            ("host:80:maxgroups=many", "maxgroups", "many"),
+            ("host:80:handshakes=5", "handshakes", "listeners"),
+            ("host:80:backend=kernel:rcvbuf=64K", "rcvbuf", "kernel"),
+        ):
+            error = self.assertRaises(ValueError, clientFromString, MemoryReactorClock(), f"smc:{text}")
             self.assertIn(key, str(error), text)
             self.assertIn(value, str(error), text)
 

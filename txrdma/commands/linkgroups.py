@@ -1,0 +1,95 @@
+"""
+C{txrdma linkgroups}: the link groups of SMC-R in all processes of this user, with their links and buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TYPE_CHECKING
+
+from txrdma.commands.tables import lines, makeTable, show, size
+from txrdma.commands.watching import told, watch, WatchingOptions
+from txrdma.smc.insight.control import Answer, askAll, IReactor
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+class CommandOptions(WatchingOptions):
+    """How often, and with how much patience."""
+
+    longdesc = (
+        "Tell the link groups of our own stack in all processes of this user on this host: role, version, "
+        "EID, peer, links with both their ends, connections, and how much of their buffers is in use. Groups "
+        "of the kernel's stack are shown by smcr linkgroup."
+    )
+
+
+def flat(answers: Sequence[Answer]) -> list[dict[str, Any]]:
+    """One entry for each link group, or for a process that did not answer."""
+    entries: list[dict[str, Any]] = []
+    for answer in answers:
+        if answer.error:
+            entries.append({"pid": answer.pid, "error": answer.error})
+        entries += ({"pid": answer.pid, "command": answer.command, **group} for group in answer.linkGroups)
+    return entries
+
+
+def _terms(group: dict[str, Any]) -> str:
+    version = f"2.{group['release']}" if group["version"] > 1 else str(group["version"])
+    return lines(
+        f"{group['role']}, {group['state']}",
+        f"version {version}" + (f" by {group['eid']}" if group["eid"] else ""),
+        "" if group["isDirect"] else "behind a router",
+        f"{group['connections']} of {group['maxConnections']} connections",
+    )
+
+
+def _link(link: dict[str, Any]) -> str:
+    return lines(
+        f"{link['number']} {link['state']}: {link['device']} port {link['port']}, {link['route']}",
+        f"  {link['gid']} QP {link['qpn']:#x}",
+        f"  to {link['peerGID']} QP {link['peerQPN']:#x}",
+        f"  {link['connections']} connections, MTU {link['mtu']}, {link['messagesSent']} messages sent",
+    )
+
+
+def _buffers(buffers: Sequence[dict[str, Any]]) -> str:
+    return lines(
+        *(f"{each['used']} of {each['elements']} rings of {size(each['elementSize'])}" for each in buffers)
+    )
+
+
+def groupsTable(entries: Sequence[dict[str, Any]]) -> Table:
+    """What L{flat} gives, as a table."""
+    from rich.markup import escape
+
+    table = makeTable("process", "group", "terms", "links", "buffers")
+    for entry in entries:
+        if "error" in entry:
+            table.add_row(str(entry["pid"]), escape(entry["error"]))
+            continue
+        cells = (
+            lines(entry["pid"], " ".join(entry["command"][1:])[:40]),
+            lines(entry["name"], entry["peer"] and f"to {entry['peer']}", f"peer ID {entry['peerID']}"),
+            _terms(entry),
+            "\n".join(map(_link, entry["links"])),
+            _buffers(entry["buffers"]),
+        )
+        table.add_row(*map(escape, cells))
+    return table
+
+
+async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
+    """C{txrdma linkgroups}: once, or again and again."""
+
+    async def look() -> None:
+        entries = flat(await askAll(reactor, options["timeout"]))
+        if options["json"]:
+            told(entries, options)
+        elif entries:
+            show(groupsTable(entries))
+        else:
+            print("No process of yours has a link group of SMC-R.", flush=True)
+
+    await watch(reactor, options, look)

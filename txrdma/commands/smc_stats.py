@@ -1,0 +1,156 @@
+"""
+C{txrdma smc-stats}: what connections of C{smc:} endpoints have done, in each process of this user and in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TYPE_CHECKING
+
+from txrdma.commands.tables import lines, makeTable, show, size
+from txrdma.commands.watching import told, watch, WatchingOptions
+from txrdma.smc.insight.control import Answer, askAll, IReactor
+from txrdma.smc.insight.statistics import added, differences, Numbers
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+ALL = "all"
+"""The name under which sums over all processes are shown."""
+
+
+class CommandOptions(WatchingOptions):
+    """How often, and with how much patience."""
+
+    longdesc = (
+        "Tell what the connections of smc: endpoints have done since their processes began, for each process "
+        "of this user and for all of them: connections by mode, fallbacks by reason, bytes, writes and reads "
+        "by size, how often and how long a write waited for room, and what buffers there are. With --watch "
+        "the first look tells all, and each later one what was counted in a second meanwhile."
+    )
+
+
+def entriesOf(answers: Sequence[Answer]) -> list[dict[str, Any]]:
+    """One entry for each process, and one for all where there are several."""
+    entries: list[dict[str, Any]] = []
+    for answer in answers:
+        if answer.error:
+            entries.append({"pid": answer.pid, "error": answer.error})
+        elif answer.statistics:
+            entries.append({"pid": answer.pid, "command": answer.command, **answer.statistics})
+    counted = [each for each in entries if "error" not in each]
+    if len(counted) > 1:
+        sums = {name: added(each[name] for each in counted) for name in ("counters", "gauges")}
+        entries.append({"pid": ALL, "command": [], **sums})
+    return entries
+
+
+class Rates:
+    """Turns counters of one look after another into what was counted in a second between them."""
+
+    def __init__(self) -> None:
+        self._before: dict[object, Numbers] = {}
+        self._at = 0.0
+
+    def since(self, entries: Sequence[dict[str, Any]], now: float) -> list[dict[str, Any]]:
+        """
+        The entries of a look, with counters by the second, but for those that are new since the last look.
+
+        @param now: the time of the look in seconds.
+        """
+        before, seconds = self._before, now - self._at
+        self._before = {each["pid"]: each["counters"] for each in entries if "counters" in each}
+        self._at = now
+        found = []
+        for each in entries:
+            if "counters" not in each:
+                found.append(each)
+            elif each["pid"] in before and seconds > 0:
+                rates = differences(each["counters"], before[each["pid"]], seconds)
+                found.append({**each, "counters": rates, "seconds": round(seconds, 3)})
+        return found
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+
+
+def _counts(counts: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+    """Counts of two levels, those that are 0 left out."""
+    for outer, inner in sorted(counts.items()):
+        parts = [f"{_number(count)} {name}" for name, count in sorted(inner.items()) if count]
+        if parts:
+            yield f"{outer}: {', '.join(parts)}"
+
+
+def _sizes(counts: Mapping[str, float]) -> Iterator[str]:
+    for bound, count in counts.items():
+        if count:
+            where = f"up to {size(int(bound))}" if bound.isdigit() else "larger"
+            yield f"  {where}: {_number(count)}"
+
+
+def _way(way: Mapping[str, Any], verb: str) -> str:
+    parts = [f"{size(int(way['bytes']))} in {_number(way[verb])} {verb}", *_sizes(way["sizes"])]
+    parts.append(f"CDC messages: {_number(way['messages'])}")
+    if way.get("blocks"):
+        parts.append(f"waited for room: {_number(way['blocks'])} times, {way['blockedSeconds']:.3f} s")
+    return lines(*parts)
+
+
+def statisticsTable(entries: Sequence[dict[str, Any]]) -> Table:
+    """What L{entriesOf} gives, or L{Rates.since}, as a table."""
+    from rich.markup import escape
+
+    isRate = any("seconds" in entry for entry in entries)
+    table = makeTable(
+        *("process", "connections", "sent", "received", "buffers"), title="in a second" if isRate else None
+    )
+    for entry in entries:
+        if "error" in entry:
+            table.add_row(str(entry["pid"]), escape(entry["error"]))
+            continue
+        counters, gauges = entry["counters"], entry["gauges"]
+        refused = [f"refused, {reason}: {_number(n)}" for reason, n in counters["refused"].items() if n]
+        cells = (
+            lines(entry["pid"], " ".join(entry["command"][1:])[:40]),
+            lines(
+                *(f"now {line}" for line in _counts(gauges["connections"])),
+                *(f"made {line}" for line in _counts(counters["connections"])),
+                *(f"fell back, {line}" for line in _counts(counters["fallbacks"])),
+                *refused,
+                f"{gauges['linkGroups']} link groups, {gauges['links']} links",
+            ),
+            _way(counters["sent"], "writes"),
+            _way(counters["received"], "reads"),
+            lines(
+                *(
+                    f"{gauges['ringsUsed'].get(bound, 0)} of {count} rings of {size(int(bound))}"
+                    for bound, count in gauges["rings"].items()
+                ),
+                f"{size(gauges['ringBytesUsed'])} of {size(gauges['ringBytes'])} in use",
+                f"{size(gauges['ringBytesUnread'])} unread",
+            ),
+        )
+        table.add_row(*map(escape, cells))
+    return table
+
+
+async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
+    """C{txrdma smc-stats}: once, or again and again."""
+    rates = Rates()
+    isFirst = True
+
+    async def look() -> None:
+        nonlocal isFirst
+        entries = entriesOf(await askAll(reactor, options["timeout"]))
+        changed = rates.since(entries, reactor.seconds())
+        entries, isFirst = (entries if isFirst else changed), False
+        if options["json"]:
+            told(entries, options)
+        elif entries:
+            show(statisticsTable(entries))
+        else:
+            print("No process of yours has used an smc: endpoint.", flush=True)
+
+    await watch(reactor, options, look)
