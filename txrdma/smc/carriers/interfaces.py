@@ -95,6 +95,16 @@ class IArrival(Interface):
         """The client has proposed, or the connection is over: nobody waits any more. Twice is fine."""
 
 
+class INeighbour(Interface):
+    """
+    An approach or an arrival whose peer may be in another network namespace of this host.
+
+    Both ends see one directory, have met there, and know by more than the peer's word that it is the peer.
+    """
+
+    directory: str = Attribute("The directory, by which memory can be shared; empty when it was not used.")
+
+
 class IReception(Interface):
     """A listener, as its carrier sees it."""
 

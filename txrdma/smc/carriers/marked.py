@@ -15,22 +15,27 @@ from zope.interface import implementer
 
 from twisted.internet.tcp import Connection
 
-from txrdma.smc.carriers.interfaces import IApproach, IArrival, ICarrier, IDialing, IReception
+from txrdma.smc.carriers.interfaces import IApproach, IArrival, ICarrier, IDialing, INeighbour, IReception
 from txrdma.smc.carriers.option.shared import SharedOption
 from txrdma.smc.carriers.owners import Place, placeOf
 from txrdma.smc.handshake._silence import silentPeers
 from txrdma.unixsockets import Credentials, Reactor
 
 
-@implementer(IApproach)
+@implementer(IApproach, INeighbour)
 class MarkedApproach:
-    """A connection whose SYN carries the option, unless its listener expects it anyway."""
+    """
+    A connection whose SYN carries the option, unless its listener expects it anyway.
+
+    @ivar directory: where the announced connection was met, if that was in a directory.
+    """
 
     isSMC = False
     isAwaited = False
     isExpected = False
     process: Credentials | None = None
     user: int | None = None
+    directory = ""
 
     def __init__(
         self,
@@ -84,6 +89,9 @@ class MarkedApproach:
         def heard() -> None:
             announced = self._announced
             self.isSMC, self.process, self.user = announced.isSMC, announced.process, announced.user
+            neighbour = INeighbour(announced, None)
+            if neighbour is not None:
+                self.directory = neighbour.directory
             told()
 
         self._announced.ask(transport, heard)

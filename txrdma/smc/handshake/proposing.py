@@ -100,7 +100,7 @@ class ClientNegotiation(Negotiation):
         if held:
             self.transport.resumeProducing()
         if approach.isSMC:
-            self._peer.introduce(approach.process, approach.user)
+            self._peer.introduce(approach)
             self._propose(held)
         elif approach.isAwaited:
             self._declineAtOnce(Diagnosis.PEERNOSMC)
@@ -136,11 +136,11 @@ class ClientNegotiation(Negotiation):
 
     def _propose(self, held: bytes = b"") -> None:
         try:
-            self._manager = groups = self._groups()
+            self._manager, candidates = self._ways()
         except Refused as refused:
             self._declineAtOnce(Diagnosis(refused.status))
             return
-        offer = propose(groups.candidates, self._options.abilities, self.transport.getHost().host)
+        offer = propose(candidates, self._options.abilities, self.transport.getHost().host)
         if isinstance(offer, Diagnosis):
             self._declineAtOnce(offer)
             return
