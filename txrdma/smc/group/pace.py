@@ -36,7 +36,7 @@ class Pace:
 
     def turn(self) -> Deferred[None] | None:
         """
-        Ask for a turn.
+        Ask for the next turn to make a group.
 
         @return: fires when it has come; None: it has come already.
         """
