@@ -11,8 +11,8 @@ The declaration kit for binary layouts: bytes are declared once::
 
 What stands in a field is said by its annotation: C{int}, a C{NewType} of it, C{bool}, an enumeration,
 C{bytes}, a value class with C{fromBytes} and C{toBytes}, another layout, or a C{tuple[..., ...]} of one
-of these. Straight-line code is made for each layout once, when it is used first: programs import many more
-layouts than they use.
+of these. Straight-line code is made for each method of a layout when it is used first: programs import many
+more layouts than they use, and most of these they only read, or only write.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import struct
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, ClassVar, NoReturn, TypeVar, Union
 
 from typing_extensions import dataclass_transform, Self
@@ -270,8 +271,8 @@ def _build(cls: type[T], size: int, little: bool, names: dict[str, Any]) -> type
     }
     namespace |= {"__slots__": tuple(field.name for field in fields), "size": size, "fields": fields}
     made: type[T] = type(cls.__name__, cls.__bases__, namespace)
-    _postponed[made] = little
     for name in _METHODS:
+        _postponed[made, name] = little
         _put(made, name, _maker(made, name))
     return made
 
@@ -379,15 +380,15 @@ def _group(run: tuple[_Leaf, ...], width: int) -> tuple[_Group, float]:
     return _Group(f"{width // 8}s", width, run), (1.0 if first.kind != "number" else 6.0 + 2.0 * len(run))
 
 
-_postponed: dict[type[Layout], bool] = {}
-"""Layouts without code so far, and whether they are little-endian."""
+_postponed: dict[tuple[type[Layout], str], bool] = {}
+"""Methods of layouts that have no code so far, and whether the layouts are little-endian."""
 
 
 def _maker(cls: type[Layout], name: str) -> Callable[..., Any]:
     """A method that makes the code, which takes its place, and goes on with that."""
 
     def method(self: Any, *args: Any, **values: Any) -> Any:
-        _ready(cls)
+        _ready(cls, name)
         made = vars(cls)[name]
         return getattr(made, "__func__", made)(self, *args, **values)
 
@@ -401,38 +402,37 @@ def _put(cls: type[Layout], name: str, function: Any) -> None:
     setattr(cls, name, classmethod(function) if name == "decode" else function)
 
 
-def _ready(cls: type[Layout]) -> None:
-    """Make its code, unless that has been done."""
-    little = _postponed.get(cls)
-    if little is None:
-        return
+def _ready(cls: type[Layout], name: str) -> None:
+    """Make a method's code, unless that has been done."""
+    little = _postponed.get((cls, name))
+    if little is not None:
+        _compile(cls, name, little)
+        _postponed.pop((cls, name), None)
+
+
+@cache
+def _groups(cls: type[Layout]) -> list[_Group]:
     leaves = [
         _Leaf(field, index if field.count is not None else None, field.offset + index * field.width)
         for field in cls.fields
         for index in range(1 if field.count is None else field.count)
     ]
-    _compile(cls, _grouped(leaves), little)
-    _postponed.pop(cls, None)
+    return _grouped(leaves)
 
 
-def _compile(cls: type[Layout], groups: list[_Group], little: bool) -> None:
-    packer = struct.Struct(("<" if little else ">") + "".join(group.format for group in groups))
-    scope: dict[str, Any] = {
-        "_new": object.__new__,
-        "_unpack": packer.unpack_from,
-        "_pack": packer.pack,
-        "_packInto": packer.pack_into,
-        "_error": struct.error,
-        "_badRead": _badRead,
-        "_badWrite": _badWrite,
-        "_int": int.from_bytes,
-        "bytes": bytes,
-        "bytearray": bytearray,
-    }
-    source = [*_constructor(cls, scope), *_decoder(groups, little, scope), *_encoder(cls, groups, little)]
+def _compile(cls: type[Layout], name: str, little: bool) -> None:
+    scope: dict[str, Any] = {"_new": object.__new__, "_int": int.from_bytes, "_error": struct.error}
+    scope |= {"_badRead": _badRead, "_badWrite": _badWrite, "bytes": bytes, "bytearray": bytearray}
+    if name == "__init__":
+        source = _constructor(cls, scope)
+    else:
+        groups = _groups(cls)  # type: ignore[arg-type]  # mypy: a class hashes as its instances
+        packer = struct.Struct(("<" if little else ">") + "".join(group.format for group in groups))
+        scope |= {"_unpack": packer.unpack_from, "_pack": packer.pack, "_packInto": packer.pack_into}
+        isRead = name == "decode"
+        source = _decoder(groups, little, scope) if isRead else _encoder(cls, groups, little)[name]
     exec(compile("\n".join(source), f"<layout {cls.__module__}.{cls.__qualname__}>", "exec"), scope)  # noqa: S102 (our own text)
-    for name in _METHODS:
-        _put(cls, name, scope[name])
+    _put(cls, name, scope[name])
 
 
 def _zero(field: Field) -> object:
@@ -503,7 +503,7 @@ def _read(leaf: _Leaf, group: _Group, item: str, shift: int, scope: dict[str, An
     of = leaf.field.type
     name = f"_of_{leaf.field.name}"
     if leaf.kind == "layout":
-        _ready(of)
+        _ready(of, "decode")
         scope[name] = of.decode
         return f"{name}(buffer, offset + {leaf.offset // 8})"
     if leaf.kind == "bytes":
@@ -526,7 +526,7 @@ def _read(leaf: _Leaf, group: _Group, item: str, shift: int, scope: dict[str, An
     return f"{name}({number})"
 
 
-def _encoder(cls: type[Layout], groups: list[_Group], little: bool) -> list[str]:
+def _encoder(cls: type[Layout], groups: list[_Group], little: bool) -> dict[str, list[str]]:
     items = []
     tooWide = []
     inner = []
@@ -555,21 +555,13 @@ def _encoder(cls: type[Layout], groups: list[_Group], little: bool) -> list[str]
     whole = f"        return _pack({', '.join(items)})"
     if inner:
         whole = f"        buffer = bytearray({cls.size}); self.encodeInto(buffer, 0); return bytes(buffer)"
-    return [
-        "def encode(self):",
-        "    try:",
-        *([] if inner else guard),
-        whole,
-        rescue,
-        "        _badWrite(self, None, 0)",
-        "def encodeInto(self, buffer, offset=0):",
-        "    try:",
-        *guard,
-        f"        _packInto({', '.join(['buffer', 'offset', *items])})",
-        *inner,
-        rescue,
-        "        _badWrite(self, buffer, offset)",
-    ]
+    encode = ["def encode(self):", "    try:", *([] if inner else guard), whole]
+    into = ["def encodeInto(self, buffer, offset=0):", "    try:", *guard]
+    into += [f"        _packInto({', '.join(['buffer', 'offset', *items])})", *inner]
+    return {
+        "encode": [*encode, rescue, "        _badWrite(self, None, 0)"],
+        "encodeInto": [*into, rescue, "        _badWrite(self, buffer, offset)"],
+    }
 
 
 def _badRead(cls: type[Layout], buffer: Buffer, offset: int, reason: Exception) -> WireError:

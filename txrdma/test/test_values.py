@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import operator
 import pickle
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields, FrozenInstanceError, replace
 from typing import Any, ClassVar
 
@@ -194,21 +195,47 @@ class FrozenTests(SynchronousTestCase):
         self.assertRaises(TypeError, Computed, 1, 2)
 
     def test_late(self) -> None:
-        """The code of a class is made when it is used, and once."""
+        """A value is the same before code is made for its class, and after that."""
 
         @frozen
         class Fresh:
             """Not used so far."""
 
             one: int
+            two: list[int] = field(default_factory=list)
+            three: int = 3
 
-        postponed = vars(Fresh)["__init__"], vars(Fresh)["__eq__"]
-        Fresh(1)
-        made = vars(Fresh)["__init__"], vars(Fresh)["__eq__"]
-        for before, after in zip(postponed, made, strict=True):
-            self.assertIsNot(before, after)
-        self.assertEqual(Fresh(2), Fresh(2))
-        self.assertEqual((vars(Fresh)["__init__"], vars(Fresh)["__eq__"]), made)
+        first = vars(Fresh)["__init__"]
+        values = []
+        codes = []
+        for _ in range(30):
+            values.append(Fresh(1, three=4))
+            values[-1].two.append(2)  # no value shares it with another one
+            codes.append(vars(Fresh)["__init__"])
+            self.assertRaises(TypeError, Fresh)
+            self.assertRaises(TypeError, Fresh, 1, one=1)
+            self.assertRaises(TypeError, Fresh, 1, [], 3, 4)
+            self.assertRaises(TypeError, Fresh, 1, four=4)
+        self.assertEqual(values, [Fresh(1, [2], 4)] * 30)
+        self.assertIsNot(codes[-1], first)
+        self.assertIs(codes[-1], codes[-2])
+
+    def test_wrongArguments(self) -> None:
+        """What a new class says of wrong arguments is what any class says."""
+
+        def classes() -> Iterator[tuple[type[Any], type[Any]]]:
+            class Fresh:
+                """Not used so far."""
+
+                one: int
+                two: int = 2
+
+            yield dataclass(frozen=True)(Fresh), frozen(Fresh)
+
+        for args, values in (((), {}), ((1,), {"one": 1}), ((1, 2, 3), {}), ((1,), {"three": 3})):
+            [(usual, late)] = classes()
+            said = [str(self.assertRaises(TypeError, each, *args, **values)) for each in (usual, late)]
+            self.assertEqual(said[0], said[1])
 
     def test_laterUses(self) -> None:
         """Whatever is used first of a class makes its code, and has its result: a hash, a comparison."""

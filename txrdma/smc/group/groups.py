@@ -112,6 +112,11 @@ def linkGroups(reactor: Any, description: str) -> LinkGroups:
     return groups
 
 
+def hasLinkGroups(reactor: object) -> bool:
+    """Whether link groups over any device are open on the reactor."""
+    return any(owner is reactor for owner, _ in _open)
+
+
 def useDevice(reactor: Any, description: str, device: IVerbsDevice) -> LinkGroups:
     """From now on, this open device is what the description means."""
     groups = _open[reactor, description] = LinkGroups(reactor, description, device)

@@ -36,7 +36,7 @@ class Pace:
 
     def turn(self) -> Deferred[None] | None:
         """
-        Ask for the next turn to make a group.
+        Wait for a turn to begin, in order.
 
         @return: fires when it has come; None: it has come already.
         """

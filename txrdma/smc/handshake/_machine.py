@@ -367,6 +367,11 @@ class _Handshake:
 
     _reply: type[Accept] | type[Confirm]
 
+    isJoining: bool = False
+    """
+    The client joins a link group that there is: once it has confirmed it is on SMC-R, and never back on TCP.
+    """
+
     def __init__(self, machine: _Machine, announced: bool, peerID: bytes, version: int) -> None:
         self._core = _Core(announced, peerID, version)
         self._inputs = machine(self._core)
@@ -468,8 +473,11 @@ class _Handshake:
             self._inputs.declined(message)
         elif isinstance(message, self._reply):
             self._inputs.reply()
-            if not self._core.fellBack and not self._core.done:
+            core = self._core
+            if not core.fellBack and not core.done:
                 self._replied(message, now)
+            elif self.isJoining and not core.done:
+                core.fail(WireError("CLC", 4, "a client is on SMC-R, which we have declined since"))
         elif isinstance(message, Proposal):
             self._proposed(message, now)
         else:
@@ -509,6 +517,7 @@ class ServerHandshake(_Handshake):
     def accept(self, message: Accept, now: float) -> None:
         """Answer the client's Proposal with this Accept."""
         self._accept = message
+        self.isJoining = not message.firstContact
         self._inputs.answer(message, now)
         self._read(now)
 

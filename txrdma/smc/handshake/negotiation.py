@@ -157,7 +157,7 @@ class Negotiation(Protocol):
         self._pause(core.isFull)
         if core.done:
             if self._fellBack is not None:
-                foreign = Crossed() if core.mayCross else None
+                foreign = Crossed(core.isJoining) if core.mayCross else None
                 self._runOnTCP(self._fellBack.reason, self._fellBack.peerDiagnosis, self._early, foreign)
             elif self._stream is not None:
                 self._runOnSMC(self._stream)

@@ -10,19 +10,25 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, cast
 
+from twisted.internet.error import ConnectionLost
 from twisted.internet.interfaces import ILoggingContext, IProtocol, IReactorFDSet, IReactorTime
 from twisted.internet.tcp import Connection
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
 
+from txrdma.error import Refused
 from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.insight.status import markTCP
 
 _log = Logger()
 
 Foreign = Callable[[bytes], tuple[int, bool]]
-"""Says how many of some first bytes are not the protocol's, and whether all that follows is."""
+"""
+Says how many of some first bytes are not the protocol's, and whether all that follows is.
+
+Raises C{Refused} when nothing that is said by TCP can be the protocol's: the connection is lost.
+"""
 
 
 class _Reactor(IReactorFDSet, IReactorTime):
@@ -89,8 +95,12 @@ class _Sifter:
 
     def _dataReceived(self, data: bytes) -> Exception | None:
         self._held += data
-        # At the end, what is there is what there is.
-        count, isSure = self._foreign(self._held) if data else (0, True)
+        try:
+            # At the end, what is there is what there is.
+            count, isSure = self._foreign(self._held) if data else (0, True)
+        except Refused:
+            del self._transport._dataReceived
+            return ConnectionLost()
         transport, rest = self._transport, self._held[count:]
         self._held = rest
         if not isSure:

@@ -14,7 +14,7 @@ from typing import Union
 
 from typing_extensions import Self
 
-from txrdma.error import WireError
+from txrdma.error import Refused, WireError
 from txrdma.smc.wire._clcanswer import (
     Accept,
     AnswerV2,
@@ -195,14 +195,19 @@ class Crossed:
     Called with what has come, as long as it is not sure.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, isJoining: bool = False) -> None:
+        """
+        @param isJoining: a peer that confirms goes to SMC-R then, and waits for nothing.
+        """
         self._left = MOST_CROSSING
+        self._isJoining = isJoining
 
     def __call__(self, data: bytes) -> tuple[int, bool]:
         """
         How many of these bytes are such CLC, and are not to be shown again.
 
         @return: and whether what follows these is sure to be no CLC.
+        @raise Refused: the peer is on SMC-R: nothing that is said by TCP reaches the two applications.
         """
         at = 0
         while self._left:
@@ -218,6 +223,8 @@ class Crossed:
                 break
             at += size
             self._left -= 1
+            if self._isJoining and isinstance(message, Confirm):
+                raise Refused("a client has gone to SMC-R, which was declined since", Diagnosis.TIMEOUT_CL)
             if isinstance(message, Decline):
                 break
         return at, True

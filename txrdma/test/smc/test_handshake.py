@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.error import WireError
+from txrdma.error import Refused, WireError
 from txrdma.iba.types import GID, MACAddress, MTU, QPN, RKey
 from txrdma.iba.verbs import GIDType
 from txrdma.smc.handshake._machine import (
@@ -474,6 +474,25 @@ class DeclineTests(SynchronousTestCase):
         one = len(confirm.encode())
         self.assertEqual(Crossed()(confirm.encode()), (one, False))
         self.assertEqual(Crossed()(confirm.encode() + b"hello"), (one, True))
+
+    def test_joinedMeanwhile(self) -> None:
+        """A client that joins a group is on SMC-R when it confirms: TCP can't serve it any more."""
+        for isLate in (False, True):
+            server = serverAt("sniffing")
+            server.received(proposal.encode(), 0.0)
+            server.accept(replace(accept, firstContact=False), 0.0)
+            server.events()
+            server.decline(Diagnosis.TIMEOUT_CL, 6.0)
+            self.assertEqual([type(each) for each in server.events()], [FellBack])
+            joining = replace(confirm, firstContact=False).encode()
+            if isLate:
+                server.expired(7.0)
+                self.assertTrue(server.mayCross)
+                self.assertRaises(Refused, Crossed(server.isJoining), joining)
+            else:
+                server.received(joining, 6.5)
+                self.assertEqual([type(each) for each in server.events()], [Failed])
+        self.assertFalse(serverAt("waiting").isJoining)
 
     def test_crossesInPieces(self) -> None:
         """It can be told apart piece by piece, without looking twice at what is known to be CLC."""

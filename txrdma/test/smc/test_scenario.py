@@ -57,6 +57,7 @@ FOUND_IN_MEMORY = (
     1795226332477,  # a link fails on a host, and who aborts then ends TCP as if nothing were missing
     1795226332667,  # a link ends while it goes to rest: its connections hear nothing
     *(1795239623803, 1795240530521),  # rounded times let simulated messages overtake
+    1795240979320,  # a client has confirmed, said all and gone, when its server has stopped to wait for that
     1795226333056,  # a port goes down while its device rests, which brings that back to the reactor
 )
 """Seeds that failed once between processes that share memory."""

@@ -1,8 +1,7 @@
 """
 Hosts with a reactor each, on one simulated network and one clock; TCP between them, in memory.
 
-Datagrams go through L{txrdma.sim.network}, which loses and spoils them. TCP is what it always is: in order,
-whole, or ended; it can be frozen, and reset. Its transports are Twisted's own, only their sockets are not.
+Datagrams go through L{txrdma.sim.network}. TCP is in order and whole; its transports are Twisted's own.
 """
 
 from __future__ import annotations
@@ -426,8 +425,8 @@ class Wire:
     def carry(self, to: MemorySocket, arrive: Callable[[], None]) -> None:
         """Bring something to an end, behind all that is on its way there."""
         now = self._clock.rightNow
-        # Behind what is under way by more than the rounding of times, which might let it overtake.
-        at = max(self._latest.get(to, 0.0) + 1e-9, now + self._latency * (0.5 + self._random.random()))
+        at = now + self._latency * (0.5 + self._random.random())
+        at = max(at, self._latest.get(to, 0.0) + 1e-9)  # behind the latest, by more than times are rounded
         self._latest[to] = at
         self._clock.callLater(at - now, self._arrive, to, arrive)
 
