@@ -167,7 +167,7 @@ class StatisticsTests(RaceTestCase):
         self.until(lambda: there.heard)
         told = json.loads(json.dumps(report()))
         ours = {status["token"]: status for status in told["connections"] if "token" in status}
-        client = next(each for each in ours.values() if each["role"] == "client")
+        client = ours[here.transport.stream.token]
         server = ours[client["peerToken"]]
         self.assertEqual(server["peerToken"], client["token"])
         self.assertEqual(client["link"]["gid"], server["link"]["peerGID"])
