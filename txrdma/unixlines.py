@@ -125,6 +125,19 @@ class Lines:
         """The reactor is torn down."""
         self.close()
 
+    def release(self) -> socket.socket:
+        """
+        Leave the reactor, and give the socket to whoever goes on with it.
+
+        @raise ValueError: somebody has begun to say something that would be lost.
+        """
+        if not self.isOpen or self._rest or self._unsent:
+            raise ValueError("the conversation is over, or in the middle of a line")
+        self.isOpen = False
+        self._reactor.removeReader(self)
+        self._reactor.removeWriter(self)
+        return self._socket
+
     def close(self) -> None:
         """Send what is left, if it can be sent at once; leave the reactor, then close. Twice is fine."""
         if not self.isOpen:

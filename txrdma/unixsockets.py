@@ -90,14 +90,23 @@ class LocalListener:
         self._purpose = purpose
         self._welcome = welcome
         self._aside: IDelayedCall | None = None
-        self._socket = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
-        try:
-            self._socket.bind(name)
-            self._socket.listen(backlog)
-        except BaseException:
-            self._socket.close()
-            raise
+        self._socket = self._listening(kind, name, backlog)
         reactor.addReader(self)
+
+    def _listening(self, kind: int, name: str | bytes, backlog: int) -> socket.socket:
+        """A socket that listens at the name."""
+        listening = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        try:
+            listening.bind(name)
+            listening.listen(backlog)
+        except BaseException:
+            listening.close()
+            raise
+        return listening
+
+    def _mayCome(self, connected: socket.socket, user: int) -> bool:
+        """Whether the user's process at the other end may connect."""
+        return self._welcome(user)
 
     def fileno(self) -> int:
         """The socket's; -1 when closed."""
@@ -121,7 +130,7 @@ class LocalListener:
                 return
             sock.setblocking(False)
             pid, user = peerOf(sock)
-            if self._welcome(user):
+            if self._mayCome(sock, user):
                 try:
                     self._accepted(sock)
                 except Exception:

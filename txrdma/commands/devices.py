@@ -5,7 +5,11 @@ C{txrdma devices}: the RDMA devices that could be used here.
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
+from twisted.python import usage
+
+from txrdma.commands.devicechoice import outlookFor, told
 from txrdma.commands.devicedescriptions import chosen, describeAll, describeDevice
 from txrdma.commands.devicetables import devicesTable, deviceTables
 from txrdma.commands.options import TellingOptions
@@ -16,21 +20,36 @@ from txrdma.error import DeviceUnavailable
 class CommandOptions(TellingOptions):
     """Which device, and how much of it."""
 
-    synopsis = "[options] [DEVICE]"
+    synopsis = "[options] [DEVICE | --for HOST]"
     longdesc = (
         "Tell the RDMA devices that could be opened here, by the name to use in device=..., and those of the "
         "kernel that could not, with the reason. DEVICE is such a name (soft:192.0.2.1, pyverbs:mlx5_0), or "
         "what the kernel's device or one of its ports goes by: mlx5_0, mlx5_0/1, a GID, a GUID, a network "
-        "interface, a LID."
+        "interface, a LID. With --for it tells which of them device=auto takes for connections to a host, "
+        "and why."
     )
     optFlags = [["verbose", "v", "Everything that is known of each device and its ports."]]
+    optParameters = [["for", None, None, "A host, by name or address, to which connections would go."]]
 
     def parseArgs(self, device: str | None = None) -> None:
         self["device"] = device
 
+    def postOptions(self) -> None:
+        if self["for"] and (self["device"] is not None or self["verbose"]):
+            raise usage.UsageError("--for HOST goes without DEVICE and --verbose")
+
+    @property
+    def showsTables(self) -> bool:
+        """Whether it comes to tables with these options."""
+        return super().showsTables and not self["for"]
+
 
 async def carryOut(reactor: object, options: CommandOptions) -> None:
     """C{txrdma devices}; JSON always has everything."""
+    if options["for"]:
+        outlook = outlookFor(options["for"])
+        print(json.dumps(asdict(outlook), indent=2) if options["json"] else "\n".join(told(outlook)))
+        return
     if options["device"] is None:
         descriptions = describeAll(reactor)
     else:

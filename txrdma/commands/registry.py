@@ -82,6 +82,7 @@ COMMANDS: Final = (
     Command("smc-stats", HERE, "What SMC-R has done on this host: bytes, sizes, waiting, fallbacks."),
     Command("smc-option", HERE, "SMC's TCP option, for speaking SMC-R to Linux kernels."),
     Command("devices", HERE, "RDMA devices that could be used here."),
+    Command("pnet", HERE, "Which RDMA ports go with which network interfaces."),
     Command("discover", FABRICS, "What a fabric consists of: nodes, ports, links."),
     Command("nodes", FABRICS, "Hosts, switches and routers of a fabric."),
     Command("links", FABRICS, "Links of a fabric: width, speed, and which could be better."),

@@ -85,6 +85,11 @@ class MACAddress:
     def toBytes(self) -> bytes:
         return self.raw
 
+    @property
+    def isLocal(self) -> bool:
+        """Whether it was given by an administrator or a program, and not by a manufacturer (IEEE 802)."""
+        return bool(self.raw[0] & 0x02)
+
     def __str__(self) -> str:
         return self.raw.hex(":")
 
@@ -148,6 +153,7 @@ class GUID:
 _setGUID = vars(GUID)["raw"].__set__
 """What makes one without asking its class again; there are three in a NodeInfo."""
 
+_LOOPBACK = bytes(15) + b"\1"
 _MAPPED = bytes(10) + b"\xff\xff"
 
 
@@ -215,6 +221,11 @@ class GID:
     def isMapped(self) -> bool:
         """Whether it is an IPv4 address."""
         return self.raw.startswith(_MAPPED)
+
+    @property
+    def isLoopback(self) -> bool:
+        """Whether it is an IP address that means this very host."""
+        return (self.isMapped and self.raw[12] == 127) or self.raw == _LOOPBACK
 
     @property
     def isLinkLocal(self) -> bool:

@@ -4,6 +4,7 @@ Options of an C{smc:} endpoint, from its string or its arguments.
 
 from __future__ import annotations
 
+import os
 from functools import lru_cache
 from typing import Final
 
@@ -65,6 +66,9 @@ class Options:
     @ivar ueids: names of the enterprises that this end belongs to, at most 4. Version 2 needs one that both
         ends have.
     @ivar links: of a link group, at most, from 1 to 8; None: 2 where the device has a second port, else 1.
+    @ivar option: SMC's TCP option may tell peers on other hosts, and the Linux kernel, that we speak SMC.
+    @ivar runtime: a directory in which processes of other network namespaces of this host are met; C{""} is
+        none, and None what C{TXRDMA_RUNTIME} of the environment says.
     @ivar autocork: what is written waits until the turn of the reactor, or the batch of messages that is
         being dealt with, has ended, and goes out together; otherwise each write goes out at once.
     @ivar sndbuf: bytes that may wait to be sent before a producer is paused.
@@ -87,6 +91,8 @@ class Options:
     versions: tuple[int, ...] = (1, 2)
     ueids: tuple[str, ...] = ()
     links: int | None = None
+    option: bool = True
+    runtime: str | None = None
     autocork: bool = True
     sndbuf: int = 65536
     rcvbuf: int | None = None
@@ -109,6 +115,11 @@ class Options:
     def ring(self) -> int | None:
         """Bytes of a connection's ring, None where their number decides."""
         return None if self.rcvbuf is None else ringSize(self.rcvbuf)
+
+    @property
+    def meetingDirectory(self) -> str:
+        """The directory in which processes of other network namespaces are met; empty when there is none."""
+        return os.environ.get("TXRDMA_RUNTIME", "") if self.runtime is None else self.runtime
 
     def abilities(self, ports: int) -> Abilities:
         """The versions, UEIDs and limits of an end with these options, on a device with so many ports."""

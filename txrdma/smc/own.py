@@ -189,7 +189,11 @@ class OwnBackend:
         """Listen, and fail as TCP does."""
         reception = carrierFor(reactor, options).reception(backlog)
         stepping = _ServerFactory(factory, reactor, options, reception)
-        tcp = listen(reactor, reception, port, stepping, backlog, interface)
-        stepping.outcomes = Outcomes(f"connection at {placeOf(tcp.getHost())}")
-        introspection.appear(reactor, report)
-        return SMCPort(tcp, factory, reception, presenceOn(reactor))
+        use = presenceOn(reactor).hold()  # a carrier may open a device before we listen
+        try:
+            tcp = listen(reactor, reception, port, stepping, backlog, interface)
+            stepping.outcomes = Outcomes(f"connection at {placeOf(tcp.getHost())}")
+            introspection.appear(reactor, report)
+            return SMCPort(tcp, factory, reception, presenceOn(reactor))
+        finally:
+            use.release()

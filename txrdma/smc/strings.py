@@ -124,7 +124,7 @@ def _options(kwargs: dict[str, str], bindAddress: str | None = None) -> Options:
     if not device:
         raise ValueError("smc: device= is empty; device=auto is the default")
     if _choice("backend", backend, ("auto", "own", "kernel")) == "kernel":
-        own = {key: (kwargs.get(key), None) for key in _OWN}
+        own = {key: (kwargs.get(key), None) for key in ("option", "runtime", *_OWN)}
         _unlessKernels(
             device=(device, "auto"),
             peer=(peer, "auto"),
@@ -133,6 +133,9 @@ def _options(kwargs: dict[str, str], bindAddress: str | None = None) -> Options:
             links=(links, None),
             **own,
         )
+    runtime = kwargs.pop("runtime", None)
+    if runtime and not runtime.startswith("/"):
+        raise ValueError(f"smc: runtime={runtime} is not the path of a directory, from the root")
     sndbuf, rcvbuf = kwargs.pop("sndbuf", "64K"), kwargs.pop("rcvbuf", None)
     keepalive, handshakes = kwargs.pop("keepalive", None), kwargs.pop("handshakes", str(HANDSHAKES))
     maxgroups, maxmemory = kwargs.pop("maxgroups", None), kwargs.pop("maxmemory", None)
@@ -146,6 +149,8 @@ def _options(kwargs: dict[str, str], bindAddress: str | None = None) -> Options:
         versions=_versions(version),
         ueids=_ueids(version, ueid),
         links=_links(links),
+        option=_choice("option", _take(kwargs, "option", "auto"), ("auto", "no")) == "auto",
+        runtime=runtime,
         autocork=_choice("autocork", _take(kwargs, "autocork", "yes"), ("yes", "no")) == "yes",
         sndbuf=_bytes("sndbuf", sndbuf, 1, 1 << 40),
         rcvbuf=None if rcvbuf is None else _bytes("rcvbuf", rcvbuf, 1, LARGEST_RING),
@@ -191,7 +196,7 @@ def _take(kwargs: dict[str, str], key: str, default: str) -> str:
 class SMCClientParser:
     """
     C{smc:host:port}, with C{device}, C{backend}, C{peer}, C{timeout}, C{fallback}, C{version}, C{ueid},
-    C{links}, C{bindAddress}, and the keys of L{_OWN} but C{handshakes}.
+    C{links}, C{option}, C{runtime}, C{bindAddress}, and the keys of L{_OWN} but C{handshakes}.
     """
 
     prefix = "smc"
@@ -220,8 +225,8 @@ class SMCClientParser:
 class SMCServerParser:
     """
     C{smc:port}, C{smc:address:port} or C{smc:port:interface=address}, with C{device}, C{backend}, C{peer},
-    C{timeout} (of a handshake), C{backlog}, C{fallback}, C{version}, C{ueid}, C{links}, and the keys of
-    L{_OWN}.
+    C{timeout} (of a handshake), C{backlog}, C{fallback}, C{version}, C{ueid}, C{links}, C{option},
+    C{runtime}, and the keys of L{_OWN}.
     """
 
     prefix = "smc"

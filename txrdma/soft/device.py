@@ -390,6 +390,7 @@ def openSoftDevice(
     route: str = "auto",
     pcap: str | None = None,
     mtu: MTU | None = None,
+    runtime: str | None = None,
 ) -> SoftDevice:
     """
     Open a software device at one or more IP addresses of this host: each is a port of its own.
@@ -398,6 +399,7 @@ def openSoftDevice(
     @param route: one of L{ROUTES <txrdma.soft.opening.ROUTES>}: which ways its connections may take.
     @param pcap: the name of a file that records all packets.
     @param mtu: the largest payload of a packet, where the interface's own MTU allows more.
+    @param runtime: the directory in which processes of other network namespaces are met, to share memory.
     @raise DeviceUnavailable: there is no such address, the port is taken, or the file can't be written.
     """
     if isinstance(addresses, str):
@@ -417,7 +419,7 @@ def openSoftDevice(
         undo.callback(interfaces.close)
         ports = []
         for address in addresses:
-            ports.append(openPort(reactor, interfaces.known, address, port, route, capture, mtu))
+            ports.append(openPort(reactor, interfaces.known, address, port, route, capture, mtu, runtime))
             undo.callback(ports[-1].close)
         closing = undo.pop_all()
     name = "soft" if addresses == ("127.0.0.1",) else "soft:" + ",".join(addresses).replace(":", r"\:")

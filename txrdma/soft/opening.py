@@ -21,6 +21,8 @@ from txrdma.soft.ports import SoftPort
 from txrdma.soft.rc.udp import UDPCarrier
 from txrdma.soft.shared.attachment import SharingReactor
 from txrdma.soft.shared.routes import SharedMemoryPort
+from txrdma.soft.shared.unixpackets import DirectoryMeetings
+from txrdma.unixsockets import Reactor
 
 if TYPE_CHECKING:
     from txrdma.iba.pcap import RoCECapture
@@ -84,6 +86,7 @@ def openPort(
     route: str,
     capture: RoCECapture | None,
     mtu: MTU | None,
+    runtime: str | None = None,
 ) -> SoftPort:
     """
     Open a port; parameters are those of L{openSoftDevice <txrdma.soft.device.openSoftDevice>}.
@@ -106,7 +109,7 @@ def openPort(
         try:
             if route != "rocev2":
                 needed = route == "shared-memory" or left > 0
-                routes += _sharedMemory(reactor, address, carrier.port, capture, needed)
+                routes += _sharedMemory(reactor, address, carrier.port, capture, needed, runtime)
             break
         except DeviceUnavailable:
             carrier.close()
@@ -125,13 +128,20 @@ def openPort(
 
 
 def _sharedMemory(
-    reactor: object, address: str, port: int, capture: RoCECapture | None, isNeeded: bool
+    reactor: object,
+    address: str,
+    port: int,
+    capture: RoCECapture | None,
+    isNeeded: bool,
+    runtime: str | None,
 ) -> list[RoutePort]:
     """The way to other processes of this host, if the system has it."""
     try:
         if sys.platform != "linux":
             raise DeviceUnavailable("the shared memory route needs Linux")
-        return [SharedMemoryPort(cast(SharingReactor, reactor), address, port, capture)]
+        meetings = None if runtime is None else DirectoryMeetings(cast(Reactor, reactor), runtime)
+        sharing = cast(SharingReactor, reactor)
+        return [SharedMemoryPort(sharing, address, port, capture, meetings=meetings)]
     except DeviceUnavailable as error:
         if isNeeded:
             raise

@@ -7,7 +7,10 @@ Twisted loads this module whenever it looks for device plugins, so it imports ne
 from __future__ import annotations
 
 import ipaddress
+import os
 from collections.abc import Sequence
+from functools import lru_cache
+from secrets import randbelow
 from typing import NamedTuple, TYPE_CHECKING
 
 from zope.interface import implementer
@@ -19,7 +22,17 @@ from txrdma.interfaces import IVerbsDevice, IVerbsDeviceStringParser
 if TYPE_CHECKING:
     from txrdma.iba.types import MTU
 
-_KEYS = ("address", "port", "route", "pcap", "mtu")
+_KEYS = ("address", "port", "route", "pcap", "mtu", "runtime")
+
+
+@lru_cache(1)
+def _ownLoopback(pid: int) -> str:
+    """
+    A loopback address that tells this process from those of other network namespaces.
+
+    They all have 127.0.0.1 and the same UDP ports, and meet in one directory by address and port.
+    """
+    return str(ipaddress.IPv4Address((127 << 24) + 2 + randbelow((1 << 24) - 4)))
 
 
 class SoftDeviceOptions(NamedTuple):
@@ -30,17 +43,20 @@ class SoftDeviceOptions(NamedTuple):
     route: str
     pcap: str | None
     mtu: MTU | None
+    runtime: str | None
 
 
 @implementer(IPlugin, IVerbsDeviceStringParser)
 class SoftDeviceStringParser:
     """
-    C{soft} or C{soft:ADDRESS} or C{soft:ADDRESS,ADDRESS}; keys are C{port}, C{route}, C{pcap} and C{mtu}.
+    C{soft} or C{soft:ADDRESS} or C{soft:ADDRESS,ADDRESS}; keys are C{port}, C{route}, C{pcap}, C{mtu} and
+    C{runtime}.
 
     C{ADDRESS} is an IP address of this host; each is a port of the device. C{port} is a UDP port; without it
     that is 4791, or any other one when 4791 is taken. C{route} is C{auto}, C{rocev2} or C{shared-memory}.
     C{pcap} names a file that records all packets. C{mtu} is the largest payload of a packet: 256, 512, 1024,
-    2048 or 4096.
+    2048 or 4096. C{runtime} is a directory in which processes that share memory meet, across network
+    namespaces.
     """
 
     prefix = "soft"
@@ -51,7 +67,13 @@ class SoftDeviceStringParser:
 
         wanted = self.canonical(*args, **kwargs)
         return openSoftDevice(
-            reactor, wanted.addresses, port=wanted.port, route=wanted.route, pcap=wanted.pcap, mtu=wanted.mtu
+            reactor,
+            wanted.addresses,
+            port=wanted.port,
+            route=wanted.route,
+            pcap=wanted.pcap,
+            mtu=wanted.mtu,
+            runtime=wanted.runtime,
         )
 
     def canonical(self, *args: str, **kwargs: str) -> SoftDeviceOptions:
@@ -76,12 +98,17 @@ class SoftDeviceStringParser:
         pcap = kwargs.get("pcap")
         if pcap == "":
             raise ValueError("soft: pcap= names no file")
+        runtime = kwargs.get("runtime")
+        if runtime is not None and (not runtime.startswith("/") or route == "rocev2"):
+            raise ValueError(f"soft: runtime={runtime} is no directory in which memory can be shared")
+        usual = "127.0.0.1" if runtime is None else _ownLoopback(os.getpid())
         return SoftDeviceOptions(
-            _addresses(args[0] if args else kwargs.get("address", "127.0.0.1")),
+            _addresses(args[0] if args else kwargs.get("address", usual)),
             _port(kwargs.get("port")),
             route,
             pcap,
             None if mtu is None else payloads[mtu],
+            runtime,
         )
 
     def available(self) -> Sequence[str]:

@@ -23,6 +23,7 @@ class AgreedApproach:
 
     isSMC = False
     isAwaited = True
+    isExpected = False
     process: Credentials | None = None
     user: int | None = None
 

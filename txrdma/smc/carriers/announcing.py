@@ -47,6 +47,11 @@ class Announcement:
     @ivar wasCut: the listener is gone, or was when it was told, and another one may be there.
     """
 
+    @property
+    def directory(self) -> str:
+        """The directory in which a listener of another network namespace was found; empty for one of ours."""
+        return self._channel.directory
+
     def __init__(self, channel: Channel, client: Place) -> None:
         """
         Announce it.
@@ -77,7 +82,7 @@ class Announcement:
 
     def expected(self, user: int) -> None:
         """Note that the listener expects the connection."""
-        self.user = user
+        self.user = self.listener.user if self._channel.directory else user
         self._tell()
 
     def accepted(self) -> None:
@@ -115,11 +120,20 @@ class Channel:
 
     @ivar listener: the process that listens, by the kernel's word.
     @ivar source: from which address a connection to the listener comes.
+    @ivar directory: where the listener was found, if it is in another network namespace, and has proven that
+        the address is its own; empty when it is in ours.
     """
 
     isBusy: Final = False
 
-    def __init__(self, reactor: Reactor, target: Place, source: Place, connection: socket.socket) -> None:
+    def __init__(
+        self,
+        reactor: Reactor,
+        target: Place,
+        source: Place,
+        connection: socket.socket,
+        directory: str = "",
+    ) -> None:
         """
         @param connection: a UNIX socket, connected to the listener, which is taken over.
         """
@@ -132,6 +146,7 @@ class Channel:
         self._isOwned: bool | None = None
         self._hasAnswered = self._isResting = False
         self.source = source
+        self.directory = directory
         self.listener = peerOf(connection)
         self._lines = Lines(reactor, connection, self._heard, self._ended)
         presenceOn(reactor).add(self)
@@ -202,6 +217,8 @@ class Channel:
 
     def isStillOwned(self, listener: Credentials) -> bool:
         """Whether nobody but the listener's user can have accepted what the listener says that it has."""
+        if self.directory:
+            return True  # its sockets are not in our tables: it has proven where it is
         if self._isOwned is None:
             user = listener.user
             self._isOwned = user == 0 or acceptingUsers(self._target) <= {user}
@@ -258,19 +275,21 @@ class Channel:
     def _ended(self) -> None:
         """The listener is gone, or nobody uses SMC any more."""
         presenceOn(self._reactor).remove(self)
-        channels = _channelsOn(self._reactor)
-        if channels.get(self._target) is self:
-            del channels[self._target]
+        channels, key = _channelsOn(self._reactor), (self.directory, self._target)
+        if channels.get(key) is self:
+            del channels[key]
         self._cancelTimer()
         for announcement in list(self._open.values()):
             announcement.wasCut = self._hasAnswered and announcement.user < 0
             announcement.close()
 
 
-_channels: WeakKeyDictionary[object, dict[Place, Channel]] = WeakKeyDictionary()
+_Key = tuple[str, Place]
+
+_channels: WeakKeyDictionary[object, dict[_Key, Channel]] = WeakKeyDictionary()
 
 
-def _channelsOn(reactor: object) -> dict[Place, Channel]:
+def _channelsOn(reactor: object) -> dict[_Key, Channel]:
     return _channels.setdefault(reactor, {})
 
 
@@ -280,18 +299,35 @@ def channelTo(reactor: Reactor, target: Place) -> Channel | None:
 
     @return: None when there is no listener that can be believed.
     """
-    channels = _channelsOn(reactor)
-    channel = channels.get(target)
-    if channel is not None and channel.isUsable():
+    channel = knownChannel(reactor, target)
+    if channel is not None:
         return channel
     source = sourceFor(target)
     connection = None if source is None else findListener(target)
     if source is None or connection is None:
         return None
+    return openChannel(reactor, target, source, connection)
+
+
+def knownChannel(reactor: Reactor, target: Place, directory: str = "") -> Channel | None:
+    """
+    The way to the SMC listener at a place that is open already.
+
+    @param directory: where a listener of another network namespace is found.
+    """
+    channel = _channelsOn(reactor).get((directory, target))
+    return channel if channel is not None and channel.isUsable() else None
+
+
+def openChannel(
+    reactor: Reactor, target: Place, source: Place, connection: socket.socket, directory: str = ""
+) -> Channel:
+    """A new way to a listener that is believed; parameters are those of L{Channel}."""
+    channels = _channelsOn(reactor)
     if len(channels) >= _MOST_CHANNELS:
         for idle in [each for each in channels.values() if each.isIdle]:
             idle.rest()
-    channel = channels[target] = Channel(reactor, target, source, connection)
+    channel = channels[directory, target] = Channel(reactor, target, source, connection, directory)
     return channel
 
 

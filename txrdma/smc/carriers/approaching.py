@@ -16,7 +16,7 @@ from zope.interface import implementer
 from twisted.internet.error import ConnectError
 from twisted.internet.tcp import Connection
 
-from txrdma.smc.carriers.announcing import Announcement, channelTo
+from txrdma.smc.carriers.announcing import Announcement, Channel, channelTo
 from txrdma.smc.carriers.clientports import bindSomewhere
 from txrdma.smc.carriers.interfaces import IApproach, IDialing
 from txrdma.smc.carriers.owners import placeOf
@@ -71,8 +71,17 @@ class LocalApproach:
             return False
         channel = channelTo(self._reactor, target)
         if channel is None:
-            return False
-        silent.ask(target, now)
+            return self._seek(client, proceed)
+        return self._announceBy(channel, client, proceed)
+
+    def _seek(self, client: IDialing, proceed: Callable[[], None]) -> bool:
+        """Look elsewhere for a listener that should hear of the connection; False if there is none."""
+        return False
+
+    def _announceBy(self, channel: Channel, client: IDialing, proceed: Callable[[], None]) -> bool:
+        """Announce the connection to the listener at the end of a channel; False when it can't be."""
+        target = client.target
+        silentPeers(self._reactor).ask(target, self._reactor.seconds())
         try:
             if not client.socket.getsockname()[1]:
                 bindSomewhere(client.socket, channel.source.host, target.port)
@@ -80,11 +89,16 @@ class LocalApproach:
             own = placeOf(client.getHost())
         except OSError:
             return False
-        if own is None:
+        if own is None or (channel.directory and own.host != channel.source.host):
             return False
         self.announcement = announcement = Announcement(channel, own)
         announcement.then(lambda: self._answered(announcement, client, proceed))
         return True
+
+    @property
+    def isExpected(self) -> bool:
+        """Whether the listener has said that it expects the connection."""
+        return self.announcement is not None and self.announcement.user >= 0
 
     def _answered(self, announcement: Announcement, client: IDialing, proceed: Callable[[], None]) -> None:
         if announcement.wasCut:
@@ -107,7 +121,7 @@ class LocalApproach:
     def ask(self, transport: Connection, told: Callable[[], None]) -> None:
         """Wait until the listener has said that it accepted this very connection."""
         announcement = self.announcement
-        if announcement is None or announcement.user < 0:
+        if announcement is None or not self.isExpected:
             told()
             return
 

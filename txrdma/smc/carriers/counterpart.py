@@ -10,6 +10,7 @@ from typing import cast
 from twisted.internet.interfaces import IAddress
 from twisted.internet.tcp import Connection
 
+from txrdma.smc.carriers.interfaces import IApproach, IArrival, INeighbour
 from txrdma.smc.carriers.owners import peerUserByTCP, Place, placeOf
 from txrdma.unixsockets import Credentials
 
@@ -19,6 +20,7 @@ class Counterpart:
     The other end of a TCP connection.
 
     @ivar process: the process there, when it has announced the connection, or listens on this host.
+    @ivar directory: where the two ends have met, if they are in different network namespaces of this host.
     """
 
     def __init__(self, transport: Connection, weListen: bool) -> None:
@@ -30,6 +32,7 @@ class Counterpart:
         self._user: int | None = None
         self._isKnown = False
         self.process: Credentials | None = None
+        self.directory = ""
 
     @property
     def own(self) -> Place | None:
@@ -51,12 +54,15 @@ class Counterpart:
                 self._user = peerUserByTCP(own, place, self._weListen)
         return self._user
 
-    def introduce(self, process: Credentials | None, user: int | None) -> None:
-        """Take a carrier's word for who is there; None for what it does not know."""
-        self.process = process
-        if user is not None:
+    def introduce(self, carried: IApproach | IArrival) -> None:
+        """Take a carrier's word for who is there, as far as it knows."""
+        self.process = carried.process
+        if carried.user is not None:
             self._isKnown = True
-            self._user = user
+            self._user = carried.user
+        neighbour = INeighbour(carried, None)
+        if neighbour is not None:
+            self.directory = neighbour.directory
 
     @property
     def witness(self) -> Hashable:

@@ -42,6 +42,7 @@ class IApproach(Interface):
 
     isSMC: bool = Attribute("Whether the listener speaks SMC, once that is known.")
     isAwaited: bool = Attribute("Whether the listener waits for a CLC message even where C{isSMC} is False.")
+    isExpected: bool = Attribute("Whether the listener was told of the connection, and has agreed to it.")
     process: Credentials | None = Attribute("The process that listens, None when that is not known.")
     user: int | None = Attribute("The user that the process runs as, None when that is not known.")
 
@@ -92,6 +93,16 @@ class IArrival(Interface):
 
     def settle() -> None:
         """The client has proposed, or the connection is over: nobody waits any more. Twice is fine."""
+
+
+class INeighbour(Interface):
+    """
+    An approach or an arrival whose peer may be in another network namespace of this host.
+
+    Both ends see one directory, have met there, and know by more than the peer's word that it is the peer.
+    """
+
+    directory: str = Attribute("The directory, by which memory can be shared; empty when it was not used.")
 
 
 class IReception(Interface):

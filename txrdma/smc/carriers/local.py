@@ -91,7 +91,7 @@ class Announced:
 
     isSure = True
 
-    def __init__(self, teller: _Teller | None, place: Place, number: int, client: Credentials) -> None:
+    def __init__(self, teller: Teller | None, place: Place, number: int, client: Credentials) -> None:
         self._teller = teller
         self.place = place
         self.number = number
@@ -155,7 +155,7 @@ class Announced:
             withdrawn()
 
 
-class _Teller:
+class Teller:
     """
     A process that announces its connections to a listener.
 
@@ -164,6 +164,7 @@ class _Teller:
 
     def __init__(self, announcements: Announcements, connection: socket.socket) -> None:
         self._announcements = announcements
+        self.reactor = announcements.reactor
         self.client = peerOf(connection)
         self.open: dict[int, Announced] = {}
         self.lines = Lines(announcements.reactor, connection, self._heard, self._ended)
@@ -171,9 +172,9 @@ class _Teller:
     def _heard(self, lines: list[bytes]) -> None:
         for line in lines:
             if self.lines.isOpen:
-                self._obey(line)
+                self.obey(line)
 
-    def _obey(self, line: bytes) -> None:
+    def obey(self, line: bytes) -> None:
         """C{connecting <number> <host> <port>}, C{plain <number>}."""
         try:
             word, told, *rest = line.decode("ascii").split(" ")
@@ -187,7 +188,7 @@ class _Teller:
             host, port = rest
             if word != "connecting" or number in self.open:
                 raise ValueError("unexpected")
-            place = Place.of(host, int(port))
+            announced = self.announced(Place.of(host, int(port)), number)
         except ValueError:
             _seldom.warn(
                 (self.client.user, "nonsense"),
@@ -198,11 +199,14 @@ class _Teller:
             )
             self.lines.close()
             return
-        announced = Announced(self, place, number, self.client)
-        if len(self.open) < _MOST_EXPECTED and self._announcements.expect(place, announced):
+        if len(self.open) < _MOST_EXPECTED and self._announcements.expect(announced.place, announced):
             self.open[number] = announced
         else:
             announced.say(b"refused")
+
+    def announced(self, place: Place, number: int) -> Announced:
+        """A connection that the process announces from there."""
+        return Announced(self, place, number, self.client)
 
     def _ended(self) -> None:
         """
@@ -234,7 +238,7 @@ class Announcements:
         self._anybody = anybody
         self._room = max(room, 1)
         self.expected: dict[Place, Announced] = {}
-        self.tellers: set[_Teller] = set()
+        self.tellers: set[Teller] = set()
         self._coming: dict[Announced, float] = {}
         self._queue: dict[Announced, None] = {}
         self._timer: IDelayedCall | None = None
@@ -272,7 +276,7 @@ class Announcements:
             )
 
     def _accepted(self, connection: socket.socket) -> None:
-        self.tellers.add(_Teller(self, connection))
+        self.tellers.add(Teller(self, connection))
 
     def expect(self, client: Place, announced: Announced) -> bool:
         """

@@ -350,8 +350,7 @@ class Group:
     def _post(self) -> None:
         """Send what the core has to say."""
         for life, raw in self.core.outgoing():
-            refusal = self.linkOf(life).send(raw)
-            if refusal is not None:
+            if (refusal := self.linkOf(life).send(raw)) is not None:
                 self.core.linkDown(self._reactor.seconds(), refusal, life)
 
     def linkOf(self, life: LinkLife) -> Link:
@@ -455,6 +454,8 @@ class Group:
         for link in self.links:
             link.isBreaking = True  # nobody waits for an answer
         self._post()
+        for link in self.links:
+            link.turn.drain()
         self._over(text, Diagnosis.NOACTLINK)
 
     def _over(self, text: str, diagnosis: Diagnosis, mayVanish: bool = False) -> None:

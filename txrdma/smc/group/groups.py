@@ -265,13 +265,12 @@ class LinkGroups:
 
     def ringSize(self) -> int:
         """Bytes of the next connection's ring."""
-        count = 0
+        count, enough = 0, max((most for most, _ in RINGS), default=0)
         for groups in self._groups.values():
-            for group in groups:
-                count += len(group.core.connections)
-                if count >= RINGS[-1][0]:
-                    return SMALL_RING  # however many more there are
-        return next(size for most, size in RINGS if count < most)
+            if count >= enough:
+                break  # however many more there are
+            count += sum(len(group.core.connections) for group in groups)
+        return next((size for most, size in RINGS if count < most), SMALL_RING)
 
     def _serving(self, key: GroupKey) -> list[Group]:
         """The groups with the peer that this names, by whichever of its links."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import monotonic
 from typing import Any, Final, Protocol
 
 from twisted.internet.interfaces import IDelayedCall
@@ -28,6 +29,9 @@ _log = Logger()
 
 HOLD_SECONDS: Final = 20e-6
 """Seconds after which writes are flushed, though there is more to do: a flush costs less."""
+
+_DRAIN_SECONDS: Final = 0.1
+"""Seconds that an end of a link waits, at most, until its device has sent the last messages."""
 
 _ROUNDS: Final = 8
 """How often producers may write before the others on the reactor get their turn."""
@@ -221,6 +225,18 @@ class Turn:
             self._call = None
         if self._soon or self._last or self.poster.dirty:
             self.schedule()
+
+    @property
+    def isUnderWay(self) -> bool:
+        """Whether a device that copies what it sends may still have some of it to send."""
+        poster = self.poster
+        return poster.isStaged and poster.lane is None and self._acknowledged < poster.sent
+
+    def drain(self) -> None:
+        """Wait for a moment until all is sent that was posted: a queue pair that is closed sends no more."""
+        until = monotonic() + _DRAIN_SECONDS  # not the reactor's time, which stands still meanwhile
+        while self.isUnderWay and monotonic() < until:
+            self._look()
 
     def end(self) -> None:
         """The link is over: nothing is posted any more, but what was to be called is."""

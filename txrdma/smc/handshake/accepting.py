@@ -27,6 +27,11 @@ from txrdma.smc.stream.stream import Stream
 from txrdma.smc.wire.clc import Confirm, Diagnosis, Proposal
 
 
+def _meansMemory(proposal: Proposal) -> bool:
+    """Whether a client has chosen shared memory: no real port has the addresses that it offers."""
+    return proposal.gid.isLoopback and proposal.mac.isLocal
+
+
 class Crowd:
     """
     The handshakes of one listener, without those of clients that may never propose: these hold nothing.
@@ -67,7 +72,7 @@ class ServerNegotiation(Negotiation):
         """The client speaks first, if its carrier is sure of it."""
         arrival = self._arrival
         if arrival is not None:
-            self._peer.introduce(arrival.process, arrival.user)
+            self._peer.introduce(arrival)
             arrival.expect(self._withdrawn)
         isSure = arrival is not None and arrival.isSure
         if isSure:
@@ -82,7 +87,7 @@ class ServerNegotiation(Negotiation):
         """Open the device that the Proposal will need, while the client opens its own for the first time."""
         self._opening = None
         with suppress(Refused):  # the answer to the Proposal says so
-            self._groups()
+            self._ways()
 
     def readConnectionLost(self) -> None:
         """A client that has confirmed may be quick: it has said all by SMC already, and has gone."""
@@ -134,10 +139,9 @@ class ServerNegotiation(Negotiation):
     async def _accept(self, proposal: Proposal) -> None:
         if not self._enter():
             raise Refused(f"{self._options.handshakes} handshakes are under way", Diagnosis.MEM)
-        groups = self._groups()
+        groups, candidates = self._ways(isLocal=_meansMemory(proposal))
         own = self.transport.getHost().host
-        abilities = self._options.abilities(groups.portCount)
-        choice = choose(proposal, groups.candidates, abilities, own)
+        choice = choose(proposal, candidates, self._options.abilities(groups.portCount), own)
         if isinstance(choice, Diagnosis):
             raise Refused("nothing of the client's Proposal can be had", choice)
         group, isNew, element = await self._place(groups, proposal, choice)

@@ -14,6 +14,7 @@ from typing import Any
 from zope.interface import implementer
 
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.endpoints import quoteStringArgument
 from twisted.internet.error import ConnectionDone, NoProtocol
 from twisted.internet.interfaces import IDelayedCall, IHalfCloseableProtocol, IProtocol, IReactorTime
 from twisted.internet.protocol import connectionDone, Protocol
@@ -26,10 +27,12 @@ from txrdma.error import RDMAError, Refused
 from txrdma.logs import Seldom
 from txrdma.smc.carriers.counterpart import Counterpart
 from txrdma.smc.common.presence import presenceOn
+from txrdma.smc.common.realports import realPorts
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.groups import GroupTerms, LinkGroups, linkGroups
 from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ClientHandshake, ServerHandshake
+from txrdma.smc.handshake._offer import Candidate
 from txrdma.smc.handshake.plaintcp import Foreign, runOnTCP
 from txrdma.smc.insight.outcomes import NotSMC, Outcomes
 from txrdma.smc.options import Options
@@ -352,17 +355,57 @@ class Negotiation(Protocol):
         """The terms for a link group that the connection may need."""
         return GroupTerms(self._options.maxgroups, self._options.keepalive)
 
-    def _groups(self) -> LinkGroups:
+    def _localDevice(self) -> str:
         """
-        The link groups of the device that this connection should use.
+        The device that shares memory with the peer.
 
+        @raise Refused: there is none.
+        """
+        if self._peer.directory:
+            return f"{LOCAL_DEVICE}:runtime={quoteStringArgument(self._peer.directory)}"
+        if self._peer.user != os.geteuid():
+            raise Refused("no device reaches this peer", Diagnosis.NOSMCDEV)
+        return LOCAL_DEVICE
+
+    def _ways(self, isLocal: bool = False) -> tuple[LinkGroups, tuple[Candidate, ...]]:
+        """
+        The link groups of the device that this connection should use, and our ends there.
+
+        @param isLocal: the peer has chosen shared memory.
         @raise Refused: there is none.
         """
         device = self._options.device
         if device == "auto":
-            if self._peer.user != os.geteuid():
-                raise Refused("no device reaches this peer", Diagnosis.NOSMCDEV)
-            device = LOCAL_DEVICE
+            real = None if isLocal else self._realWays()
+            if real is not None:
+                return real
+            device = self._localDevice()
+        groups = self._groupsOf(device)
+        return groups, groups.candidates
+
+    def _realWays(self) -> tuple[LinkGroups, tuple[Candidate, ...]] | None:
+        """The same by the RDMA port of the interface of the TCP connection, if that can be had."""
+        own, place = self._peer.own, self._peer.place
+        if own is None or place is None or not realPorts.isAny():
+            return None
+        found = realPorts.portFor(own.host, place.host)
+        if found is None:
+            return None
+        device, number = found
+        try:
+            groups = self._groupsOf(device)
+        except Refused:
+            realPorts.fail(device)
+            return None
+        candidates = tuple(each for each in groups.candidates if each.port == number)
+        return (groups, candidates) if candidates else None
+
+    def _groupsOf(self, device: str) -> LinkGroups:
+        """
+        The link groups of a device.
+
+        @raise Refused: it is not to be had.
+        """
         try:
             return linkGroups(self._reactor, device)
         except (RDMAError, OSError) as error:

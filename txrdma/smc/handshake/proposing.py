@@ -101,7 +101,7 @@ class ClientNegotiation(Negotiation):
         if held:
             self.transport.resumeProducing()
         if approach.isSMC:
-            self._peer.introduce(approach.process, approach.user)
+            self._peer.introduce(approach)
             self._propose(held)
         elif approach.isAwaited:
             self._declineAtOnce(Diagnosis.PEERNOSMC)
@@ -137,12 +137,12 @@ class ClientNegotiation(Negotiation):
 
     def _propose(self, held: bytes = b"") -> None:
         try:
-            self._manager = groups = self._groups()
+            self._manager, candidates = self._ways()
         except Refused as refused:
             self._declineAtOnce(Diagnosis(refused.status))
             return
-        abilities = self._options.abilities(groups.portCount)
-        offer = propose(groups.candidates, abilities, self.transport.getHost().host)
+        abilities = self._options.abilities(self._manager.portCount)
+        offer = propose(candidates, abilities, self.transport.getHost().host)
         if isinstance(offer, Diagnosis):
             self._declineAtOnce(offer)
             return

@@ -193,6 +193,11 @@ def rendezvousName(address: str, port: int) -> bytes:
     return f"\0txrdma/soft/{os.geteuid()}/{address}:{port}".encode()
 
 
+def meetingName(address: str, port: int) -> str:
+    """The name at which the device with this IP address and UDP port is found in a directory."""
+    return f"soft-{address}-{port}"
+
+
 def map_(descriptor: int, length: int, writable: bool) -> mmap.mmap:
     """Map a descriptor, which may be closed after this."""
     prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)

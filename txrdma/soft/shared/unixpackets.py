@@ -1,5 +1,5 @@
 """
-Packets with descriptors over an abstract UNIX socket, between processes of one user.
+Packets with descriptors over a UNIX socket, between processes of one user, or of those who share a directory.
 
 See unix(7): SOCK_SEQPACKET, SCM_RIGHTS.
 """
@@ -21,7 +21,8 @@ from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IReactorFDSet, IReadWriteDescriptor
 from twisted.python.failure import Failure
 
-from txrdma.soft.shared._rendezvous import LONGEST, rendezvousName
+from txrdma.soft.shared._rendezvous import LONGEST, meetingName, rendezvousName
+from txrdma.unixplaces import MeetingPlace, PlaceListener
 from txrdma.unixsockets import isOurs, LocalListener, peerOf, Reactor
 
 _MOST_DESCRIPTORS: Final = 8
@@ -135,6 +136,30 @@ class UnixMeetings:
     def ring(self, doorbell: int) -> None:
         """Write to the eventfd, as L{Meetings} asks."""
         ring(doorbell)
+
+
+class DirectoryMeetings(UnixMeetings):
+    """Meetings at UNIX sockets in a directory, which processes of several network namespaces can see."""
+
+    def __init__(self, reactor: Reactor, directory: str) -> None:
+        super().__init__(reactor)
+        self._place = MeetingPlace(directory)
+
+    def listen(self, address: str, port: int, accepted: Callable[[Line], None]) -> Listening:
+        """Be found in the directory, as L{Meetings} asks."""
+
+        def came(sock: socket.socket) -> None:
+            accepted(PacketSocket(self._reactor, sock))
+
+        name = meetingName(address, port)
+        return PlaceListener(
+            self._reactor, self._place, socket.SOCK_SEQPACKET, name, came, "our shared memory"
+        )
+
+    def connect(self, address: str, port: int) -> Line | None:
+        """Connect to the process that is found there, as L{Meetings} asks."""
+        connected = self._place.connect(socket.SOCK_SEQPACKET, meetingName(address, port))
+        return None if connected is None else PacketSocket(self._reactor, connected)
 
 
 def ring(doorbell: int) -> None:

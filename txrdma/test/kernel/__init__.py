@@ -32,6 +32,9 @@ OUTSIDE: str | None = (
 )
 """Why suites of this package can't run here; None where they can. It suits trial's C{skip} attribute."""
 
+if OUTSIDE is None:
+    os.environ.pop("TXRDMA_SMC_OPTION", None)  # the box is there for that
+
 
 @dataclass(frozen=True, slots=True)
 class Witness:

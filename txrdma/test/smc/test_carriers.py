@@ -54,7 +54,7 @@ class InterfaceTests(SynchronousTestCase):
 class SegmentApproach:
     """Says by the option "maximum segment size" of its SYN that it speaks SMC, and believes its listener."""
 
-    isAwaited = False
+    isAwaited = isExpected = False
     process = user = None
 
     def __init__(self, answer: bool, seen: list[str]) -> None:

@@ -4,6 +4,7 @@ The endpoint strings C{smc:...}.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -67,6 +68,14 @@ class ClientStringTests(SynchronousTestCase):
         ):
             self.assertRaises(ValueError, Options, **wrong)
 
+    def test_option(self) -> None:
+        """The TCP option can be turned off at either end."""
+        for text, isOn in (("option=auto", True), ("option=no", False)):
+            self.assertEqual(self.parse(f"smc:host:80:{text}")["options"], Options(option=isOn))
+            server = serverFromString(MemoryReactorClock(), f"smc:80:{text}")
+            assert isinstance(server, SMCServerEndpoint)
+            self.assertEqual(server._options, Options(option=isOn))
+
     def test_nonsense(self) -> None:
         """What has no meaning is refused, by key and value."""
         for text, key, value in (
@@ -86,6 +95,10 @@ class ClientStringTests(SynchronousTestCase):
             ("smc:host:80:backend=kernel:peer=smc", "peer", "smc"),
             ("smc:host:80:backend=kernel:version=2", "version", "2"),
             ("smc:host:80:backend=kernel:ueid=TXRDMA", "ueid", "TXRDMA"),
+            ("smc:host:80:backend=kernel:option=no", "option", "no"),
+            ("smc:host:80:option=yes", "option", "yes"),
+            ("smc:host:80:backend=kernel:runtime=/run/txrdma", "runtime", "/run/txrdma"),
+            ("smc:host:80:runtime=txrdma", "runtime", "txrdma"),
             ("smc:host:80:device=", "device", ""),
             ("smc:host:80:bindAddress=here", "bindAddress", "here"),
             ("smc:host:80:version=3", "version", "3"),
@@ -158,6 +171,16 @@ class ClientStringTests(SynchronousTestCase):
             self.parse("smc:host:80:backend=kernel:fallback=no:timeout=3")["options"],
             Options(backend="kernel", fallback=False, timeout=3.0),
         )
+
+    def test_runtime(self) -> None:
+        """The directory is the key's, or the environment's when there is no key; an empty one is none."""
+        environment = {key: value for key, value in os.environ.items() if key != "TXRDMA_RUNTIME"}
+        self.patch(os, "environ", environment)
+        strings = ("smc:host:80", "smc:host:80:runtime=/srv/x", "smc:host:80:runtime=")
+        options = [self.parse(each)["options"] for each in strings]
+        self.assertEqual([each.meetingDirectory for each in options], ["", "/srv/x", ""])
+        environment["TXRDMA_RUNTIME"] = "/run/txrdma"
+        self.assertEqual([each.meetingDirectory for each in options], ["/run/txrdma", "/srv/x", ""])
 
     def test_tls(self) -> None:
         """Twisted's C{tls:} wraps our endpoint."""

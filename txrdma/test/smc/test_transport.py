@@ -8,6 +8,7 @@ import hashlib
 import random
 import socket
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from zope.interface import implementer
@@ -138,6 +139,31 @@ class TransferTests(EndsTestCase):
         opened.ports = tuple(replace(port, maxInline=64) for port in opened.ports)
         one, other = await self.exchange(Streamer, Streamer)
         self.assertTrue(one.transport.stream.link.turn.poster.isStaged)
+
+    async def test_lastWord(self) -> None:
+        """A queue pair of such a device is closed when the device tells that all is sent, and not before."""
+        self.patch(Streamer, "total", 1_234)
+        opened = linkGroups(reactor, r"soft:route=rocev2")
+        opened.ports = tuple(replace(port, maxInline=64) for port in opened.ports)
+        one, _other = await self.exchange(Streamer, Streamer, r":device=soft\:route\=rocev2")
+        turn = one.transport.stream.link.turn
+        asked: list[int] = []
+
+        class Late:
+            """Tells of the last message when it is asked for the third time."""
+
+            def poll(self, limit: int) -> list[Any]:
+                asked.append(limit)
+                latest = SimpleNamespace(status=0, identifier=turn.poster.sent)
+                return [latest] if len(asked) >= 3 else []
+
+        one.transport.write(b"the last word")
+        turn.finish()
+        self.assertTrue(turn.isUnderWay)
+        turn._sendQueue = Late()
+        turn.drain()
+        self.assertFalse(turn.isUnderWay)
+        self.assertEqual(len(asked), 3)
 
     async def test_rocev2(self) -> None:
         """The same by UDP."""

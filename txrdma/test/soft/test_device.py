@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import socket
 import sys
+import tempfile
 from unittest import skipUnless
 
 from zope.interface.verify import verifyObject
@@ -228,6 +230,8 @@ class OpeningTests(SynchronousTestCase):
             ([], {"route": "scenic"}, "route=scenic"),
             ([], {"mtu": "1500"}, "mtu=1500"),
             ([], {"pcap": ""}, "pcap="),
+            ([], {"runtime": "here"}, "runtime=here"),
+            ([], {"runtime": "/run/txrdma", "route": "rocev2"}, "runtime=/run/txrdma"),
             ([], {"colour": "blue"}, "colour=blue"),
         ):
             error = self.assertRaises(ValueError, self.parser.parseDevice, self.reactor, *args, **kwargs)
@@ -243,6 +247,20 @@ class OpeningTests(SynchronousTestCase):
         self.assertEqual(len(os.listdir("/dev/fd")), before)
         self.assertEqual((self.reactor.getReaders(), self.reactor.getWriters()), ([], []))
         self.assertEqual(self.reactor.getDelayedCalls(), [])
+
+    @skipUnless(sys.platform == "linux", "shared memory is Linux's")
+    def test_runtime(self) -> None:
+        """In a directory a device is found by an address of its own, and leaves nothing there."""
+        folder = tempfile.mkdtemp(prefix="txr")
+        self.addCleanup(shutil.rmtree, folder)
+        device = self.parser.parseDevice(self.reactor, route="shared-memory", runtime=folder)
+        self.addCleanup(device.close)
+        assert isinstance(device, SoftDevice)
+        self.assertNotEqual(device.address, "127.0.0.1")
+        self.assertTrue(device.gids(1)[0].isLoopback)
+        self.assertEqual(os.listdir(folder), [f"soft-{device.address}-{device.port}"])
+        device.close()
+        self.assertEqual(os.listdir(folder), [])
 
     @skipUnless(sys.platform == "linux", "abstract UNIX sockets are Linux's")
     def test_nameTaken(self) -> None:

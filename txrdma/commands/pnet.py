@@ -1,0 +1,112 @@
+"""
+C{txrdma pnet}: the table of physical networks, by which C{device=auto} finds RDMA ports for interfaces.
+"""
+
+from __future__ import annotations
+
+import json
+from math import inf
+from pathlib import Path
+from typing import Any, Final
+
+from twisted.python import usage
+
+from txrdma.commands import options as commandOptions
+from txrdma.commands.options import columns
+from txrdma.error import InvalidRequest
+from txrdma.ports._pnet import Entry, parseTable, Table, withEntry, withoutEntries
+from txrdma.ports.pnet import kernelTable, Networks, readText, tableFile, writeText
+
+_SHOW, _ADD, _REMOVE = "show", "add", "remove"
+_COUNTS: Final[dict[str, tuple[int, float]]] = {_SHOW: (0, 0), _ADD: (2, inf), _REMOVE: (1, inf)}
+"""The actions, and how many words may follow each."""
+
+
+class CommandOptions(commandOptions.CommandOptions):
+    """What to do with the table, and with which of its members."""
+
+    synopsis = "[options] [show | add NETWORK MEMBER ... | remove NETWORK [MEMBER ...]]"
+    longdesc = (
+        "A physical network has a name (its PNET ID), network interfaces, and RDMA ports by which their "
+        "connections can go: txrdma pnet add NET1 eth0 mlx5_0/1. An interface in no network goes with "
+        "the ports that are on it. show tells the table of the file, then the kernel's (as smc_pnet has it) "
+        "which counts where the file says nothing; and what comes of them for each interface. A member of "
+        "NETWORK is an interface, or a port as DEVICE/PORT; remove without members removes the network."
+    )
+    optFlags = [["json", None, "JSON instead of lines."]]
+    optParameters = [["file", "f", None, "The table; else TXRDMA_PNET, or /etc/txrdma/pnet.conf."]]
+
+    def parseArgs(self, action: str = _SHOW, *rest: str) -> None:
+        if action not in _COUNTS:
+            raise usage.UsageError("say show, add or remove")
+        fewest, most = _COUNTS[action]
+        if not fewest <= len(rest) <= most:
+            raise usage.UsageError(f"{action}: say {self.synopsis.removeprefix('[options] ')}")
+        self["action"] = action
+        self["network"], self["members"] = (rest[0], rest[1:]) if rest else ("", ())
+
+
+async def carryOut(reactor: object, options: CommandOptions) -> None:
+    """C{txrdma pnet}."""
+    path = Path(options["file"]) if options["file"] else tableFile()
+    try:
+        if options["action"] != _SHOW:
+            writeText(path, _changed(readText(path), options))
+        table = parseTable(readText(path))
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"{path}: {error}") from error
+    kernels = _kernels()
+    if options["action"] != _SHOW and not options["json"]:
+        return
+    found = described(path, table, kernels, Networks.look())
+    print(json.dumps(found, indent=2) if options["json"] else "\n".join(told(found)))
+
+
+def _changed(text: str, options: CommandOptions) -> str:
+    network = options["network"]
+    if options["action"] == _REMOVE:
+        return withoutEntries(text, network, options["members"])
+    for member in options["members"]:
+        text = withEntry(text, Entry.of(network, member))
+    return text
+
+
+def _kernels() -> Table:
+    """The kernel's table; empty when it does not tell."""
+    try:
+        return kernelTable()
+    except OSError:
+        return ()
+
+
+def described(path: Path, table: Table, kernels: Table, seen: Networks) -> dict[str, Any]:
+    """Everything, as JSON can carry it."""
+    here = Networks(seen.ports, (table, kernels), seen.interfaces, seen.root)
+    return {
+        "file": str(path),
+        "entries": [
+            {"network": each.network, "member": each.member, "source": source}
+            for source, entries in (("file", table), ("kernel", kernels))
+            for each in entries
+        ],
+        "interfaces": [
+            {
+                "interface": interface.name,
+                "network": finding.network,
+                "port": None if finding.port is None else finding.port.name,
+                "why": finding.reason,
+            }
+            for interface in here.interfaces
+            for finding in (here.portOf(interface),)
+        ],
+    }
+
+
+def told(found: dict[str, Any]) -> list[str]:
+    """The same as lines."""
+    rows = [(each["network"], each["member"], each["source"]) for each in found["entries"]]
+    lines = (
+        list(columns(("network", "member", "from"), *rows)) if rows else [f"  {found['file']} names nothing"]
+    )
+    rows = [(each["interface"], each["port"] or "none", each["why"]) for each in found["interfaces"]]
+    return [*lines, "", *columns(("interface", "port", "why"), *rows)]

@@ -1,0 +1,271 @@
+"""
+Physical networks: which RDMA ports belong to which network interfaces, from a table or by themselves.
+
+Follows the Linux kernel's rules for SMC, see smc_pnet(8): an interface with the name of a physical network
+(its PNET ID) goes with the ports of that name only; any other one with the ports that are on it.
+
+The table is a text. Each line has the name of a network, and what belongs to it::
+
+    # network  interfaces, and ports as DEVICE/PORT
+    NET1  eth0 mlx5_0/1
+    NET1  eth1
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from txrdma.error import WireError
+from txrdma.ports.netlink import attributesOf, Message
+from txrdma.values import frozen
+
+_NETWORK: Final = re.compile(r"[A-Z0-9]{1,16}")
+_INTERFACE: Final = re.compile(r"[^/\s#]{1,15}")
+_PORT: Final = re.compile(r"([^/\s#]{1,63})/([1-9]\d{0,2})")
+
+_GENERIC: Final = struct.Struct("=BBH")  # struct genlmsghdr: command, version, reserved
+_GET_FAMILY: Final = 3
+_FAMILY_ID: Final = 1
+_FAMILY_NAME: Final = 2
+_PNETID_GET: Final = 1
+_PNETID_NAME: Final = 1
+_PNETID_INTERFACE: Final = 2
+_PNETID_DEVICE: Final = 3
+_PNETID_PORT: Final = 4
+
+CONTROLLER: Final = 16
+"""The message type of generic netlink by which families are asked for."""
+
+
+@frozen
+class Entry:
+    """
+    A member of a physical network.
+
+    @ivar network: the PNET ID.
+    @ivar member: a network interface, or an RDMA port as C{DEVICE/PORT}.
+    """
+
+    network: str
+    member: str
+
+    @classmethod
+    def of(cls, network: str, member: str) -> Entry:
+        """
+        Check the names; the network's is made upper case, as the kernel does it.
+
+        @raise ValueError: one of them can't be a name.
+        """
+        if not _NETWORK.fullmatch(network.upper()) or not network.isascii():
+            raise ValueError(f"{network!r} is no name of a network: 1 to 16 letters and digits")
+        if not _INTERFACE.fullmatch(member) and not _PORT.fullmatch(member):
+            raise ValueError(f"{member!r} is neither an interface nor an RDMA port, as in mlx5_0/1")
+        return cls(network.upper(), member)
+
+    @property
+    def isPort(self) -> bool:
+        """Whether the member is an RDMA port."""
+        return "/" in self.member
+
+
+Table = tuple[Entry, ...]
+
+
+# The text
+
+
+def parseTable(text: str) -> Table:
+    """
+    The entries of a table, in its order.
+
+    @raise ValueError: a line makes no sense, or a member is in two networks; the message has its number.
+    """
+    entries: dict[str, Entry] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        try:
+            if len(words) == 1:
+                raise ValueError(f"nothing belongs to {words[0]}")
+            for member in words[1:]:
+                entry = Entry.of(words[0], member)
+                before = entries.setdefault(member, entry)
+                if before.network != entry.network:
+                    raise ValueError(f"{member} is in {before.network} and in {entry.network}")
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
+    return tuple(entries.values())
+
+
+def withEntry(text: str, entry: Entry) -> str:
+    """
+    The text with one more entry, at its end; unchanged when it has that already.
+
+    @raise ValueError: the member is in another network, or the text makes no sense.
+    """
+    if entry in parseTable(text):
+        return text
+    if text and not text.endswith("\n"):
+        text += "\n"
+    text += f"{entry.network} {entry.member}\n"
+    parseTable(text)
+    return text
+
+
+def withoutEntries(text: str, network: str, members: Iterable[str] = ()) -> str:
+    """
+    The text without members of a network, or without the network when none are named; comments stay.
+
+    @raise ValueError: it has no such network or member, or makes no sense.
+    """
+    table, wanted = parseTable(text), set(members)
+    network = network.upper()
+    known = {entry.member for entry in table if entry.network == network}
+    if not known:
+        raise ValueError(f"there is no network {network}")
+    for member in sorted(wanted - known):
+        raise ValueError(f"{member} does not belong to {network}")
+    lines = []
+    for line in text.splitlines(keepends=True):
+        words = line.partition("#")[0].split()
+        if not words or words[0].upper() != network:
+            lines.append(line)
+            continue
+        left = [word for word in words[1:] if wanted and word not in wanted]
+        if left == words[1:]:
+            lines.append(line)
+        elif left or "#" in line:
+            comment = line.rstrip("\n").partition("#")[1:]
+            kept = " ".join([words[0], *left]) if left else ""
+            lines.append(f"{kept} {''.join(comment)}".strip() + "\n")
+    return "".join(lines)
+
+
+# Generic netlink
+
+
+def familyRequest(name: str) -> bytes:
+    """The payload of the question for a family of generic netlink, to be sent with the type L{CONTROLLER}."""
+    value = name.encode("ascii") + b"\0"
+    attribute = struct.pack("=HH", 4 + len(value), _FAMILY_NAME) + value + bytes(-len(value) % 4)
+    return _GENERIC.pack(_GET_FAMILY, 1, 0) + attribute
+
+
+def familyOf(message: Message) -> int:
+    """
+    The message type of the family that was asked for.
+
+    @raise WireError: it does not say.
+    """
+    value = attributesOf(message.payload, _GENERIC.size, "genlmsghdr").get(_FAMILY_ID, b"")
+    if len(value) != 2:
+        raise WireError("genlmsghdr", _GENERIC.size, "it does not tell the family")
+    return int(struct.unpack("=H", value)[0])
+
+
+def tableRequest() -> bytes:
+    """The payload of the question for the kernel's table, to be sent as a dump to the family SMC_PNETID."""
+    return _GENERIC.pack(_PNETID_GET, 1, 0)
+
+
+def tableOf(answers: Iterable[Message]) -> Table:
+    """
+    The kernel's table, from its answers; what can't be a name is left out.
+
+    @raise WireError: an answer is cut off.
+    """
+    return tuple(entry for message in answers for entry in _entriesOf(message))
+
+
+def _entriesOf(message: Message) -> Iterator[Entry]:
+    values = attributesOf(message.payload, _GENERIC.size, "smc_pnetid")
+    network = _text(values.get(_PNETID_NAME, b""))
+    interface, device = _text(values.get(_PNETID_INTERFACE, b"")), _text(values.get(_PNETID_DEVICE, b""))
+    number = values.get(_PNETID_PORT, b"")[:1]
+    members = []
+    if interface and interface != "n/a":
+        members.append(interface)
+    if device and device != "n/a" and number:
+        members.append(f"{device}/{number[0]}")
+    for member in members:
+        try:
+            yield Entry.of(network, member)
+        except ValueError:
+            continue
+
+
+def _text(value: bytes) -> str:
+    return value.partition(b"\0")[0].decode("ascii", "replace").strip()
+
+
+# The choice
+
+
+@frozen
+class RDMAPort:
+    """
+    An RDMA port, as far as it matters for the choice.
+
+    @ivar interfaces: the network interfaces that it is on.
+    @ivar isActive: it has a link, and can be used.
+    """
+
+    device: str
+    number: int
+    interfaces: frozenset[str]
+    isActive: bool
+
+    @property
+    def name(self) -> str:
+        """The port as C{DEVICE/PORT}."""
+        return f"{self.device}/{self.number}"
+
+
+@frozen
+class Finding:
+    """
+    The RDMA port for an interface, or the reason why there is none.
+
+    @ivar port: None when there is none.
+    @ivar reason: in words.
+    @ivar network: the PNET ID of the interface, if it has one.
+    """
+
+    port: RDMAPort | None
+    reason: str
+    network: str = ""
+
+
+def networkOf(member: str, tables: Iterable[Table]) -> str:
+    """The network that a member belongs to, by the first table that has it; empty when none has."""
+    return next((each.network for table in tables for each in table if each.member == member), "")
+
+
+def portFor(interfaces: Sequence[str], ports: Sequence[RDMAPort], tables: Sequence[Table]) -> Finding:
+    """
+    Find the RDMA port for connections by an interface; the first active one counts.
+
+    @param interfaces: the interface, then those beneath it: what a VLAN or a bond is made of.
+    @param ports: all that there are.
+    @param tables: the first one that names an interface or a port counts.
+    """
+    named = ((each, networkOf(each, tables)) for each in interfaces)
+    interface, network = next(((each, found) for each, found in named if found), (interfaces[0], ""))
+    if network:
+        fitting = [port for port in ports if networkOf(port.name, tables) == network]
+        why = f"{interface} belongs to the network {network}"
+    else:
+        fitting = [port for port in ports if port.interfaces.intersection(interfaces)]
+        why = f"no table names {interface}"
+    active = next((port for port in fitting if port.isActive), None)
+    if active is not None:
+        way = f"as {active.name} does" if network else f"and {active.name} is on it"
+        return Finding(active, f"{why}, {way}", network)
+    if fitting:
+        down = ", ".join(port.name for port in fitting)
+        return Finding(None, f"{why}, and of its RDMA ports none is active: {down}", network)
+    return Finding(
+        None, f"{why}, {'which has no RDMA port' if network else 'and no RDMA port is on it'}", network
+    )

@@ -1,0 +1,212 @@
+"""
+The physical networks of this host, read: tables, interfaces and RDMA ports together.
+
+L{txrdma.ports._pnet} has the rules. The tables are the file that C{TXRDMA_PNET} of the environment names, or
+C{/etc/txrdma/pnet.conf}, and behind it the kernel's own, which it keeps for AF_SMC sockets.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from twisted.logger import Logger
+
+from txrdma.error import DeviceUnavailable, WireError
+from txrdma.iba.verbs import PortState
+from txrdma.logs import Seldom
+from txrdma.ports import _pnet
+from txrdma.ports._pnet import Finding, portFor, RDMAPort, Table
+from txrdma.ports.netlink import (
+    DONE,
+    DUMP,
+    ERROR,
+    errorOf,
+    interfaceWith,
+    Message,
+    messages,
+    NetworkInterface,
+    request,
+)
+from txrdma.ports.network import HostNetwork
+from txrdma.ports.sysfs import devices, SYS
+from txrdma.values import frozen
+
+_seldom = Seldom(Logger())
+
+USUAL_FILE: Final = "/etc/txrdma/pnet.conf"
+_PROTOCOLS: Final = "/proc/net/protocols"
+_GENERIC_NETLINK: Final = 16
+_PATIENCE: Final = 1.0
+_DEEPEST: Final = 8
+
+
+def tableFile() -> Path:
+    """The file with the table: C{TXRDMA_PNET} of the environment, or the usual one."""
+    return Path(os.environ.get("TXRDMA_PNET") or USUAL_FILE)
+
+
+def readText(path: Path) -> str:
+    """
+    The text of a table, which is empty where there is no file.
+
+    @raise OSError: it can't be read.
+    """
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def writeText(path: Path, text: str) -> None:
+    """
+    Put a text in the place of a table: whoever reads it meanwhile sees the old one or the new one, whole.
+
+    @raise OSError: that may not be.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, made = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(descriptor, "w") as file:
+            file.write(text)
+            os.fchmod(file.fileno(), path.stat().st_mode & 0o777 if path.exists() else 0o644)
+        os.replace(made, path)
+    except BaseException:
+        os.unlink(made)
+        raise
+
+
+def kernelTable() -> Table:
+    """
+    The kernel's own table, which is empty where it has none: it is asked only when it has AF_SMC sockets.
+
+    @raise OSError: it has some, and does not answer.
+    """
+    try:
+        protocols = Path(_PROTOCOLS).read_text()
+    except OSError:
+        return ()
+    if not any(line.split()[0] == "SMC" for line in protocols.splitlines() if line.strip()):
+        return ()
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _GENERIC_NETLINK) as asking:
+        asking.settimeout(_PATIENCE)
+        asking.bind((0, 0))
+        try:
+            [answer] = _asked(asking, _pnet.CONTROLLER, _pnet.familyRequest("SMC_PNETID"))
+            answers = _asked(asking, _pnet.familyOf(answer), _pnet.tableRequest(), DUMP)
+            return _pnet.tableOf(answers)
+        except (WireError, ValueError) as error:
+            raise OSError(f"the kernel's PNET table is not to be understood: {error}") from error
+
+
+def _asked(asking: socket.socket, kind: int, payload: bytes, flags: int = 0) -> Iterator[Message]:
+    asking.send(request(kind, payload, flags=flags))
+    while True:
+        for message in messages(asking.recv(1 << 16)):
+            if message.type in (ERROR, DONE):
+                code = errorOf(message)
+                if code:
+                    raise OSError(code, os.strerror(code))
+                return
+            yield message
+        if not flags:
+            return
+
+
+def tables() -> tuple[Table, ...]:
+    """The tables that count, the first one first; one that can't be read is left out, and logged."""
+    found: list[Table] = []
+    path = tableFile()
+    try:
+        found.append(_pnet.parseTable(readText(path)))
+    except (OSError, ValueError) as error:
+        _seldom.warn(str(path), "the PNET table {path} is left out: {error}", path=path, error=error)
+    try:
+        found.append(kernelTable())
+    except OSError as error:
+        _seldom.warn("kernel", "the kernel's PNET table is left out: {error}", error=error)
+    return tuple(found)
+
+
+def rdmaPorts(root: str | Path = SYS) -> list[RDMAPort]:
+    """The RDMA ports of this host, with the interfaces that they are on; without those of iWARP."""
+    found = []
+    for device in devices(root):
+        try:
+            if device.isIWARP:
+                continue
+            for port in device.ports:
+                netdevs = {entry.netdev for entry in port.gidTable()} | {port.netdev}
+                isActive = port.state is PortState.ACTIVE
+                found.append(RDMAPort(device.name, port.number, frozenset(netdevs - {""}), isActive))
+        except DeviceUnavailable:
+            continue  # it has just gone
+    return found
+
+
+def beneath(interface: str, root: str | Path = SYS) -> list[str]:
+    """An interface, then those beneath it, as a VLAN or a bond has."""
+    found = [interface]
+    for each in found:  # it grows meanwhile
+        if len(found) < _DEEPEST:
+            try:
+                entries = os.listdir(Path(root, "class", "net", each))
+            except OSError:
+                continue
+            lower = sorted(name.removeprefix("lower_") for name in entries if name.startswith("lower_"))
+            found += [name for name in lower if name not in found]
+    return found
+
+
+@frozen
+class Networks:
+    """
+    The physical networks of this host, as they were at one moment.
+
+    @ivar tables: that count, the first one first.
+    @ivar interfaces: of this network namespace.
+    """
+
+    ports: tuple[RDMAPort, ...]
+    tables: tuple[Table, ...]
+    interfaces: tuple[NetworkInterface, ...]
+    root: str = str(SYS)
+
+    @classmethod
+    def look(cls, root: str | Path = SYS) -> Networks:
+        """
+        Look once.
+
+        @raise DeviceUnavailable: the system does not tell its interfaces.
+        """
+        network = HostNetwork.open()
+        try:
+            interfaces = network.interfaces()
+        finally:
+            network.close()
+        return cls(tuple(rdmaPorts(root)), tables(), tuple(interfaces), str(root))
+
+    def interfaceOf(self, own: str, peer: str) -> NetworkInterface | None:
+        """
+        The interface of a connection: that of our address, or the loopback one when the peer has one of ours.
+
+        @param own: the address of our end, and C{peer} that of the other.
+        """
+        if interfaceWith(peer, self.interfaces) is not None:
+            return next((each for each in self.interfaces if each.isLoopback), None)
+        return interfaceWith(own, self.interfaces)
+
+    def portFor(self, own: str, peer: str) -> Finding:
+        """The RDMA port for a connection between two addresses, the first of them ours."""
+        interface = self.interfaceOf(own, peer)
+        if interface is None:
+            return Finding(None, f"no network interface has the address {own}")
+        return self.portOf(interface)
+
+    def portOf(self, interface: NetworkInterface) -> Finding:
+        """The RDMA port for connections by an interface."""
+        return portFor(beneath(interface.name, self.root), self.ports, self.tables)

@@ -1,0 +1,106 @@
+"""
+The real RDMA ports of this host for C{device=auto}: which one belongs to a connection.
+
+Looking at all ports and interfaces takes milliseconds, so what was seen is kept for a while; where there is
+no RDMA device that could be opened, or no pyverbs, nothing more is looked at.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from importlib.util import find_spec
+from time import monotonic
+from typing import Final, TYPE_CHECKING
+
+from twisted.logger import Logger
+
+from txrdma.error import DeviceUnavailable
+from txrdma.logs import Seldom
+from txrdma.verbs.strings import DEVICES
+
+if TYPE_CHECKING:
+    from txrdma.ports.pnet import Networks
+
+_seldom = Seldom(Logger())
+
+LIFE: Final = 10.0
+"""Seconds for which ports, interfaces and tables are taken to be as they were seen."""
+
+
+@lru_cache(1)
+def hasPyverbs() -> bool:
+    """Whether real devices could be opened: pyverbs is installed. It is not imported for that."""
+    try:
+        return find_spec("pyverbs") is not None
+    except (ImportError, ValueError):
+        return False
+
+
+class RealPorts:
+    """
+    The knowledge of this process about its host's RDMA ports, for some seconds.
+
+    @ivar failed: devices that could not be opened, and until when they are left alone, by L{monotonic}.
+    """
+
+    def __init__(self) -> None:
+        self._until = 0.0
+        self._networks: Networks | None = None
+        self._isAny = False
+        self._choices: dict[tuple[str, str], tuple[str, int] | None] = {}
+        self.failed: dict[str, float] = {}
+
+    def isAny(self) -> bool:
+        """Whether there is a device that could be opened."""
+        now = monotonic()
+        if now >= self._until:
+            self._until = now + LIFE
+            self._networks = None
+            self._choices.clear()
+            self._isAny = hasPyverbs() and _isAnyDevice()
+        return self._isAny
+
+    def portFor(self, own: str, peer: str) -> tuple[str, int] | None:
+        """
+        The device string and the number of the port for a connection; None when it has none.
+
+        @param own: the IP address of our end, and C{peer} that of the other.
+        """
+        if not self.isAny():
+            return None
+        key = (own, peer)
+        if key not in self._choices:
+            if len(self._choices) >= 1024:
+                self._choices.clear()
+            self._choices[key] = self._find(own, peer)
+        choice = self._choices[key]
+        return None if choice is None or monotonic() < self.failed.get(choice[0], 0.0) else choice
+
+    def _find(self, own: str, peer: str) -> tuple[str, int] | None:
+        # Not at the top: most hosts have no RDMA device, and would import it with every first connection.
+        from txrdma.ports.pnet import Networks
+
+        try:
+            if self._networks is None:
+                self._networks = Networks.look()
+            found = self._networks.portFor(own, peer)
+        except (DeviceUnavailable, OSError) as error:
+            _seldom.warn("look", "can't look for RDMA ports: {error}", error=error)
+            return None
+        return None if found.port is None else (f"pyverbs:{found.port.device}", found.port.number)
+
+    def fail(self, device: str) -> None:
+        """Leave a device alone for a while, which could not be opened."""
+        self.failed[device] = monotonic() + LIFE
+
+
+def _isAnyDevice() -> bool:
+    try:
+        return bool(os.listdir(DEVICES))
+    except OSError:
+        return False
+
+
+realPorts: Final = RealPorts()
+"""The real ports as this process knows them, for all its reactors."""

@@ -1,0 +1,270 @@
+"""
+Our SMC-R and that of the Linux kernel at the two ends of connections: C{smc:} endpoints and AF_SMC sockets.
+
+Both find out about each other by SMC's TCP option. The kernel's word on its end is asked for by sock_diag.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, TYPE_CHECKING
+
+from twisted.internet.defer import gatherResults
+from twisted.internet.error import ConnectionDone
+from twisted.internet.task import deferLater
+
+from txrdma.test.kernel import Box, OUTSIDE, record, Witness
+from txrdma.test.kernel.agent import Refused
+from txrdma.test.kernel.smcworld import HERE, KernelPeerTestCase, OURS, Ours, Theirs, UEID
+from txrdma.test.smc.ends import reactor
+
+BOXES = (Box(smc=True, timeout=400),)
+
+MUCH = 16 << 20
+"""Bytes in each direction at once."""
+
+MANY = 100
+PAUSE_SECONDS = 8.0
+TEST_LINK = Path("/proc/sys/net/smc/smcr_testlink_time")
+ORDINARY = 1 << 20
+
+if TYPE_CHECKING:
+    _Case = KernelPeerTestCase
+else:
+    _Case = object
+
+
+class Conversations(_Case):
+    """What connections do, whoever has begun them."""
+
+    async def test_bytes(self) -> None:
+        """One byte, 13 and a MiB go each way; the kernel's cursors count the same bytes."""
+        ours, theirs = await self.pair()
+        self.assertEqual((ours.smc.mode, ours.smc.version, ours.smc.eid), ("SMC-R", 2, UEID))
+        said = self.said(theirs)
+        self.assertEqual((said.mode, said.state), ("SMC-R", "ACTIVE"))
+        assert said.group is not None
+        self.assertEqual(
+            (said.group.device, said.group.role), ("rxe1", "client" if self.weListen else "server")
+        )
+        total = 0
+        for length in (1, 13, ORDINARY):
+            await self.exchange(ours, theirs, length)
+            total += length
+        await self.until(lambda: self.cursors(theirs) == (total, total))
+
+    def cursors(self, theirs: Theirs) -> tuple[int, int]:
+        """The bytes that the kernel has got of us, and that we have taken of the kernel, by its own word."""
+        buffers = self.said(theirs).buffers
+        assert buffers is not None
+        return buffers.arrived.bytesOf(buffers.size), buffers.peerConsumed.bytesOf(buffers.peerSize)
+
+    async def exchange(self, ours: Ours, theirs: Theirs, length: int) -> None:
+        """Bytes in both directions at once, whose checksums are equal."""
+        ours.anew()
+        begun = time.monotonic()
+        taken = self.program.call("receive", number=theirs.number, length=length)
+        given = self.program.call("send", number=theirs.number, length=length, seed=2)
+        sent, (count, checksum, _), checksumOfTheirs, _ = await gatherResults(
+            [ours.sending(length, 1), taken, given, ours.counting(length)]
+        )
+        self.seconds = time.monotonic() - begun
+        self.assertEqual((count, checksum), (length, sent))
+        self.assertEqual((ours.count, ours.checksum), (length, checksumOfTheirs))
+
+    async def test_much(self) -> None:
+        """A lot of bytes in both directions at once arrive whole."""
+        ours, theirs = await self.pair()
+        await self.exchange(ours, theirs, MUCH)
+        self.assertEqual(self.said(theirs).mode, "SMC-R")
+        record("MiB/s each way", round(MUCH / self.seconds / (1 << 20), 1))
+
+    async def test_weHalfClose(self) -> None:
+        """The kernel hears the end of what we write, and may write on; then it closes."""
+        ours, theirs = await self.pair()
+        ours.transport.write(b"our last word")
+        ours.transport.loseWriteConnection()
+        got = await self.program.call("receive", number=theirs.number, length=100)
+        self.assertEqual((got[0], got[2]), (13, "our last word"))
+        self.assertEqual(self.said(theirs).state, "APPCLOSEWAIT1")
+        checksum = await self.program.call("send", number=theirs.number, length=1000, seed=3)
+        await self.program.call("close", number=theirs.number)
+        await ours.readEnded
+        self.assertEqual((ours.count, ours.checksum), (1000, checksum))
+        ours.transport.loseConnection()
+        await ours.lost
+        self.assertIsInstance(ours.reason.value, ConnectionDone)
+
+    async def test_kernelHalfCloses(self) -> None:
+        """We hear the end of what the kernel writes, and may write on; then we close."""
+        ours, theirs = await self.pair()
+        checksum = await self.program.call("send", number=theirs.number, length=1000, seed=3)
+        await self.program.call("shut", number=theirs.number)
+        await ours.readEnded
+        self.assertEqual((ours.count, ours.checksum), (1000, checksum))
+        self.assertEqual(self.said(theirs).state, "PEERCLOSEWAIT1")
+        ours.transport.write(b"our last word")
+        ours.transport.loseConnection()
+        got = await self.program.call("receive", number=theirs.number, length=100)
+        self.assertEqual((got[0], got[2]), (13, "our last word"))
+        await self.program.call("close", number=theirs.number)
+        await ours.lost
+        self.assertIsInstance(ours.reason.value, ConnectionDone)
+
+    async def test_kernelAborts(self) -> None:
+        """A program that closes with bytes unread is an abort to us."""
+        ours, theirs = await self.pair()
+        ours.transport.write(b"nobody reads this")
+        await self.until(lambda: self.cursors(theirs)[0] == 17)
+        await self.program.call("close", number=theirs.number)
+        await ours.lost
+        self.assertNotIsInstance(ours.reason.value, ConnectionDone)
+        record("seen", type(ours.reason.value).__name__)
+
+    async def test_wePause(self) -> None:
+        """What we do not read for some seconds waits, and arrives whole."""
+        ours, theirs = await self.pair()
+        ours.transport.pauseProducing()
+        sending = self.program.call("send", number=theirs.number, length=2 * self.room(ours), seed=5)
+        await deferLater(reactor, PAUSE_SECONDS)
+        self.assertFalse(sending.called)
+        ours.transport.resumeProducing()
+        await ours.counting(2 * self.room(ours))
+        self.assertEqual(ours.checksum, await sending)
+
+    @staticmethod
+    def room(ours: Any) -> int:
+        """Bytes of our ring."""
+        return int(ours.smc.toDict()["bufferSize"])
+
+    async def test_idle(self) -> None:
+        """A link that has nothing to say for longer than TEST LINK's time stays."""
+        usual = TEST_LINK.read_text()
+        self.addCleanup(TEST_LINK.write_text, usual)
+        TEST_LINK.write_text("1")
+        ours, theirs = await self.pair()
+        group = ours.smc.linkGroup
+        await deferLater(reactor, 5)
+        await self.exchange(ours, theirs, 1000)
+        self.assertEqual(ours.smc.linkGroup, group)
+
+
+class ClientTests(Conversations, KernelPeerTestCase):
+    """Our client and the kernel's server."""
+
+    skip = OUTSIDE
+    witness = Witness(
+        "smc: over pyverbs, client", "Linux AF_SMC, server", "SMC-R version 2 by the TCP option"
+    )
+
+    async def test_firstContact(self) -> None:
+        """The first connection of a link group waits for none of the kernel's timers."""
+        listener = await self.program.call("listen")
+        begun = time.monotonic()
+        ours, _ = await self.connected(listener)
+        seconds = time.monotonic() - begun
+        record("seconds until connected, first contact", round(seconds, 2))
+        begun = time.monotonic()
+        other, _ = await self.connected(listener)
+        record("seconds until connected, later", round(time.monotonic() - begun, 2))
+        self.assertEqual(other.smc.linkGroup, ours.smc.linkGroup)
+        self.assertLess(seconds, 3)
+
+
+class ServerTests(Conversations, KernelPeerTestCase):
+    """The kernel's client and our server."""
+
+    skip = OUTSIDE
+    weListen = True
+    witness = Witness(
+        "smc: over pyverbs, server", "Linux AF_SMC, client", "SMC-R version 2 by the TCP option"
+    )
+
+    async def test_firstContact(self) -> None:
+        """The first connection of a link group waits for none of the kernel's timers."""
+        factory, port = await self.serve(f"smc:{HERE}:0:{OURS}", Ours)
+        ours, _ = await self.accepted(factory, port)
+        seconds = self.seconds
+        record("seconds until connected, first contact", round(seconds, 2))
+        other, _ = await self.accepted(factory, port)
+        record("seconds until connected, later", round(self.seconds, 2))
+        self.assertEqual(other.smc.linkGroup, ours.smc.linkGroup)
+        self.assertLess(seconds, 3)
+
+    async def test_weAbort(self) -> None:
+        """The kernel knows of our abort, and its program, when it writes."""
+        ours, theirs = await self.pair()
+        ours.transport.abortConnection()
+        await self.until(lambda: self.said(theirs).state == "PROCESSABORT")
+        writing = self.program.call("send", number=theirs.number, length=1, seed=1)
+        error = await self.assertFailure(writing, Refused)
+        self.assertIn("BrokenPipeError", str(error))
+
+    async def test_urgent(self) -> None:
+        """Urgent data of the kernel's stays in its place among the rest, and what follows comes, too."""
+        ours, theirs = await self.pair()
+        await self.program.call("send", number=theirs.number, length=5, seed=0)
+        await self.program.call("urge", number=theirs.number, text="now!")
+        await self.program.call("send", number=theirs.number, length=5, seed=0)
+        await ours.counting(14)
+        self.assertEqual(ours.first, bytes(5) + b"now!" + bytes(5))
+
+    async def test_kernelPauses(self) -> None:
+        """What a program does not read for some seconds waits, and arrives whole."""
+        ours, theirs = await self.pair()
+        sending = ours.sending(ORDINARY, 4)
+        await deferLater(reactor, PAUSE_SECONDS)
+        self.assertFalse(sending.called)
+        buffers = self.said(theirs).buffers
+        assert buffers is not None
+        self.assertEqual(self.cursors(theirs)[0], buffers.size)
+        got = await self.program.call("receive", number=theirs.number, length=ORDINARY)
+        self.assertEqual(got[:2], [ORDINARY, await sending])
+
+    async def test_many(self) -> None:
+        """A hundred connections share a link group, and each carries its own bytes."""
+        begun = time.monotonic()
+        factory, port = await self.serve(f"smc:{HERE}:0:{OURS}", Ours)
+        pairs = [await self.accepted(factory, port) for _ in range(MANY)]
+        record("seconds for 100 connections", round(time.monotonic() - begun, 1))
+        self.assertEqual(len({ours.smc.linkGroup for ours, _ in pairs}), 1)
+        for number, (ours, _theirs) in enumerate(pairs):
+            ours.transport.write(b"%d" % number)
+        got = await gatherResults(
+            [
+                self.program.call("receive", number=theirs.number, length=len(str(number)))
+                for number, (_, theirs) in enumerate(pairs)
+            ]
+        )
+        self.assertEqual([each[2] for each in got], [str(number) for number in range(MANY)])
+        self.assertEqual({self.said(theirs).mode for _, theirs in pairs}, {"SMC-R"})
+
+    async def test_kernelKilled(self) -> None:
+        """When the kernel's program is killed we hear an end; with bytes unread it is an abort."""
+        ours, _theirs = await self.pair()
+        other, others = await self.pair()
+        other.transport.write(b"nobody reads this")
+        await self.until(lambda: self.cursors(others)[0] == 17)
+        self.process.kill()
+        await ours.readEnded
+        await other.lost
+        self.assertNotIsInstance(other.reason.value, ConnectionDone)
+
+    async def test_strangersUEID(self) -> None:
+        """Without a UEID in common both ends go on by TCP, and tell why."""
+        ours, theirs = await self.pair(OURS.replace(UEID, "OTHERS:version=2"))
+        await self.exchange(ours, theirs, 1000)
+        said = self.said(theirs)
+        self.assertEqual((ours.smc.mode, said.mode), ("TCP", "TCP"))
+        reasons = [str(each and each.name) for each in (ours.smc.fallbackReason, ours.smc.peerDiagnosis)]
+        reasons += [str(each and each.name) for each in (said.fallbackReason, said.peerDiagnosis)]
+        self.assertEqual(reasons, ["NOUEID", "None", "PEERDECL", "NOUEID"])
+
+    async def test_off(self) -> None:
+        """With C{option=no} the kernel gets plain TCP, and no Proposal."""
+        ours, theirs = await self.pair(f"{OURS}:option=no")
+        await self.exchange(ours, theirs, 1000)
+        said = self.said(theirs)
+        self.assertEqual((said.mode, said.fallbackReason and said.fallbackReason.name), ("TCP", "PEERNOSMC"))
+        self.assertEqual(ours.smc.fallbackReason.name, "PEERNOSMC")

@@ -1,0 +1,310 @@
+"""
+SMC's TCP option as endpoints use it; a model of the kernel's part says which sockets have it.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any, cast
+
+from zope.interface.verify import verifyClass, verifyObject
+
+from twisted.internet.defer import Deferred
+from twisted.internet.endpoints import serverFromString
+from twisted.internet.protocol import Factory
+from twisted.internet.task import Clock, deferLater
+from twisted.logger import globalLogPublisher, ILogObserver, LogEvent
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.smc.carriers import approaching
+from txrdma.smc.carriers.choice import carrierFor
+from txrdma.smc.carriers.interfaces import IApproach, IArrival, ICarrier, IReception
+from txrdma.smc.carriers.marked import MarkedApproach, MarkedArrival, MarkedReception
+from txrdma.smc.carriers.option import shared
+from txrdma.smc.carriers.option.carrier import OptionCarrier
+from txrdma.smc.carriers.option.shared import SharedOption, sharedOption
+from txrdma.smc.common.presence import Presence, presenceOn
+from txrdma.smc.handshake import _machine
+from txrdma.smc.options import Options
+from txrdma.smc.wire.clc import Decline, decode, Diagnosis, Proposal
+from txrdma.test.smc.ends import Echo, EndsTestCase, Greeter, reactor, Recorder, Recorders
+
+DEVICE = r"device=soft\:127.0.0.1:ueid=TXRDMA"
+EYECATCHER = bytes.fromhex("e2d4c3d9")
+
+
+class ModelCarrier(OptionCarrier):
+    """
+    The option of sockets on one host, without a kernel's help.
+
+    @ivar clients: sockets that were marked before they connected, C{listeners} before they listened.
+    @ivar forgotten: connections whose peer's option was asked for, and then forgotten.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.clients: list[socket.socket] = []
+        self.listeners: list[socket.socket] = []
+        self.forgotten = 0
+        self.isOpen = True
+
+    @property
+    def isAvailable(self) -> bool:
+        return self.isOpen
+
+    def markBeforeConnect(self, client: socket.socket) -> None:
+        self.clients.append(client)
+
+    def markBeforeListen(self, listener: socket.socket) -> None:
+        self.listeners.append(listener)
+
+    def peerHasOption(self, connected: socket.socket) -> bool:
+        own, peer = connected.getsockname(), connected.getpeername()
+        clients, listeners = (
+            {each.getsockname() for each in marked if each.fileno() >= 0}
+            for marked in (self.clients, self.listeners)
+        )
+        return (own in clients and peer in listeners) or (peer in clients and own in listeners)
+
+    def forget(self, connected: socket.socket) -> None:
+        self.forgotten += 1
+
+    def close(self) -> None:
+        self.isOpen = False
+
+
+class InterfaceTests(SynchronousTestCase):
+    """The parts of the carrier."""
+
+    def test_provided(self) -> None:
+        """Each provides its interface; C{device=auto} and C{option=no} choose another carrier."""
+        verifyClass(IApproach, MarkedApproach)
+        verifyClass(IArrival, MarkedArrival)
+        verifyClass(IReception, MarkedReception)
+        carrier = carrierFor(reactor, Options(device="soft"))
+        verifyObject(ICarrier, carrier)
+        self.assertIsInstance(carrier.approach(), MarkedApproach)
+        for options in (Options(), Options(device="soft", option=False)):
+            self.assertNotIsInstance(carrierFor(reactor, options).approach(), MarkedApproach)
+
+
+class SharedTests(SynchronousTestCase):
+    """The carrier that the sockets of a reactor share."""
+
+    def test_closedWithTheLastUse(self) -> None:
+        """The carrier is opened once, by the first socket, closed when SMC rests, and opened anew later."""
+        presence = Presence(Clock())
+        opened: list[ModelCarrier] = []
+
+        def open() -> ModelCarrier:
+            opened.append(ModelCarrier())
+            return opened[-1]
+
+        option = SharedOption(presence, open)
+        use, other = presence.hold(), presence.hold()
+        self.assertEqual(opened, [])
+        with socket.socket() as client:
+            self.assertTrue(option.markClient(client))
+            self.assertTrue(option.markListener(client))
+        use.release()
+        self.assertTrue(opened[0].isOpen)
+        other.release()
+        self.assertFalse(opened[0].isOpen)
+        self.assertEqual(len(opened), 1)
+        use = presence.hold()
+        self.assertTrue(option.isAvailable)
+        self.assertEqual(len(opened), 2)
+        use.release()
+        self.assertFalse(opened[1].isOpen)
+
+    def test_unavailable(self) -> None:
+        """An option that can't be had marks nothing, and its reason is logged once."""
+        self.patch(shared, "_logged", set())
+        entries: list[LogEvent] = []
+        observer = cast(ILogObserver, entries.append)
+        globalLogPublisher.addObserver(observer)
+        self.addCleanup(globalLogPublisher.removeObserver, observer)
+        for _ in range(2):
+            option = SharedOption(Presence(Clock()), lambda: OptionCarrier(None, why="no such luck"))
+            with socket.socket() as unmarked:
+                self.assertFalse(option.markClient(unmarked))
+                self.assertFalse(option.markListener(unmarked))
+                self.assertFalse(option.wasExchanged(unmarked))
+        told = [each for each in entries if each.get("reason") == "no such luck"]
+        self.assertEqual([each["log_level"].name for each in told], ["info"])
+
+
+class MarkedTestCase(EndsTestCase):
+    """A test with the model in place of this machine's kernel."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.model = ModelCarrier()
+        self.patch(sharedOption(reactor), "open", lambda: self.model)
+
+    def forgetPresence(self) -> None:
+        """Have nobody announce connections: as if the other end were on another host."""
+        self.patch(approaching, "channelTo", lambda reactor, target: None)
+
+
+class OursTests(MarkedTestCase):
+    """Both ends are ours."""
+
+    async def pair(self, server: str = DEVICE, client: str = DEVICE) -> tuple[Any, Any]:
+        """Client and server, after an echo."""
+        factory, port = await self.serve(f"smc:127.0.0.1:0:{server}", Echo)
+        accepted = factory.next()
+        made = await self.connect(f"smc:127.0.0.1:{port}:{client}")
+        made.transport.write(b"hello")
+        self.assertEqual(await made.hearing(5), b"hello")
+        return made, await accepted
+
+    async def test_smc(self) -> None:
+        """Ends that don't find each other on this host find each other by the option."""
+        self.forgetPresence()
+        for end in await self.pair():
+            self.assertEqual((end.smc.mode, end.smc.version), ("SMC-R", 2))
+        self.assertEqual((len(self.model.clients), len(self.model.listeners)), (1, 1))
+        self.assertEqual(self.model.forgotten, 2)
+
+    async def test_announced(self) -> None:
+        """A client that its listener expects has no option on its SYN; the connection is SMC-R as before."""
+        for end in await self.pair():
+            self.assertEqual(end.smc.mode, "SMC-R")
+        self.assertEqual(self.model.clients, [])
+
+    async def test_off(self) -> None:
+        """With C{option=no} no socket has the option."""
+        self.forgetPresence()
+        for end in await self.pair(f"{DEVICE}:option=no", f"{DEVICE}:option=no"):
+            self.assertEqual((end.smc.mode, end.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
+        self.assertEqual((self.model.clients, self.model.listeners), ([], []))
+
+    async def test_oneEnd(self) -> None:
+        """With the option at one end only, both go on by plain TCP."""
+        self.forgetPresence()
+        for options in ((f"{DEVICE}:option=no", DEVICE), (DEVICE, f"{DEVICE}:option=no")):
+            for end in await self.pair(*options):
+                self.assertEqual((end.smc.mode, end.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
+
+    async def test_noDevice(self) -> None:
+        """An end promises nothing by a device that can't be opened, or that reaches nobody elsewhere."""
+        self.forgetPresence()
+        for device in (r"soft\:192.0.2.1", r"soft\:route=shared-memory"):
+            for end in await self.pair(f"device={device}", f"device={device}"):
+                self.assertEqual((end.smc.mode, end.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
+        self.assertEqual((self.model.clients, self.model.listeners), ([], []))
+
+    async def test_closed(self) -> None:
+        """When the last port and connection are gone, the carrier is closed."""
+        self.forgetPresence()
+        factory, number, port = await self.listening(Echo, f"smc:127.0.0.1:0:{DEVICE}")
+        accepted = factory.next()
+        client = await self.connect(f"smc:127.0.0.1:{number}:{DEVICE}")
+        server = await accepted
+        await port.stopListening()
+        self.assertTrue(self.model.isOpen)
+        client.transport.loseConnection()
+        await client.lost
+        await server.lost
+        for _ in range(500):
+            if presenceOn(reactor).isIdle:
+                break
+            await deferLater(reactor, 0.01)
+        self.assertFalse(self.model.isOpen)
+
+    async def test_listenFails(self) -> None:
+        """A listener that finds its port taken leaves neither carrier nor device open."""
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            text = f"smc:127.0.0.1:{taken.getsockname()[1]}:{DEVICE}"
+            await self.assertFailure(
+                serverFromString(reactor, text).listen(Factory.forProtocol(Echo)), Exception
+            )
+        self.assertEqual(len(self.model.listeners), 1)
+        self.assertFalse(self.model.isOpen)
+
+
+class Stranger(Recorder):
+    """An end that is not ours, whose CLC messages the test reads and writes itself."""
+
+
+class ForeignTests(MarkedTestCase):
+    """The other end is a stranger's, such as a kernel's, whose socket has the option or has not."""
+
+    async def dial(self, isMarked: bool) -> tuple[Any, Deferred[Any]]:
+        """A stranger that listens and was connected to by our endpoint, and our protocol to be."""
+        factory, number, port = await self.listening(Stranger, "tcp:0:interface=127.0.0.1")
+        if isMarked:
+            self.model.listeners.append(port.socket)
+        accepted = factory.next()
+        connecting = Deferred.fromCoroutine(self.connect(f"smc:127.0.0.1:{number}:{DEVICE}"))
+        return await accepted, connecting
+
+    async def meet(self, isMarked: bool, kind: type[Recorder]) -> tuple[Any, Any, Any]:
+        """A stranger that has connected to our listener, the factory of our protocols, and its first one."""
+        factory, number = await self.serve(f"smc:127.0.0.1:0:{DEVICE}", kind)
+        accepted = factory.next()
+        client = socket.socket()
+        client.bind(("127.0.0.1", 0))
+        if isMarked:
+            self.model.clients.append(client)
+        client.setblocking(False)
+        client.connect_ex(("127.0.0.1", number))
+        self.addCleanup(client.close)
+        strangers = Recorders(Stranger)
+        reactor.adoptStreamConnection(client.fileno(), socket.AF_INET, strangers)
+        [stranger] = strangers.protocols
+        self.addCleanup(self._disconnect, stranger)
+        return stranger, factory, accepted
+
+    async def test_proposal(self) -> None:
+        """A listener that answered with the option gets a Proposal; declined, the connection is TCP."""
+        stranger, connecting = await self.dial(isMarked=True)
+        head = await stranger.hearing(8)
+        proposal = decode(await stranger.hearing(int.from_bytes(head[5:7], "big")))
+        assert isinstance(proposal, Proposal)
+        self.assertEqual(proposal.version, 2)
+        decline = Decline.inVersion(2, bytes(8), Diagnosis.NOSMCDEV)
+        stranger.transport.write(decline.encode() + b"in plain TCP")
+        ours = await connecting
+        self.assertEqual(await ours.hearing(12), b"in plain TCP")
+        self.assertEqual((ours.smc.mode, ours.smc.peerDiagnosis), ("TCP", Diagnosis.NOSMCDEV))
+
+    async def test_plainListener(self) -> None:
+        """A listener without the option gets no byte but the application's."""
+        stranger, connecting = await self.dial(isMarked=False)
+        ours = await connecting
+        ours.transport.write(b"hello")
+        self.assertEqual(await stranger.hearing(5), b"hello")
+        self.assertEqual(ours.smc.fallbackReason, Diagnosis.PEERNOSMC)
+        self.assertEqual(len(self.model.clients), 1)
+
+    async def test_silentListener(self) -> None:
+        """A listener that did not answer a Proposal gets a SYN without the option next time."""
+        self.patch(_machine, "CLC_TIMEOUT", 0.05)
+        self.patch(_machine, "LATE_DECLINE_TIMEOUT", 0.05)
+        stranger, connecting = await self.dial(isMarked=True)
+        ours = await connecting
+        self.assertEqual(ours.smc.fallbackReason, Diagnosis.TIMEOUT_CL)
+        self.assertTrue(stranger.heard.startswith(EYECATCHER))
+        again = await self.connect(f"smc:127.0.0.1:{stranger.transport.getHost().port}:{DEVICE}")
+        self.assertEqual(again.smc.fallbackReason, Diagnosis.PEERNOSMC)
+        self.assertEqual(len(self.model.clients), 1)
+
+    async def test_markedClient(self) -> None:
+        """A client with the option is waited for, even by a protocol that speaks first; it may decline."""
+        stranger, factory, accepted = await self.meet(True, Greeter)
+        await deferLater(reactor, 0.05)
+        self.assertEqual((factory.protocols, stranger.heard), ([], b""))
+        stranger.transport.write(Decline.inVersion(2, bytes(8), Diagnosis.NOSMCDEV).encode())
+        server = await accepted
+        self.assertEqual(await stranger.hearing(11), b"220 hello\r\n")
+        self.assertEqual((server.smc.mode, server.smc.peerDiagnosis), ("TCP", Diagnosis.NOSMCDEV))
+
+    async def test_plainClient(self) -> None:
+        """A client without the option is greeted at once."""
+        stranger, _factory, accepted = await self.meet(False, Greeter)
+        self.assertEqual(await stranger.hearing(11), b"220 hello\r\n")
+        self.assertEqual((await accepted).smc.fallbackReason, Diagnosis.PEERNOSMC)
