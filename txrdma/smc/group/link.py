@@ -421,6 +421,8 @@ class Link:
             yield
         finally:
             poster.isBusy = wasBusy
+        if not wasBusy:
+            turn.remind()
         if self.isStopping:
             turn.finish()
         self.turned()

@@ -139,6 +139,11 @@ class Turn:
             self._postEarly()
             self._due = self.clock() + HOLD_SECONDS
 
+    def remind(self) -> None:
+        """Have a turn, if there is something to do in it, which was said when nobody had one made."""
+        if self._soon or self._last or self.poster.dirty:
+            self.schedule()
+
     def _called(self) -> None:
         self._call = None
         self.finish()
@@ -223,8 +228,7 @@ class Turn:
             self._sendReader.start()
         if self._call is not None and not self._call.active():
             self._call = None
-        if self._soon or self._last or self.poster.dirty:
-            self.schedule()
+        self.remind()
 
     @property
     def isUnderWay(self) -> bool:
@@ -244,8 +248,7 @@ class Turn:
         self._isFull = self._isResting = False
         self._undelivered.clear()
         self.poster.close()
-        if self._soon or self._last or self.poster.dirty:
-            self.schedule()
+        self.remind()
 
     # What is posted
 
