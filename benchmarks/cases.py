@@ -187,6 +187,7 @@ def streams(quick: bool) -> list[Case]:
             mostOfOurs=16.0,
         ),
         *comingAndGoing(quick),
+        *failing(quick),
     ]
 
 
@@ -340,6 +341,38 @@ def comingAndGoing(quick: bool) -> list[Case]:
             orders={"rate": 500, "seconds": 2 if quick else 5},
         ),
     ]
+
+
+def failing(quick: bool) -> list[Case]:
+    """Streams whose link fails."""
+    theirs, ours = "soft:127.0.0.2,127.0.0.3:route=rocev2", "soft:127.0.0.4,127.0.0.5:route=rocev2"
+    ends = {
+        "listen": f"smc:0:interface=127.0.0.1:device={_quoted(theirs)}",
+        "connect": f"smc:127.0.0.1:{{port}}:device={_quoted(ours)}",
+    }
+    count = 10 if quick else 100
+    orders = {"count": count, "addresses": ["127.0.0.4", "127.0.0.5"], "device": ours}
+    title = f"pause of a stream whose port goes down, over UDP, of {count} times"
+
+    def case(name: str, of: str, figure: str, also: tuple[Case, ...] = (), most: float | None = None) -> Case:
+        unit = "ms"
+        return Case(
+            *(name, f"{title}: {of}", "failover", unit, ends, None, orders),
+            figure=figure,
+            also=also,
+            mostOfOurs=most,
+        )
+
+    also = (
+        case("failover-worst", "the longest", "worst", most=50.0),
+        case("failover-uncut", "the longest without a cut", "uncut"),
+    )
+    return [case("failover", "median", "p50", also, 50.0)]
+
+
+def _quoted(device: str) -> str:
+    """A device string, as it stands in an endpoint string."""
+    return device.replace(":", r"\:").replace("=", r"\=")
 
 
 def descriptors() -> int:

@@ -66,10 +66,10 @@ def main(role: str, orders: Orders) -> None:
     from twisted.internet.stdio import StandardIO
     from twisted.internet.task import react
 
-    from benchmarks import connecting, programs, scenarios
+    from benchmarks import connecting, failing, programs, scenarios
 
-    servers = {**scenarios.servers, **programs.servers, **connecting.servers}
-    clients = {**scenarios.clients, **programs.clients, **connecting.clients}
+    servers = {**scenarios.servers, **programs.servers, **connecting.servers, **failing.servers}
+    clients = {**scenarios.clients, **programs.clients, **connecting.clients, **failing.clients}
 
     async def server(reactor: Any) -> None:
         factory = servers[orders["scenario"]](orders)

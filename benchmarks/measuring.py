@@ -195,9 +195,11 @@ FIGURES: Final[dict[str, Callable[[dict[str, Any]], float]]] = {
     "rate": lambda client: client["rate"],
     "p50": lambda client: client["p50"] * 1e3,
     "p99": lambda client: client["p99"] * 1e3,
+    "worst": lambda client: client["worst"] * 1e3,
+    "uncut": lambda client: client["uncut"] * 1e3,
     "cpu": lambda client: client["cpu"] * 1e6,
 }
-"""Figures of scenarios that have several, out of what the client told: us, /s, ms, ms, us of CPU."""
+"""Figures of scenarios that have several, out of what the client told: us, /s, ms for pauses, us of CPU."""
 
 
 def value(case: Case, client: dict[str, Any], server: dict[str, Any]) -> float:

@@ -31,6 +31,18 @@ def parseString(description: str, what: str = "device") -> tuple[list[str], dict
     return args, kwargs
 
 
+def splitString(description: str, separator: str) -> list[str]:
+    """The strings that stand in one, with a separator between them; behind a backslash it is none."""
+    parts = [""]
+    characters = iter(description)
+    for character in characters:
+        if character == separator:
+            parts.append("")
+        else:
+            parts[-1] += character + (next(characters, "") if character == "\\" else "")
+    return parts
+
+
 def _fields(description: str, what: str) -> Iterator[tuple[str | None, str]]:
     """The parts between colons: each a key, if it has one, and a value."""
     key: str | None = None

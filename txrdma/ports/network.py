@@ -13,6 +13,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from itertools import count
+from pathlib import Path
 from typing import Final, Protocol
 
 from zope.interface import implementer
@@ -39,7 +40,23 @@ _BUFFER: Final = 1 << 16
 _PATIENCE: Final = 2.0
 _TRIES: Final = 5
 
+_ROUTES: Final = Path("/proc/thread-self/net/route")
+_GATEWAY: Final = 2  # RTF_GATEWAY
+
 _log = Logger()
+
+
+def gateways(routes: Path = _ROUTES) -> frozenset[str]:
+    """
+    The interfaces that lead to routers, by IPv4, in the network namespace of this thread.
+
+    @param routes: the file in which Linux lists routes; nothing is known without it.
+    """
+    try:
+        lines = [line.split() for line in routes.read_text().splitlines()[1:]]
+    except OSError:
+        return frozenset()
+    return frozenset(line[0] for line in lines if len(line) > 3 and int(line[3], 16) & _GATEWAY)
 
 
 class IReactor(IReactorFDSet, IReactorTime):

@@ -113,22 +113,26 @@ class SimulatedNetwork:
         """Nothing passes between these two addresses any more."""
         self._cut.add(frozenset((one, other)))
 
+    def join(self, one: str, other: str) -> None:
+        """The partition between these two addresses ends, if there is one."""
+        self._cut.discard(frozenset((one, other)))
+
     def heal(self) -> None:
         """All partitions end."""
         self._cut.clear()
 
-    def sleep(self, address: str) -> None:
-        """Processes of that host are busy, and read nothing until L{wake}."""
-        for carrier in self._at(address):
+    def sleep(self, *addresses: str) -> None:
+        """Processes of a host with these addresses are busy, and read nothing until L{wake}."""
+        for carrier in self._at(addresses):
             carrier.sleep()
 
-    def wake(self, address: str) -> None:
-        """Processes of that host go on, and read what has come meanwhile."""
-        for carrier in self._at(address):
+    def wake(self, *addresses: str) -> None:
+        """Processes of a host with these addresses go on, and read what has come meanwhile."""
+        for carrier in self._at(addresses):
             carrier.wake()
 
-    def _at(self, address: str) -> list[SimulatedCarrier]:
-        return [carrier for (ip, _port), carrier in self._carriers.items() if ip == address]
+    def _at(self, addresses: Sequence[str]) -> list[SimulatedCarrier]:
+        return [carrier for (ip, _port), carrier in self._carriers.items() if ip in addresses]
 
     def drop(self, matches: Callable[[RoCEPacket], bool], times: int = 1) -> None:
         """Lose the next packets for which C{matches} is true, that many."""

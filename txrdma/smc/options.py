@@ -8,9 +8,12 @@ import os
 from functools import lru_cache
 from typing import Final
 
-from txrdma.smc.handshake._offer import Abilities, MOST_UEIDS, VERSIONS
+from txrdma.smc.handshake._offer import Abilities, FEWEST_LINKS, MOST_LINKS, MOST_UEIDS, VERSIONS
 from txrdma.smc.wire.clc import enterpriseID, MAX_SIZE_CODE, SMALLEST_BUFFER
 from txrdma.values import frozen
+
+USUAL_LINKS: Final = 2
+"""Links of a link group where the device has more than one port, as on Linux."""
 
 LARGEST_RING: Final = SMALLEST_BUFFER << MAX_SIZE_CODE
 """Bytes of the largest ring that the protocol has a code for: 512 MiB (Linux has all 16 codes)."""
@@ -31,7 +34,7 @@ def ringSize(size: int) -> int:
 
 
 @lru_cache(64)
-def _abilities(versions: tuple[int, ...], ueids: tuple[str, ...]) -> Abilities:
+def _abilities(versions: tuple[int, ...], ueids: tuple[str, ...], links: int) -> Abilities:
     """
     What an end with these options is willing to speak.
 
@@ -43,7 +46,9 @@ def _abilities(versions: tuple[int, ...], ueids: tuple[str, ...]) -> Abilities:
         raise ValueError(f"{len(ueids)} UEIDs, and {MOST_UEIDS} are the most")
     if 1 not in versions and not ueids:
         raise ValueError("version 2 needs a UEID")
-    return Abilities(frozenset(versions), tuple(map(enterpriseID, ueids)))
+    if not FEWEST_LINKS <= links <= MOST_LINKS:
+        raise ValueError(f"a link group has {FEWEST_LINKS} to {MOST_LINKS} links, not {links}")
+    return Abilities(frozenset(versions), tuple(map(enterpriseID, ueids)), maxLinks=links)
 
 
 @frozen
@@ -60,6 +65,7 @@ class Options:
     @ivar versions: of SMC-R, that may be spoken; 2 comes before 1 where device, UEIDs and peer allow it.
     @ivar ueids: names of the enterprises that this end belongs to, at most 4. Version 2 needs one that both
         ends have.
+    @ivar links: of a link group, at most, from 1 to 8; None: 2 where the device has a second port, else 1.
     @ivar option: SMC's TCP option may tell peers on other hosts, and the Linux kernel, that we speak SMC.
     @ivar runtime: a directory in which processes of other network namespaces of this host are met; C{""} is
         none, and None what C{TXRDMA_RUNTIME} of the environment says.
@@ -84,6 +90,7 @@ class Options:
     backend: str = "auto"
     versions: tuple[int, ...] = (1, 2)
     ueids: tuple[str, ...] = ()
+    links: int | None = None
     option: bool = True
     runtime: str | None = None
     autocork: bool = True
@@ -96,11 +103,11 @@ class Options:
 
     def __post_init__(self) -> None:
         """
-        Check versions, UEIDs and sizes.
+        Check versions, UEIDs, the number of links, and sizes.
 
         @raise ValueError: they make no sense.
         """
-        _abilities(self.versions, self.ueids)
+        self.abilities(1)
         if self.rcvbuf is not None:
             ringSize(self.rcvbuf)
 
@@ -114,10 +121,12 @@ class Options:
         """The directory in which processes of other network namespaces are met; empty when there is none."""
         return os.environ.get("TXRDMA_RUNTIME", "") if self.runtime is None else self.runtime
 
-    @property
-    def abilities(self) -> Abilities:
-        """The versions, UEIDs and limits of an end with these options."""
-        return _abilities(self.versions, self.ueids)
+    def abilities(self, ports: int) -> Abilities:
+        """The versions, UEIDs and limits of an end with these options, on a device with so many ports."""
+        links = self.links
+        if links is None:
+            links = USUAL_LINKS if ports > 1 else FEWEST_LINKS
+        return _abilities(self.versions, self.ueids, links)
 
 
 USUAL: Final = Options()

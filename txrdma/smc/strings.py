@@ -103,19 +103,35 @@ def _ueids(version: str, ueid: str | None) -> tuple[str, ...]:
     return names
 
 
+def _links(links: str | None) -> int | None:
+    """The most links of a link group; None leaves that to the device's ports."""
+    from txrdma.smc.handshake._offer import FEWEST_LINKS, MOST_LINKS
+
+    if links is None:
+        return None
+    if links.isascii() and links.isdigit() and FEWEST_LINKS <= int(links) <= MOST_LINKS:
+        return int(links)
+    raise ValueError(f"smc: links={links} is not a number from {FEWEST_LINKS} to {MOST_LINKS}")
+
+
 def _options(kwargs: dict[str, str], bindAddress: str | None = None) -> Options:
     """Options from the keys of either side, which are taken, and the address that a client comes from."""
     from txrdma.smc.options import HANDSHAKES, LARGEST_RING, Options
 
     device, peer, version = (_take(kwargs, key, "auto") for key in ("device", "peer", "version"))
     backend, fallback = _take(kwargs, "backend", "auto"), _take(kwargs, "fallback", "yes")
-    timeout, ueid = kwargs.pop("timeout", None), kwargs.pop("ueid", None)
+    timeout, ueid, links = (kwargs.pop(key, None) for key in ("timeout", "ueid", "links"))
     if not device:
         raise ValueError("smc: device= is empty; device=auto is the default")
     if _choice("backend", backend, ("auto", "own", "kernel")) == "kernel":
         own = {key: (kwargs.get(key), None) for key in ("option", "runtime", *_OWN)}
         _unlessKernels(
-            device=(device, "auto"), peer=(peer, "auto"), version=(version, "auto"), ueid=(ueid, None), **own
+            device=(device, "auto"),
+            peer=(peer, "auto"),
+            version=(version, "auto"),
+            ueid=(ueid, None),
+            links=(links, None),
+            **own,
         )
     runtime = kwargs.pop("runtime", None)
     if runtime and not runtime.startswith("/"):
@@ -132,6 +148,7 @@ def _options(kwargs: dict[str, str], bindAddress: str | None = None) -> Options:
         backend=backend,
         versions=_versions(version),
         ueids=_ueids(version, ueid),
+        links=_links(links),
         option=_choice("option", _take(kwargs, "option", "auto"), ("auto", "no")) == "auto",
         runtime=runtime,
         autocork=_choice("autocork", _take(kwargs, "autocork", "yes"), ("yes", "no")) == "yes",
@@ -179,7 +196,7 @@ def _take(kwargs: dict[str, str], key: str, default: str) -> str:
 class SMCClientParser:
     """
     C{smc:host:port}, with C{device}, C{backend}, C{peer}, C{timeout}, C{fallback}, C{version}, C{ueid},
-    C{option}, C{runtime}, C{bindAddress}, and the keys of L{_OWN} but C{handshakes}.
+    C{links}, C{option}, C{runtime}, C{bindAddress}, and the keys of L{_OWN} but C{handshakes}.
     """
 
     prefix = "smc"
@@ -208,8 +225,8 @@ class SMCClientParser:
 class SMCServerParser:
     """
     C{smc:port}, C{smc:address:port} or C{smc:port:interface=address}, with C{device}, C{backend}, C{peer},
-    C{timeout} (of a handshake), C{backlog}, C{fallback}, C{version}, C{ueid}, C{option}, C{runtime},
-    and the keys of L{_OWN}.
+    C{timeout} (of a handshake), C{backlog}, C{fallback}, C{version}, C{ueid}, C{links}, C{option},
+    C{runtime}, and the keys of L{_OWN}.
     """
 
     prefix = "smc"

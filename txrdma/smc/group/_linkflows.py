@@ -34,6 +34,7 @@ from txrdma.smc.wire.llc import (
     LLC,
     LLCFlags,
     RejectReason,
+    RequestAddLink,
     RKeyPair,
 )
 
@@ -42,6 +43,13 @@ _PAIRS = 2
 
 MOST_LINKS = 8
 """Links of a group, at most (RFC 7609, 2.2)."""
+
+MOST_TRIES = 10
+"""
+The most attempts of a server to replace a link that has failed, each after twice the time of the last one.
+
+The first comes after a second, the last after a quarter of an hour. After that it takes a port that returns.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -88,6 +96,8 @@ class LinkFlows:
         self._deletions: deque[_Deleting] = deque()
         self._remembered: tuple[LLC, LinkLife] | None = None
         self._numbers = core.links[0].number
+        self._tries = 0
+        self._next: float | None = None
 
     @property
     def isAdding(self) -> bool:
@@ -100,8 +110,8 @@ class LinkFlows:
 
     @property
     def until(self) -> float | None:
-        """The time at which the exchange under way has taken too long, in seconds; None without one."""
-        return self.current.until if self.current is not None else None
+        """The time at which the exchange under way has taken too long, or the next is due, in seconds."""
+        return self.current.until if self.current is not None else self._next
 
     # Adding
 
@@ -118,19 +128,48 @@ class LinkFlows:
             one.isSymmetricTo(other) for one, other in combinations(active, 2)
         )
 
+    def renew(self) -> None:
+        """As a server, have a further link, now that a path may be there which was not."""
+        self._tries = 0
+        self.want()
+        if self.current is not None:
+            self._next = 0.0  # as soon as that is over
+
     def want(self) -> None:
         """As a server, have a further link, if the owner has another path."""
+        self._next = None
         if self.current is None and self.mayAdd():
             self.current = _Adding(self._core.carrier)
             self._core.pending.append(LinkWanted(None))
 
+    def _wantLater(self, now: float) -> None:
+        """A link has failed: a server tries to replace it, after some time, and not for ever."""
+        if self._core.isServer and self._tries < MOST_TRIES:
+            self._next = now + 2.0**self._tries
+            self._tries += 1
+
+    def request(self, port: LinkEnd) -> None:
+        """As a client, ask the server for a link to a port of ours, if there may be one more."""
+        if self.current is None and self.mayAdd():
+            if self._core.version == 2:
+                self._core.ask(RequestAddLink(gidCount=1, gid=port.gid))
+            else:
+                self._core.ask(AddLink(mac=port.mac, gid=port.gid))
+
     def offer(
-        self, local: LinkEnd, mtu: int, psn: int, tokens: Mapping[RKey, Token], now: float
+        self,
+        local: LinkEnd,
+        mtu: int,
+        psn: int,
+        tokens: Mapping[RKey, Token],
+        now: float,
+        isDirect: bool,
     ) -> LinkLife | None:
         """
         Answer to L{LinkWanted}: here is our end of a new link.
 
         @param tokens: all our buffers on that link, by their names.
+        @param isDirect: no router is on the way, as far as we know.
         @return: the link; None if it is not wanted any more.
         """
         core, adding = self._core, self.current
@@ -148,7 +187,7 @@ class LinkFlows:
         body = AddLink(mac=local.mac, gid=local.gid, qpn=local.qpn, link=number, mtu=mtu, psn=psn)
         extension = None
         if core.version == 2:
-            extension = AddLinkExtension(local.gid, True, tuple(pairs))
+            extension = AddLinkExtension(local.gid, isDirect, tuple(pairs))
         else:
             adding.left = pairs
         adding.until = now + core.timing.response
@@ -238,6 +277,8 @@ class LinkFlows:
             if current.link is link or current.stage != "confirming":
                 self.current = None
         self._drop(link, text)
+        if wasKnown and reason != DeleteReason.ASYMMETRIC_LINK_NO_LONGER_NEEDED:
+            self._wantLater(now)
         if wasKnown and core.isServer:
             self._deletions.append(_Deleting(link.number, reason, LLCFlags.ORDERLY))
         elif wasKnown:
@@ -273,7 +314,11 @@ class LinkFlows:
     def expired(self, now: float) -> None:
         """End the flow that has taken too long."""
         current = self.current
-        if isinstance(current, _Adding) and current.link is not None:
+        if current is None:
+            self.want()
+        elif isinstance(current, _Adding) and current.link is not None:
+            if current.stage == "offered":
+                self._wantLater(now)
             self.lost(current.link, "the peer has not confirmed it", now)
         else:
             self._end(now)
@@ -296,7 +341,7 @@ class LinkFlows:
                 self._remembered = one, link
         elif self._core.isServer:
             if self.mayAdd():
-                self.want()
+                self.renew()
             else:
                 self._reject(one, link)
         elif isinstance(body, AddLink) and self.mayAdd():
@@ -354,6 +399,8 @@ class LinkFlows:
         link.place = "active"
         link.heard = now
         core.pending.append(LinkAdded(link))
+        self._tries = 0
+        self._next = None
         self._end(now)
         if core.isServer:
             surplus = self._surplus()

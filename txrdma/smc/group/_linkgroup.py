@@ -234,21 +234,38 @@ class LinkGroup:
 
     # Further links
 
-    def want(self) -> None:
-        """As a server, have a further link as soon as can be: the owner has another path."""
+    def grow(self, port: LinkEnd) -> None:
+        """
+        Have a further link as soon as can be: a client asks for it.
+
+        @param port: a port of ours that is of use, and has no link; it has no queue pair yet.
+        """
         if self.role is Role.SERVER:
-            self._linkFlows.want()
+            self._linkFlows.renew()
+        elif self._core.place == "active":
+            self._linkFlows.request(port)
+
+    def keepToOneLink(self) -> None:
+        """Before C{confirm}: no other link is wanted, now or later."""
+        self._core.maxLinks = 1
 
     def offer(
-        self, local: LinkEnd, mtu: int, psn: int, tokens: Mapping[RKey, Token], now: float
+        self,
+        local: LinkEnd,
+        mtu: int,
+        psn: int,
+        tokens: Mapping[RKey, Token],
+        now: float,
+        isDirect: bool = True,
     ) -> LinkLife | None:
         """
         Answer to L{LinkWanted}: here is our end of a new link.
 
         @param tokens: all our buffers on that link, by their names: their keys on the first one.
+        @param isDirect: no router is on the way, as far as we know; version 2 says so.
         @return: the link; None if it is not wanted any more.
         """
-        return self._linkFlows.offer(local, mtu, psn, tokens, now)
+        return self._linkFlows.offer(local, mtu, psn, tokens, now, isDirect)
 
     def decline(self, now: float) -> None:
         """Answer to L{LinkWanted}: there is no other path."""
@@ -263,11 +280,6 @@ class LinkGroup:
         """Key and address of a buffer of the peer, by its key on a link: there, and on another link."""
         buffer = link.theirs.get(rkey, {})
         return (buffer[link], buffer[other]) if link in buffer and other in buffer else None
-
-    @property
-    def mayGrow(self) -> bool:
-        """Whether both ends want more than one link."""
-        return min(self._core.maxLinks, self._core.peerLinks) > 1
 
     def fail(self, text: str) -> None:
         """End the group, because something of ours has failed: the peer is told, as far as it can be."""
@@ -389,7 +401,7 @@ class LinkGroup:
             self._linkFlows.expired(now)
             self._keyFlows.next(now)
         for link in core.active:
-            test = self._testTime(link)
+            test = self._testTime(link) if link.place == "active" else None
             if test is not None and test <= now:
                 self._test(link, now)
         idle = self._idleTime()
@@ -400,17 +412,35 @@ class LinkGroup:
         if self._core.place != "active" or not self._timing.testIdle or self.isWatched:
             return None
         timing = self._timing
+        isAlone = len(self._core.active) < 2
         if link.testedAt is not None and link.heard <= link.testedAt:
-            return min(link.testedAt + timing.testInterval, link.heard + timing.silence)
-        return link.heard + timing.testIdle
+            if link.isCompared:
+                return link.testedAt + timing.response
+            interval = timing.testInterval if isAlone else min(timing.testInterval, timing.testSeveral)
+            return min(link.testedAt + interval, link.heard + timing.silence)
+        return link.heard + (timing.testIdle if isAlone else min(timing.testIdle, timing.testSeveral))
 
     def _test(self, link: LinkLife, now: float) -> None:
+        """
+        Ask whether the peer is there, on all links; or see what has come of that.
+
+        A peer that answers by no link may be busy, and gets the time that TCP would give it.
+        """
         if now >= link.heard + self._timing.silence:
             self.linkDown(now, "the peer has answered no TEST LINK for too long", link)
             return
-        link.testedAt = now
-        link.testData = secrets.token_bytes(16)
-        self._core.ask(TestLink(userData=link.testData), 0, link)
+        asked = link.testedAt
+        active = self._core.active
+        if link.isCompared and asked is not None and link.heard <= asked:
+            link.isCompared = False
+            if any(other.testedAt is None or other.heard > asked for other in active):
+                self.linkDown(now, "the peer answers no TEST LINK by it, and is heard by another", link)
+            return
+        for each in active:
+            each.testedAt = now
+            each.isCompared = len(active) > 1
+            each.testData = secrets.token_bytes(16)
+            self._core.ask(TestLink(userData=each.testData), 0, each)
 
     def _idleTime(self) -> float | None:
         if self._idleSince is None or self._core.place != "active":
@@ -495,7 +525,8 @@ class LinkGroup:
             self.first.number = body.link
             core.peerLinks = body.maxLinks
             self._inputs.confirmed(now)
-            self.want()
+            if self.role is Role.SERVER:
+                self._linkFlows.renew()
             self._keyFlows.next(now)
 
     def _confirmRKey(self, one: LLC, body: ConfirmRKey, link: LinkLife, now: float) -> None:

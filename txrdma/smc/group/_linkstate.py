@@ -42,6 +42,8 @@ class Timing:
     @ivar newLink: for CONFIRM LINK, or its answer, on a further link.
     @ivar testIdle: after that much silence, see whether somebody is there; 0: never.
     @ivar testInterval: how often to ask one that does not answer.
+    @ivar testSeveral: the same where the group has other links: if one of them brings something while this
+        link does not answer, it is dead, and the peer is not.
     @ivar silence: a peer that has not answered for so long is dead. A program may be busy for long; this is
         when TCP's keepalive gives up by Linux's defaults (7200 s, then 9 probes at 75 s).
     @ivar serverIdle: a group without connections lasts that long; clients give it a little more, so that the
@@ -53,6 +55,7 @@ class Timing:
     newLink: float = 5.0
     testIdle: float = 30.0
     testInterval: float = 75.0
+    testSeveral: float = 5.0
     silence: float = 7875.0
     serverIdle: float = 600.0
     clientIdle: float = 610.0
@@ -133,6 +136,8 @@ class LinkLife:
     @ivar theirs: the peer's buffers, by their keys on this link; the same buffer is the same dictionary.
     @ivar heard: when the link last brought something: its owner sets it, once per batch, for what it does not
         hand to C{received}.
+    @ivar testedAt: when a TEST LINK was sent that is not answered; C{isCompared}: whether other links have
+        been heard meanwhile is yet to be seen.
     """
 
     local: LinkEnd
@@ -144,6 +149,7 @@ class LinkLife:
     heard: float = 0.0
     testData: bytes = b""
     testedAt: float | None = None
+    isCompared: bool = False
 
     def isSymmetricTo(self, other: LinkLife) -> bool:
         """Whether the two share no port, at either end (RFC 7609, 2.2)."""

@@ -65,11 +65,18 @@ class Port:
 
     @ivar candidate: the port, as handshakes offer it.
     @ivar maxInline: the most bytes of a request that need no registered memory.
+    @ivar isActive: links can work there, as the device said when it was asked last.
     """
 
     device: IVerbsDevice
     candidate: Candidate
     maxInline: int
+    isActive: bool = True
+
+    @property
+    def place(self) -> tuple[IVerbsDevice, int]:
+        """The port itself, whatever is known of it at present: its device and its number."""
+        return self.device, self.candidate.port
 
 
 class FarEnd(Protocol):

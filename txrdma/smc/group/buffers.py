@@ -16,6 +16,7 @@ from txrdma.error import Refused, ResourceExhausted
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Access
 from txrdma.interfaces import IMemoryRegion, IProtectionDomain
+from txrdma.smc.group._linkstate import Token
 from txrdma.smc.wire.clc import Diagnosis
 from txrdma.values import frozen
 
@@ -49,12 +50,13 @@ class RemoteMemoryBuffer:
     """
     A remote memory buffer (RMB): one memory region, divided into elements.
 
+    @ivar region: the memory, in the protection domain where it was allocated.
     @ivar size: of an element.
     @ivar count: elements of the buffer.
     @ivar isAgreed: the peer knows the key.
     """
 
-    def __init__(self, region: IMemoryRegion, size: int) -> None:
+    def __init__(self, region: IMemoryRegion, domain: IProtectionDomain, size: int) -> None:
         self.region = region
         self.size = size
         self.isAgreed = False
@@ -62,11 +64,11 @@ class RemoteMemoryBuffer:
         self.count = region.length // size
         self._free = list(range(self.count, 0, -1))
         self._lost = 0
-        self._further: dict[IProtectionDomain, IMemoryRegion] = {}
+        self._regions = {domain: region}
 
     @property
     def rkey(self) -> RKey:
-        """The remote key of the region, which peers write with."""
+        """The remote key of the region, by which the group knows the buffer: on other links it has others."""
         return self.region.rkey
 
     @property
@@ -90,18 +92,22 @@ class RemoteMemoryBuffer:
         return len(self._free) == self.count
 
     def on(self, domain: IProtectionDomain) -> IMemoryRegion:
-        """Register the memory in another protection domain, where it has another key and another address."""
-        region = self._further.get(domain)
+        """The memory as a protection domain knows it, with a key and an address of its own in each."""
+        region = self._regions.get(domain)
         if region is None:
             region = domain.registerMemory(self.region.view, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
-            self._further[domain] = region
+            self._regions[domain] = region
         return region
 
+    def tokenOn(self, domain: IProtectionDomain) -> Token:
+        """The buffer's key and address in a protection domain."""
+        region = self.on(domain)
+        return Token(region.rkey, region.address)
+
     def close(self) -> None:
-        """Close the region, in all protection domains."""
-        for region in self._further.values():
+        """Close the region, in all protection domains; the memory itself goes last."""
+        for region in reversed(self._regions.values()):
             region.close()
-        self.region.close()
 
     def take(self) -> Element:
         """Take a free element out of the buffer."""
@@ -129,9 +135,8 @@ class BufferPool:
 
     total: ClassVar[int] = 0
 
-    def __init__(self, domain: IProtectionDomain) -> None:
+    def __init__(self) -> None:
         self.asked: dict[RKey, list[Deferred[None]]] = {}
-        self._domain = domain
         self._buffers: dict[RKey, RemoteMemoryBuffer] = {}
 
     def __iter__(self) -> Iterator[RemoteMemoryBuffer]:
@@ -150,10 +155,12 @@ class BufferPool:
                 best = buffer
         return best
 
-    def grow(self, size: int, most: int | None = None) -> RemoteMemoryBuffer:
+    def grow(self, size: int, domain: IProtectionDomain, most: int | None = None) -> RemoteMemoryBuffer:
         """
         A new buffer with elements of that size.
 
+        @param domain: where its memory is allocated; another device may have given the same key to a buffer
+            of ours, so that a buffer with another key is taken.
         @param most: bytes that all buffers of this process may have; None: no limit.
         @raise ResourceExhausted: they would have more.
         """
@@ -162,8 +169,17 @@ class BufferPool:
             count = min(count, (most - BufferPool.total) // size)
             if count < 1:
                 raise ResourceExhausted(f"{BufferPool.total} of {most} bytes are allocated")
-        region = self._domain.allocateMemory(size * count, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
-        buffer = self._buffers[region.rkey] = RemoteMemoryBuffer(region, size)
+        taken: list[IMemoryRegion] = []
+        try:
+            while True:
+                region = domain.allocateMemory(size * count, Access.LOCAL_WRITE | Access.REMOTE_WRITE)
+                if region.rkey not in self._buffers:
+                    break
+                taken.append(region)
+        finally:
+            for each in taken:
+                each.close()
+        buffer = self._buffers[region.rkey] = RemoteMemoryBuffer(region, domain, size)
         BufferPool.total += region.length
         return buffer
 

@@ -12,11 +12,12 @@ from contextlib import contextmanager, ExitStack
 from typing import cast
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError, Refused
+from txrdma.iba.types import RKey
 from txrdma.interfaces import IProtectionDomain, IVerbsDevice
 from txrdma.logs import Seldom
 from txrdma.smc.group._linkgroup import (
@@ -36,19 +37,17 @@ from txrdma.smc.group._linkgroup import (
     RKeyConfirmed,
     RKeyRefused,
     RKeysDeleted,
-    Token,
 )
 from txrdma.smc.group.attachment import Port
-from txrdma.smc.group.buffers import BufferPool, Element, MAX_BUFFERS, RemoteMemoryBuffer
+from txrdma.smc.group.buffers import BufferPool, Element, MAX_BUFFERS
+from txrdma.smc.group.further import FurtherLinks
 from txrdma.smc.group.link import Link
 from txrdma.smc.group.parties import Member, Membership
-from txrdma.smc.group.posting import Kept
 from txrdma.smc.handshake._offer import Agreement
 from txrdma.smc.insight.status import describe
 from txrdma.smc.stream._closing import LINGER_TIMEOUT
-from txrdma.smc.stream._flow import Bearing, Flow
+from txrdma.smc.stream._flow import Flow
 from txrdma.smc.wire.clc import Accept, Confirm, Diagnosis
-from txrdma.smc.wire.llc import AddLink
 
 _log = Logger()
 _seldom = Seldom(_log)
@@ -75,33 +74,35 @@ class Group:
         self.isNew = True
         self.isOver = False
         self.flows: dict[int, Flow] = {}
-        self._reactor = groups.reactor
+        self._reactor: IReactorTime = groups.reactor
         self._waiting: list[Deferred[None]] = []
         self._lingering: dict[Member, float] = {}
         self._timer: IDelayedCall | None = None
         self._isResting = False
-        self._mayGrow = bool(groups.further) and groups.maxLinks > 1
-        self._ports = [port, *groups.further]
         self._domains: dict[IVerbsDevice, IProtectionDomain] = {}
-        domain = self._domainOf(port)
-        link = Link(self, port, domain, self._mayGrow)
+        link = Link(self, port, self.domainOf(port))
         self.links = [link]
-        self.pool = BufferPool(domain)
+        self.pool = BufferPool()
         self.core = LinkGroup(
             key.role,
             LinkEnd(port.candidate.mac, port.candidate.gid, link.qpn),
             timing=groups.timing,
             version=agreement.version,
             maxConnections=agreement.maxConnections,
-            maxLinks=min(groups.maxLinks, agreement.maxLinks) if self._mayGrow else 1,
+            maxLinks=agreement.maxLinks,
         )
         link.life = self.core.first
+        self._further = FurtherLinks(self)
         self.name = f"{key.role.value} {link.qpn:06x}"
 
     def __repr__(self) -> str:
         return f"<Group {self.name} {self.core.state} with {len(self.flows)} connections>"
 
-    def _domainOf(self, port: Port) -> IProtectionDomain:
+    def seconds(self) -> float:
+        """Return the reactor's time, in seconds."""
+        return self._reactor.seconds()
+
+    def domainOf(self, port: Port) -> IProtectionDomain:
         """The group's protection domain on a port's device."""
         domain = self._domains.get(port.device)
         if domain is None:
@@ -115,7 +116,9 @@ class Group:
         mine = self.key
         if key == mine:
             return True
-        if (key.peer, key.own, key.version, key.eid) != (mine.peer, mine.own, mine.version, mine.eid):
+        if (key.peer, key.version, key.eid) != (mine.peer, mine.version, mine.eid):
+            return False
+        if key.own not in (mine.own, *(link.port.candidate.gid for link in self.links)):
             return False
         return any(link.leadsTo(key.gid, key.mac, key.qpn) for link in self.links)
 
@@ -123,8 +126,10 @@ class Group:
         """First contact: the peer's end is known; L{confirmed} tells when the link is up."""
         (link,) = self.links
         self.core.learn(answer.rkey, answer.address)
-        link.connect(answer)
-        self.core.isWatched = link.turn.placing is not None
+        link.connect(answer, self.agreement.isDirect)
+        if link.turn.placing is not None:  # what is in shared memory can't be lost, and who dies is seen
+            self.core.isWatched = True
+            self.core.keepToOneLink()
         self.core.confirm(self._reactor.seconds(), LinkEnd(answer.mac, answer.gid, answer.qpn))
         self._turnCore()
 
@@ -158,7 +163,7 @@ class Group:
             if len(self.pool) >= MAX_BUFFERS:
                 raise Refused("the link group has its buffers", Diagnosis.MEM)
             try:
-                buffer = self.pool.grow(size, most)
+                buffer = self.pool.grow(size, self.domainOf(self.links[0].port), most)
             except (RDMAError, OSError) as error:
                 raise Refused(f"no memory for a buffer: {error}", Diagnosis.MEM) from error
             if self.isNew:
@@ -166,7 +171,7 @@ class Group:
                 self.core.agreed(buffer.rkey, buffer.region.address)
             else:
                 self.pool.ask(buffer)
-                tokens = {link.life: self._token(buffer, link.port) for link in self.links}
+                tokens = {link.life: buffer.tokenOn(self.domainOf(link.port)) for link in self.links}
                 self.core.registered(buffer.rkey, tokens)
                 self.core.confirmRKey(buffer.rkey, buffer.region.address, self._reactor.seconds())
                 self._turnCore()
@@ -206,13 +211,22 @@ class Group:
                 return link
         raise Refused("the Accept names a link that we don't have", Diagnosis.NOSRVLINK)
 
-    def target(self, link: Link, answer: Accept | Confirm) -> int:
+    def target(self, link: Link, named: Link, answer: Accept | Confirm) -> tuple[int, RKey]:
         """
-        The place where the peer's ring begins, in the peer's address space.
+        The place where the peer's ring begins on a link, in the peer's address space, and its key there.
 
+        @param named: the link that the answer is about.
         @raise Refused: the peer never told of that buffer.
         """
-        return self.core.target(answer.rkey, answer.address, answer.size, answer.index, link.life)
+        core, rkey = self.core, answer.rkey
+        address = core.target(rkey, answer.address, answer.size, answer.index, named.life)
+        if link is named:
+            return address, rkey
+        tokens = core.elsewhere(named.life, link.life, rkey)
+        if tokens is None:
+            raise Refused("the peer never told of its buffer on another link", Diagnosis.ERR_RTOK)
+        here, there = tokens
+        return there.address + address - here.address, there.rkey
 
     # Connections
 
@@ -270,6 +284,12 @@ class Group:
             self.core.fail(text)
         self._turnCore()
 
+    def portsChanged(self) -> None:
+        """Ports of ours have gone down, or have returned."""
+        if self.core.isOpen:
+            self._further.portsChanged()
+            self._turnCore()
+
     def retire(self) -> None:
         """The peer does not know this group: the next connection makes another."""
         self.core.retire(self._reactor.seconds())
@@ -299,17 +319,15 @@ class Group:
         if isinstance(event, LinkConfirmed):
             self.isNew = False
             self.links[0].isActive = True
-            if not self.core.mayGrow:
-                self._stopKeeping()
             self._answer(None)
         elif isinstance(event, LinkWanted):
-            self._extend(event.far)
+            self._further.extend(event.far)
         elif isinstance(event, LinkMade):
-            self._connect(event)
+            self._further.made(event)
         elif isinstance(event, LinkAdded):
-            self._linkOf(event.link).isActive = True
+            self.linkOf(event.link).isActive = True
         elif isinstance(event, LinkLost):
-            self._failOver(self._linkOf(event.link), event.text)
+            self._further.failOver(self.linkOf(event.link), event.text)
         elif isinstance(event, LinkRefused):
             self._over("CONFIRM LINK failed", event.diagnosis)
         elif isinstance(event, RKeyConfirmed):
@@ -332,10 +350,11 @@ class Group:
     def _post(self) -> None:
         """Send what the core has to say."""
         for life, raw in self.core.outgoing():
-            if (refusal := self._linkOf(life).send(raw)) is not None:
+            if (refusal := self.linkOf(life).send(raw)) is not None:
                 self.core.linkDown(self._reactor.seconds(), refusal, life)
 
-    def _linkOf(self, life: LinkLife) -> Link:
+    def linkOf(self, life: LinkLife) -> Link:
+        """The link that the core means."""
         return next(link for link in self.links if link.life is life)
 
     def lookBeside(self) -> None:
@@ -343,99 +362,6 @@ class Group:
         for link in list(self.links):
             if not link.turn.isBusy:
                 link.look()
-
-    # Further links
-
-    def _token(self, buffer: RemoteMemoryBuffer, port: Port) -> Token:
-        first, domain = self._ports[0], self._domainOf(port)
-        region = buffer.region if domain is self._domainOf(first) else buffer.on(domain)
-        return Token(region.rkey, region.address)
-
-    def _extend(self, far: AddLink | None) -> None:
-        """Offer our end of a further link, where there is another path."""
-        now = self._reactor.seconds()
-        port = self._anotherPort(far)
-        if port is None:
-            self.core.decline(now)
-            self._stopKeeping()
-            return
-        try:
-            link = Link(self, port, self._domainOf(port), keeps=True)
-            tokens = {buffer.rkey: self._token(buffer, port) for buffer in self.pool}
-        except (RDMAError, OSError) as error:
-            _seldom.warn(
-                port.device.name, "no further link by {device}: {error}", device=port.device, error=error
-            )
-            self.core.decline(now)
-            return
-        end = LinkEnd(port.candidate.mac, port.candidate.gid, link.qpn)
-        life = self.core.offer(end, port.candidate.mtu, link.psn, tokens, now)
-        if life is None:
-            link.closeAttachment()
-        else:
-            link.life = life
-            self.links.append(link)
-
-    def _anotherPort(self, far: AddLink | None) -> Port | None:
-        """A port of ours without a link; for a client also one with, if the server's is another at least."""
-        used = {link.port for link in self.links}
-        for port in self._ports:
-            if port not in used:
-                return port
-        if far is not None and not any(link.leadsTo(far.gid, far.mac, None) for link in self.links):
-            return self._ports[0]
-        return None
-
-    def _connect(self, event: LinkMade) -> None:
-        try:
-            self._linkOf(event.link).connect(event.far)
-        except Refused as refused:
-            self.core.linkDown(self._reactor.seconds(), str(refused), event.link)
-        else:
-            self.core.made(event.link, self._reactor.seconds())
-
-    def _stopKeeping(self) -> None:
-        """There will be no other link: what is posted need not be kept."""
-        if len(self.links) == 1:
-            self._mayGrow = False
-            self.links[0].turn.poster.kept = None
-
-    def _failOver(self, link: Link, text: str) -> None:
-        """Move the connections of a link that is gone to another one, and close it."""
-        wasActive = link.isActive
-        self.links.remove(link)
-        other = next(each for each in self.links if each.isActive)
-        if wasActive:
-            _seldom.info(
-                self.key.witness,
-                "{count} SMC-R connections with {peer} go on by another link: {reason}",
-                count=len(link.members),
-                peer=self.name,
-                reason=text,
-            )
-        with link.ending():
-            kept = link.turn.handOver(other.turn)
-            for stream in list(link.members):
-                with self._enduring("moved a connection"):
-                    self._move(stream, link, other, kept)
-            with self._enduring("ended its turns"):
-                link.turn.end()
-            link.closeAttachment()
-        if not wasActive:
-            self._stopKeeping()
-
-    def _move(self, stream: Member, link: Link, other: Link, kept: dict[Flow, list[Kept]]) -> None:
-        flow = self.flows[stream.token]
-        bearing = flow.bearing
-        tokens = None if bearing is None else self.core.elsewhere(link.life, other.life, bearing.rkey)
-        if bearing is None or tokens is None:
-            stream.linkLost(False, 0)  # its handshake is not over, or its buffer is gone
-            return
-        here, there = tokens
-        del link.members[stream]
-        other.members[stream] = None
-        address = there.address + bearing.address - here.address
-        stream.move(other, Bearing(other.turn.poster, address, there.rkey), kept.get(flow, []))
 
     # Time
 
@@ -545,7 +471,7 @@ class Group:
             for link in self.links:
                 ending.enter_context(link.ending())
             with self.groups.forgetting(self):
-                with self._enduring("told of that"):
+                with self.enduring("told of that"):
                     self._tellEnd(text, diagnosis, mayVanish)
                 self._release()
 
@@ -569,7 +495,7 @@ class Group:
         self._answer(Refused(text, diagnosis))
         self.pool.refuseAll(Refused(text, diagnosis))
         for stream, vanishes, arrived in streams:
-            with self._enduring("told a connection of that"):
+            with self.enduring("told a connection of that"):
                 stream.linkLost(vanishes, arrived)
                 if stream.connected:
                     self.groups.orphaned(stream)
@@ -579,18 +505,18 @@ class Group:
         self._cancelTimer()
         self._lingering.clear()
         for link in self.links:
-            with self._enduring("ended its turns"):
+            with self.enduring("ended its turns"):
                 link.turn.end()
-        with self._enduring("closed its buffers"):
+        with self.enduring("closed its buffers"):
             self.pool.close()  # rings that are not read up stay as long as somebody holds them
         for link in self.links:
             link.closeAttachment()
         for domain in self._domains.values():
-            with self._enduring("closed its protection domain"):
+            with self.enduring("closed its protection domain"):
                 domain.close()
 
     @contextmanager
-    def _enduring(self, what: str) -> Iterator[None]:
+    def enduring(self, what: str) -> Iterator[None]:
         """Log what raises at the end of the group; the rest is done all the same."""
         try:
             yield

@@ -10,12 +10,10 @@ memory rest, others are closed.
 
 from __future__ import annotations
 
-import os
-import secrets
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakSet
@@ -24,20 +22,18 @@ from twisted.internet.defer import Deferred
 from twisted.logger import Logger
 
 from txrdma.error import Refused
-from txrdma.iba.types import MACAddress, MTU
-from txrdma.iba.verbs import AsyncEventKind, PortState, usualGID
+from txrdma.iba.verbs import AsyncEventKind
 from txrdma.interfaces import AsyncEvent, IRestingDevice, IVerbsDevice
 from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.group._linkgroup import GroupKey, Timing
-from txrdma.smc.group.attachment import Port
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.link import Link
 from txrdma.smc.group.pace import Pace
 from txrdma.smc.group.parties import Member
-from txrdma.smc.handshake._offer import Agreement, Candidate, Choice, VERSIONS
+from txrdma.smc.group.ports import findPorts, openDevices
+from txrdma.smc.handshake._offer import Agreement, Candidate, Choice
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
 from txrdma.values import frozen
-from txrdma.verbs.devices import sharedDevice
 
 _log = Logger()
 
@@ -88,17 +84,6 @@ def timingOn(acknowledgesByProgram: bool) -> Timing:
     return timing
 
 
-@lru_cache(1)
-def _instance(pid: int) -> bytes:
-    """Two bytes that tell this process from others with the same port, and from those before it."""
-    return secrets.token_bytes(2)
-
-
-def peerID(mac: MACAddress | None = None) -> bytes:
-    """The peer ID of this process: instance number and MAC address (RFC 7609, 3.1)."""
-    return _instance(os.getpid()) + (bytes(6) if mac is None else mac.toBytes())
-
-
 def linkGroups(reactor: Any, description: str) -> LinkGroups:
     """
     The link groups of this process over a device, which is opened if need be; until the reactor shuts down.
@@ -117,9 +102,9 @@ def hasLinkGroups(reactor: object) -> bool:
     return any(owner is reactor for owner, _ in _open)
 
 
-def useDevice(reactor: Any, description: str, device: IVerbsDevice) -> LinkGroups:
-    """From now on, this open device is what the description means."""
-    groups = _open[reactor, description] = LinkGroups(reactor, description, device)
+def useDevice(reactor: Any, description: str, *devices: IVerbsDevice) -> LinkGroups:
+    """From now on, this open device is what the description means; or these."""
+    groups = _open[reactor, description] = LinkGroups(reactor, description, devices)
     return groups
 
 
@@ -154,17 +139,16 @@ ANY_TERMS: Final = GroupTerms()
 
 class LinkGroups:
     """
-    All link groups over one device.
+    All link groups over one device, or over several that an endpoint names together.
 
-    @ivar further: where further links of a group may begin, each of them once; none, unless somebody says so.
-    @ivar maxLinks: links of a group, at most, of up to 8; Linux has 2, too.
-    @ivar maxInline: the most bytes of a request that need no registered memory.
-    @ivar candidates: the device's ports, by the GID of each that most peers can reach; active ports first.
+    @ivar devices: those that work.
+    @ivar ports: their ports, by the GID of each that most peers can reach; active ports first.
     """
 
-    def __init__(self, reactor: Any, description: str, device: IVerbsDevice | None = None) -> None:
+    def __init__(self, reactor: Any, description: str, devices: Sequence[IVerbsDevice] = ()) -> None:
         """
-        @param device: what the description means, if it is open already; it is closed with this.
+        @param description: a device string, or several with C{+} between them.
+        @param devices: what the description means, if that is open already; they are closed with this.
         """
         self.reactor = reactor
         self.presence = presenceOn(reactor)
@@ -176,19 +160,18 @@ class LinkGroups:
         self._stopped: Deferred[None] | None = None
         self._targets: dict[Member, int] = {}
         self._pace = Pace(reactor)
-        if device is None:
-            device = sharedDevice(reactor, description)
-        self.device = device
-        self.timing = timingOn(device.attributes.acknowledgesByProgram)
-        self._resting = IRestingDevice(device, None)
-        self.candidates = self._findCandidates()
-        if not self.candidates:
-            device.close()
+        self.devices = list(devices) or openDevices(reactor, description)
+        self._opened = tuple(self.devices)
+        self.timing = timingOn(any(each.attributes.acknowledgesByProgram for each in self.devices))
+        resting = [IRestingDevice(each, None) for each in self.devices]
+        self._resting = [each for each in resting if each is not None] if None not in resting else []
+        self.ports = findPorts(self.devices)
+        self._owner = self.ports[0].candidate.peerID if self.ports else b""
+        if not self.ports:
+            for device in self._opened:
+                device.close()
             raise Refused(f"{description} has no port with MAC address and GID", Diagnosis.NOSMCRDEV)
-        self.maxInline = device.limits.maxInline
-        self.further: list[Port] = []
-        self.maxLinks = 2
-        self._unsubscribe = device.subscribe(self._told)
+        self._unsubscribers = [each.subscribe(partial(self._told, each)) for each in self._opened]
         self._triggers = [
             reactor.addSystemEventTrigger("before", "shutdown", self._reactorStops),
             reactor.addSystemEventTrigger("after", "shutdown", self._reactorStopped),
@@ -196,33 +179,22 @@ class LinkGroups:
         self.presence.add(self)
 
     def __repr__(self) -> str:
-        return f"<LinkGroups of {self.device!r}>"
+        return f"<LinkGroups of {', '.join(map(repr, self._opened))}>"
 
     @property
     def canRest(self) -> bool:
         """Whether links rest while SMC is not in use; those of other devices are closed then."""
-        return self._resting is not None
+        return bool(self._resting)
 
-    def _findCandidates(self) -> tuple[Candidate, ...]:
-        """The ports of the device; those over shared memory have no use for version 2."""
-        device = self.device
-        versions = VERSIONS if self._resting is None else frozenset((1,))
-        owner = b""
-        active: list[Candidate] = []
-        others: list[Candidate] = []
-        for number in range(1, device.portCount + 1):
-            port = device.portAttributes(number)
-            if port.mac is None:
-                continue
-            owner = owner or peerID(port.mac)  # one for all ports: it is one process
-            table = device.gidTable(number)
-            index = usualGID(table)
-            if not table or table[index].gid.ip is None:
-                continue
-            (gid, type, _), mtu = table[index], MTU(port.activeMTU)
-            one = Candidate(owner, gid, type, port.mac, mtu, device.name, number, index, versions)
-            (active if port.state is PortState.ACTIVE else others).append(one)
-        return (*active, *others)
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """The ports, as handshakes offer them; active ones first."""
+        return tuple([port.candidate for port in self.ports])
+
+    @property
+    def portCount(self) -> int:
+        """The number of ports of all devices, working or not."""
+        return sum([each.portCount for each in self.devices])
 
     def groups(self) -> list[Group]:
         """All link groups over this device."""
@@ -307,7 +279,9 @@ class LinkGroups:
     def _make(self, key: GroupKey, candidate: Candidate, agreement: Agreement, terms: GroupTerms) -> Group:
         if terms.most is not None and len(everyGroup()) >= terms.most:
             raise Refused(f"this process has {terms.most} link groups already", Diagnosis.MEM)
-        port = Port(self.device, candidate, self.maxInline)
+        port = next((each for each in self.ports if each.candidate == candidate), None)
+        if port is None:
+            raise Refused("the port has changed meanwhile", Diagnosis.NOSMCRDEV)
         group = Group(self, key, port, agreement)
         if terms.keepalive is not None:
             group.core.keepAlive(terms.keepalive)
@@ -335,15 +309,31 @@ class LinkGroups:
         if not groups:
             self._groups.pop(group.key.peer, None)
 
-    def _told(self, event: AsyncEvent) -> None:
+    def _told(self, device: IVerbsDevice, event: AsyncEvent) -> None:
         """Act on an asynchronous event: a fatal one of device or queue pair, or one of a port."""
         if event.kind is AsyncEventKind.DEVICE_FATAL:
-            self.close()
+            self._lost(device)
         elif event.kind in _PORT_EVENTS:
-            self.candidates = self._findCandidates()
+            self._portsChanged()
         elif event.queuePair is not None and event.kind is AsyncEventKind.QP_FATAL:
             for link in self.links():
                 link.asyncEvent(event.queuePair, event.kind.value)
+
+    def _lost(self, device: IVerbsDevice) -> None:
+        """A device is gone; links of others go on, with their memory."""
+        if self.devices == [device]:
+            self.close()
+        elif device in self.devices:
+            self.devices.remove(device)
+            for link in self.links():
+                if link.port.device is device:
+                    link.broken("its device is gone")
+            self._portsChanged()
+
+    def _portsChanged(self) -> None:
+        self.ports = findPorts(self.devices, self._owner)
+        for group in self.groups():
+            group.portsChanged()
 
     # Not in use: see txrdma.smc.common.presence
 
@@ -356,7 +346,7 @@ class LinkGroups:
         """Leave the reactor: links rest where peers can do without us meanwhile, and end elsewhere."""
         if self.isStopping:
             return  # the process leaves it
-        if self._resting is None:
+        if not self._resting:
             self.close()
             return
         for group in self.groups():
@@ -364,12 +354,13 @@ class LinkGroups:
                 link.look()  # a peer whose window is full could not say its last word while we rest
             group.finish()
             group.rest()
-        self._resting.rest()
+        for device in self._resting:
+            device.rest()
 
     def wake(self) -> None:
         """Be part of the reactor, again or still."""
-        if self._resting is not None:
-            self._resting.wake()
+        for device in self._resting:
+            device.wake()
         for group in self.groups():
             group.wake()
 
@@ -431,7 +422,7 @@ class LinkGroups:
         self.close()
 
     def close(self) -> None:
-        """Close all groups, then the device. Twice is fine."""
+        """Close all groups, then the devices. Twice is fine."""
         if _open.get(self._key) is self:
             del _open[self._key]
         self.presence.remove(self)
@@ -443,5 +434,7 @@ class LinkGroups:
         self._pace.close()
         for group in self.groups():
             group.close("the device is closed")
-        self._unsubscribe()
-        self.device.close()
+        for unsubscribe in self._unsubscribers:
+            unsubscribe()
+        for device in self._opened:
+            device.close()

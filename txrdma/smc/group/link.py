@@ -65,11 +65,10 @@ class Link:
 
     life: LinkLife
 
-    def __init__(self, group: LinkOwner, port: Port, domain: IProtectionDomain, keeps: bool) -> None:
+    def __init__(self, group: LinkOwner, port: Port, domain: IProtectionDomain) -> None:
         """
         @param port: where the link begins.
         @param domain: the group's protection domain on the device of that port.
-        @param keeps: there may be another link, which sends again what is lost with this one.
         """
         groups = group.groups
         self.group = group
@@ -94,8 +93,6 @@ class Link:
         )
         self.turn = Turn(groups.reactor, attachment, self)
         self._poster = self.turn.poster
-        if keeps:
-            self._poster.keep()
         self._reader = attachment.reader
         self._queuePair = attachment.queuePair
         self._receives = attachment.receives
@@ -162,22 +159,36 @@ class Link:
         )
         return answer
 
-    def connect(self, far: FarEnd) -> None:
+    def connect(self, far: FarEnd, isDirect: bool) -> None:
         """
         The peer's end is known: make the queue pair ready for it.
 
+        @param isDirect: no router is between the two ends.
         @raise Refused: the device can't do it.
         """
         self._far = far
-        self._attachment.connect(far, self.psn, self.agreement.isDirect)
+        self._attachment.connect(far, self.psn, isDirect)
         self.route = self._queuePair.route
         self.turn.placing = IPlacing(self._queuePair, None)
         lane = IDirectLane(self._queuePair, None)
         if lane is not None:
             lane.openLane(CDC_LENGTH, CDC_TYPE, packInto, unpackFrom)
             self._poster.lane = lane
-            self._poster.kept = None  # what is in shared memory can't be lost
             self._reader.lookAt(lane.takeMessages, self._taken)
+
+    def keep(self) -> None:
+        """Keep what is posted from now on: another link, about to come, may have to send it again."""
+        if self._poster.kept is None:
+            self._poster.keep()
+            for stream in self.members:
+                flow = self._flows.get(stream.token)
+                if flow is not None:
+                    flow.keep()
+
+    def forgo(self) -> None:
+        """Keep nothing any more: there is no other link."""
+        if self._poster.kept is not None and not self.turn.isHasty:
+            self._poster.forgo()
 
     async def prepare(self, answer: Accept | Confirm) -> None:
         """Find out how the peer's buffer is reached, so that no write has to wait for that."""
@@ -199,13 +210,15 @@ class Link:
             return False
         return (far.gid, far.mac) == (gid, mac) and qpn in (None, far.qpn)
 
-    def bearing(self, answer: Accept | Confirm) -> Bearing:
+    def bearing(self, answer: Accept | Confirm, named: Link) -> Bearing:
         """
         The way to the peer's ring by this link.
 
+        @param named: the link that the answer is about: another one may have failed meanwhile.
         @raise Refused: the peer never told of that buffer.
         """
-        return Bearing(self._poster, self.group.target(self, answer), answer.rkey)
+        address, rkey = self.group.target(self, named, answer)
+        return Bearing(self._poster, address, rkey)
 
     @property
     def isStopping(self) -> bool:

@@ -54,6 +54,9 @@ class Member(Protocol):
     def remoteBuffersGone(self, rkeys: Sequence[RKey]) -> None:
         """The peer takes no more writes to these buffers."""
 
+    def rebind(self, link: Any) -> None:
+        """Begin on another link of the group, as the one that the handshake has named has failed."""
+
     def move(self, link: Any, bearing: Bearing, kept: Sequence[Kept]) -> None:
         """Go on by another link of the group, as its own has failed."""
 
@@ -71,13 +74,11 @@ class Membership(Protocol):
     """
     The link groups of a device, as each of them sees them: L{txrdma.smc.group.groups.LinkGroups}.
 
-    @ivar further: where further links of a group may begin.
-    @ivar maxLinks: links of a group, at most.
+    @ivar ports: where links may begin; active ones first.
     """
 
     reactor: Any
-    further: list[Port]
-    maxLinks: int
+    ports: tuple[Port, ...]
     presence: Presence
     timing: Timing
     isStopping: bool
@@ -122,8 +123,8 @@ class LinkOwner(Protocol):
     def trim(self) -> None:
         """Take back buffers that nobody uses."""
 
-    def target(self, link: Any, answer: Accept | Confirm) -> int:
-        """The place where the peer's ring begins."""
+    def target(self, link: Any, named: Any, answer: Accept | Confirm) -> tuple[int, RKey]:
+        """The place where the peer's ring begins on a link, and its key there."""
 
     def lookBeside(self) -> None:
         """Take in what links have brought whose turn it is not."""

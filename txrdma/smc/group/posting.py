@@ -129,9 +129,14 @@ class Poster:
     # Retention
 
     def keep(self) -> None:
-        """From now on, before the first message, keep what is posted until it has arrived."""
+        """Keep what is posted from now on until it has arrived."""
         self.kept = deque()
         self.isSignaling = True
+
+    def forgo(self) -> None:
+        """Keep nothing any more: there is no other link that could send it again."""
+        self.kept = None
+        self.isSignaling = self.isStaged
 
     def takeKept(self) -> dict[Any, list[Kept]]:
         """Take what has not arrived, of each flow; nothing is kept from now on."""

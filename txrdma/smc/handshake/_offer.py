@@ -50,8 +50,8 @@ RELEASE: Final = 1
 FEWEST_CONNECTIONS, MOST_CONNECTIONS = 16, 255
 """The limits of what two ends may settle on as the most connections of a link group."""
 
-FEWEST_LINKS, MOST_LINKS = 1, 2
-"""The limits of what two ends may settle on as the most links of a link group."""
+FEWEST_LINKS, MOST_LINKS = 1, 8
+"""The limits of what two ends may settle on as the most links of a link group; Linux says 2 at most."""
 
 
 @frozen
@@ -130,13 +130,17 @@ class Candidate:
             return False
         return version == 1 or (self.type is GIDType.ROCE_V2 and self.gid.isMapped)
 
-    def isDirectTo(self, gid: GID) -> bool | None:
-        """Whether a RoCE v2 GID is in our subnet, or behind a router; None when no way leads there."""
+    def isDirectTo(self, gid: GID, version: int = 2) -> bool | None:
+        """
+        Whether a peer's GID is in our subnet, or behind a router; None when no way leads there.
+
+        @param version: 1 knows no routers, and GIDs of every kind; 2 has IPv4 addresses.
+        """
         if not gid.isMapped:
-            return None
+            return True if version == 1 else None
         if self.subnets is None or self.subnets.holds(gid):
             return True
-        return False if self.isRouted else None
+        return False if self.isRouted and version > 1 else None
 
 
 @frozen
@@ -149,7 +153,7 @@ class Abilities:
     @ivar release: of version 2: 0 is 2.0, 1 is 2.1.
     @ivar features: the mask of version 2.1's optional features; none of them is about SMC-R so far.
     @ivar maxConnections: connections of a link group, from 16 to 255.
-    @ivar maxLinks: links of a link group, 1 or 2.
+    @ivar maxLinks: links of a link group, from 1 to 8.
     """
 
     versions: frozenset[int] = VERSIONS
@@ -170,7 +174,7 @@ class Agreement:
     The terms that the two ends of a connection have agreed on.
 
     Limits of a link group, release and features are settled by its first contact, and only by version 2.1;
-    elsewhere they are what everybody takes for granted.
+    elsewhere they are what everybody takes for granted, and the links that this end wants.
 
     @ivar eid: the enterprise ID that both have, of 32 bytes; version 1 has none.
     @ivar isDirect: no router is between the two.
@@ -181,7 +185,7 @@ class Agreement:
     isDirect: bool = True
     release: int = 0
     maxConnections: int = MOST_CONNECTIONS
-    maxLinks: int = MOST_LINKS
+    maxLinks: int = FEWEST_LINKS
     features: int = 0
 
     def extension(
@@ -339,7 +343,7 @@ def _chooseV1(
     for candidate in candidates:
         if candidate.carries(1):
             if candidate.subnets is None or candidate.subnets.shares(proposal):
-                return Choice(candidate, proposal.gid, VERSION_1)
+                return Choice(candidate, proposal.gid, Agreement(maxLinks=abilities.maxLinks))
             reason = Diagnosis.DIFFPREFIX
     return reason
 
@@ -374,7 +378,7 @@ def _settle(offered: ProposalV2, abilities: Abilities, eid: bytes, isDirect: boo
     """The lesser of what both have."""
     release = min(offered.release, abilities.release)
     if not release:
-        return Agreement(2, eid, isDirect)
+        return Agreement(2, eid, isDirect, maxLinks=abilities.maxLinks)
     connections = min(offered.maxConnections, abilities.maxConnections)
     if connections < FEWEST_CONNECTIONS:
         return Diagnosis.MAXCONNERR
@@ -401,7 +405,7 @@ def check(accept: Accept, offer: Offer) -> Agreement | Diagnosis:
     if _isContradictory(accept):
         return Diagnosis.CNFERR
     if version == 1:
-        return VERSION_1
+        return Agreement(maxLinks=offer.abilities.maxLinks)
     if accept.v2 is None or accept.v2.eid not in offer.abilities.ueids:
         return Diagnosis.NOUEID
     contact = accept.v2.firstContact
@@ -412,7 +416,7 @@ def check(accept: Accept, offer: Offer) -> Agreement | Diagnosis:
         return objection
     limits = contact.v21
     if not contact.release or limits is None:
-        return Agreement(2, accept.v2.eid, contact.direct)
+        return Agreement(2, accept.v2.eid, contact.direct, maxLinks=offer.abilities.maxLinks)
     return Agreement(
         2,
         accept.v2.eid,

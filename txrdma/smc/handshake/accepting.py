@@ -15,7 +15,8 @@ from txrdma.smc.carriers.interfaces import IArrival
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.group import Group
-from txrdma.smc.group.groups import hasLinkGroups, LinkGroups, peerID
+from txrdma.smc.group.groups import hasLinkGroups, LinkGroups
+from txrdma.smc.group.ports import peerID
 from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ServerHandshake
 from txrdma.smc.handshake._offer import Choice, choose
@@ -76,7 +77,7 @@ class ServerNegotiation(Negotiation):
         isSure = arrival is not None and arrival.isSure
         if isSure:
             self._enter()
-        highest = max(self._options.abilities.versions)
+        highest = max(self._options.versions)
         core = ServerHandshake(self._reactor.seconds(), peerID=peerID(), announced=isSure, version=highest)
         self._begin(core)
         if isSure and not hasLinkGroups(self._reactor):
@@ -140,7 +141,7 @@ class ServerNegotiation(Negotiation):
             raise Refused(f"{self._options.handshakes} handshakes are under way", Diagnosis.MEM)
         groups, candidates = self._ways(isLocal=_meansMemory(proposal))
         own = self.transport.getHost().host
-        choice = choose(proposal, candidates, self._options.abilities, own)
+        choice = choose(proposal, candidates, self._options.abilities(groups.portCount), own)
         if isinstance(choice, Diagnosis):
             raise Refused("nothing of the client's Proposal can be had", choice)
         group, isNew, element = await self._place(groups, proposal, choice)
@@ -178,8 +179,8 @@ class ServerNegotiation(Negotiation):
         elif group.isNew:
             group.connect(confirm)
             await group.confirmed()
-        elif not link.leadsTo(confirm.gid, confirm.mac, confirm.qpn):
+        elif not stream.named.leadsTo(confirm.gid, confirm.mac, confirm.qpn):
             raise Refused("the Confirm names another link", Diagnosis.NOSRVLINK)
-        await link.prepare(confirm)
+        await stream.link.prepare(confirm)
         stream.attach(confirm)
         self._core.established()

@@ -18,7 +18,8 @@ from txrdma.smc.carriers.dialing import approachOf
 from txrdma.smc.carriers.interfaces import IApproach
 from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.group.group import Group
-from txrdma.smc.group.groups import LinkGroups, peerID
+from txrdma.smc.group.groups import LinkGroups
+from txrdma.smc.group.ports import peerID
 from txrdma.smc.handshake import _machine as clcEvents
 from txrdma.smc.handshake._machine import ClientHandshake
 from txrdma.smc.handshake._offer import Agreement, Offer, propose
@@ -140,7 +141,8 @@ class ClientNegotiation(Negotiation):
         except Refused as refused:
             self._declineAtOnce(Diagnosis(refused.status))
             return
-        offer = propose(candidates, self._options.abilities, self.transport.getHost().host)
+        abilities = self._options.abilities(self._manager.portCount)
+        offer = propose(candidates, abilities, self.transport.getHost().host)
         if isinstance(offer, Diagnosis):
             self._declineAtOnce(offer)
             return
@@ -163,10 +165,15 @@ class ClientNegotiation(Negotiation):
         self._group = group
         try:
             element = await group.reserve(options.ring, options.maxmemory)
-            link = group.leadingTo(accept)
         except BaseException:
             if accept.firstContact:
                 group.discard()
+            raise
+        try:
+            link = group.leadingTo(accept)
+        except Refused:
+            element.buffer.give(element, quiet=True)
+            group.trim()
             raise
         self._stream = stream = Stream(link, element, self.transport, self.role)
         if accept.firstContact:

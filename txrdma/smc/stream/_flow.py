@@ -195,6 +195,17 @@ class Flow:
         self.last = self.written = bearing.poster.sent + 1  # which is not posted yet
         self.touch()
 
+    def keep(self) -> None:
+        """
+        Keep what is posted from now on until it has arrived, as the link does.
+
+        What was posted before has arrived by the time another link may be used: an end posts its ADD LINK
+        behind it, and the other link is confirmed later than the peer has answered that.
+        """
+        if not self._isMoved:  # else there are numbers that the peer may not have had
+            self.confirmed = (self.ring.sequence, self.ring.produced)
+        self._posted = []
+
     def arrived(self, sequence: int, produced: int) -> None:
         """The peer's adapter has our message of this number, and so many bytes."""
         self.confirmed = (sequence, produced)

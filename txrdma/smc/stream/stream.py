@@ -77,12 +77,13 @@ class Stream:
     @ivar host: our address of the TCP connection; C{peer}: the peer's.
     @ivar token: our alert token: what the peer calls this connection.
     @ivar disconnected: the connection has ended for the application, or never began.
+    @ivar named: the link that Accept and Confirm name; it may fail before the other one of them is here.
     @ivar blocks: how often the peer's ring was too full for what was written.
     @ivar wasLost: the peer was quicker than the handshake: it has said all, and gone with its link.
     """
 
     __slots__ = (
-        *("flow", "link", "role", "token", "host", "peer", "disconnected", "wasLost"),
+        *("flow", "link", "named", "role", "token", "host", "peer", "disconnected", "wasLost"),
         *("_element", "_rkey", "_companion", "_use", "_front"),
         *("_closing", "_failure", "_hasStoppedWriting", "_isHasty", "_isWhole"),
         *("blocks", "_blockedSeconds", "_blockedSince"),
@@ -90,7 +91,7 @@ class Stream:
     )
 
     def __init__(self, link: Link, element: Element, tcp: Connection, role: Role) -> None:
-        self.link = link
+        self.link = self.named = link
         self.role = role
         self.flow = Flow(link.turn.poster, element.view, link.contexts, self)
         self._closing = Closing()
@@ -118,8 +119,9 @@ class Stream:
         """
         if self._element is None:
             raise Refused("the link has ended meanwhile", Diagnosis.NOACTLINK)
-        self._rkey = answer.rkey
-        self.flow.attach(self.link.bearing(answer), answer.size, answer.token)
+        bearing = self.link.bearing(answer, self.named)
+        self._rkey = bearing.rkey
+        self.flow.attach(bearing, answer.size, answer.token)
 
     def start(self, front: Front, companion: Companion) -> None:
         """Begin to serve an application, with what watches the TCP connection."""
@@ -283,6 +285,10 @@ class Stream:
     def lookBeside(self) -> None:
         """Take in what other links of the group have brought."""
         self.link.group.lookBeside()
+
+    def rebind(self, link: Link) -> None:
+        """Begin on another link of the group: the one that was named has failed during the handshake."""
+        self.link = link
 
     def move(self, link: Link, bearing: Bearing, kept: Sequence[Kept]) -> None:
         """Go on by another link of the group, as this one has failed."""

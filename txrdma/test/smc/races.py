@@ -5,6 +5,7 @@ Two hosts on a simulated network, and SMC connections between them, turn by turn
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -63,7 +64,8 @@ class RaceTestCase(SynchronousTestCase):
         self.addCleanup(self.world.close)
         self.groupsOf: dict[Host, LinkGroups] = {}
         self.client, self.server = (self.host(number) for number in (1, 2))
-        self.ports = 50_000
+        self.number = 50_000
+        self.options = Options(device=DEVICE, agreed=True)
 
     def host(self, number: int) -> Host:
         address = f"198.51.100.{number}"
@@ -90,9 +92,9 @@ class RaceTestCase(SynchronousTestCase):
         """Begin to connect; keys are options of both ends."""
         here, there = here or Listener(), there or Listener()
         client = client or self.client
-        self.ports += 1
-        sockets = connectedSockets(self.world, Random(1), client, self.server, self.ports, latency)
-        options = Options(device=DEVICE, agreed=True, **keys)
+        self.number += 1
+        sockets = connectedSockets(self.world, Random(1), client, self.server, self.number, latency)
+        options = replace(self.options, **keys)
         accepting = self.accepting(options, there)
         asking = ClientNegotiation(client, options, Outcomes("client"), lambda: here)
         asking.finished().addErrback(lambda failure: None)

@@ -380,7 +380,7 @@ class WordsTests(RaceTestCase):
         [link] = linkGroups(self.client, DEVICE).links()
         link._queuePair.failed(AsyncEventKind.QP_FATAL)  # type: ignore[attr-defined]  # the software device's
         self.until(lambda: here.reason)
-        name = linkGroups(self.client, DEVICE).device.name
+        name = linkGroups(self.client, DEVICE).devices[0].name
         [told] = [each for each in self.said if "SMC-R connections" in each]
         self.assertTrue(told.startswith(f"3 SMC-R connections with 198.51.100.2:80 by {name} end: "), told)
 

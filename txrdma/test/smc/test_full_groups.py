@@ -4,6 +4,7 @@ Link groups that become full while connections are on their way: whoever comes l
 
 from __future__ import annotations
 
+from txrdma.interfaces import IProtectionDomain
 from txrdma.smc.group._linkgroup import MAX_CONNECTIONS
 from txrdma.test.smc.races import Listener, RaceTestCase
 
@@ -67,9 +68,9 @@ class FullGroupTests(RaceTestCase):
         [link] = group.links
         grown = group.pool.grow
 
-        def ending(size: int, most: int | None) -> object:
+        def ending(size: int, domain: IProtectionDomain, most: int | None) -> object:
             self.world.clock.callLater(0, group.close, "the test says so")
-            return grown(size, most)
+            return grown(size, domain, most)
 
         self.patch(group.pool, "grow", ending)
         [first] = self.connectMany(1)

@@ -152,7 +152,7 @@ class StatisticsTests(RaceTestCase):
     def test_fallback(self) -> None:
         """A fallback is counted with its role and the reasons of both ends."""
         group = self.groupsOf[self.server]
-        group.candidates = ()
+        group.ports = ()
         self.connected()
         counted = self.counted()["fallbacks"]
         self.assertEqual(

@@ -127,7 +127,7 @@ class RecordedTests(SynchronousTestCase):
         [request] = [raw for raw in server if decode(raw).type is LLCType.DELETE_LINK]
         self.assertEqual(core.outgoing(), [(link, request)])
         core.received(answered, 1.0, link)
-        core.want()
+        core.grow(self.end(server[1]))
         self.assertEqual(core.events(), [LinkWanted(None)])
         again = [raw for raw in server if decode(raw).type is LLCType.ADD_LINK][1]
         body = decode(again).body
@@ -288,3 +288,100 @@ class SeedTests(SynchronousTestCase):
                     other.core.received(raw, 0.0, there[0])
         self.assertIn(DeleteReason.ASYMMETRIC_LINK_NO_LONGER_NEEDED, reasons)
         self.assertFalse(any(isinstance(each, (GroupEnded, RKeyConfirmed)) for each in ends[0].events))
+
+
+class SilenceTests(SynchronousTestCase):
+    """Two links, of which one or both bring nothing any more."""
+
+    def setUp(self) -> None:
+        self.now = 0.0
+        self.ends = [End(role, 2, 2, 2) for role in Role]
+        for end, other in (self.ends, self.ends[::-1]):
+            end.core.confirm(0.0, other.ports[0])
+        self.silent: set[int] = set()
+        self.tried: list[float] = []
+        self.turns()
+
+    def turns(self) -> None:
+        """Bring what is said, except by silent links."""
+        for _ in range(20):
+            for end, other in (self.ends, self.ends[::-1]):
+                end.turn(self.now)
+                for link, raw in end.core.outgoing():
+                    if decode(raw).type is LLCType.ADD_LINK and end.role is Role.SERVER:
+                        self.tried.append(self.now)
+                    for there in other.made:
+                        if there.number in (0, link.number) and link.number not in self.silent:
+                            if there.place != "gone":
+                                other.core.received(raw, self.now, there)
+                                break
+
+    def until(self, end: float) -> None:
+        """Let time pass."""
+        while self.now < end:
+            times = [each.core.deadline() for each in self.ends]
+            self.now = max(self.now, min([end, *[each for each in times if each is not None]]))
+            for each in self.ends:
+                each.core.expired(self.now)
+            self.turns()
+
+    def test_one(self) -> None:
+        """A link that is silent beside another one is given up 2 seconds after the peer was asked."""
+        self.silent = {2}
+        self.until(6.9)
+        self.assertEqual([len(end.core.links) for end in self.ends], [2, 2])
+        self.until(7.1)
+        for end in self.ends:
+            [lost] = [event for event in end.events if isinstance(event, LinkLost)]
+            self.assertEqual(lost.link.number, 2)
+
+    def test_both(self) -> None:
+        """A peer that answers by no link is busy: both links stay, and work when it is back."""
+        self.silent = {1, 2}
+        self.until(100.0)
+        self.silent = set()
+        self.until(120.0)
+        for end in self.ends:
+            self.assertFalse([event for event in end.events if isinstance(event, (LinkLost, GroupEnded))])
+
+    def test_tries(self) -> None:
+        """The server tries ten times to have the link again, ever later; and anew when a port returns."""
+        self.silent = set(range(2, 250))
+        self.tried.clear()
+        self.until(550.0)  # the group is idle, and would end
+        found = [round(later - earlier) for earlier, later in zip(self.tried, self.tried[1:], strict=False)]
+        self.assertEqual(found, [2 ** (n + 1) + 5 for n in range(len(found))])
+        self.assertGreater(len(found), 5)
+        tries = len(self.tried)
+        self.ends[0].core.grow(self.ends[0].ports[1])
+        self.turns()
+        self.assertEqual(len(self.tried), tries + 1)
+
+    def test_returnsAtOnce(self) -> None:
+        """A port that returns while the peer is still told of its link's end is used all the same."""
+        server = self.ends[0]
+        server.core.linkDown(0.0, "its port is down", server.made[1])
+        server.core.grow(server.ports[1])
+        self.until(5.0)
+        self.assertEqual([len(end.core.links) for end in self.ends], [2, 2])
+
+    def test_client(self) -> None:
+        """A client asks for a link when a port of its own is up, in the words of its version."""
+        for version, type in ((1, LLCType.ADD_LINK), (2, LLCType.REQUEST_ADD_LINK)):
+            ends = [End(role, 1 + (role is Role.CLIENT), 2, version) for role in Role]
+            for end, other in (ends, ends[::-1]):
+                end.core.confirm(0.0, other.ports[0])
+            said = []
+            for turn in range(20):
+                for end, other in (ends, ends[::-1]):
+                    end.turn(0.0)
+                    for link, raw in end.core.outgoing():
+                        said.append((end.role, decode(raw).type))
+                        there = next(each for each in other.made if each.number in (0, link.number))
+                        other.core.received(raw, 0.0, there)
+                if turn == 10:
+                    said.clear()
+                    ends[0].ports.append(LinkEnd(MACAddress(bytes(6)), GID(bytes(15) + b"9"), QPN(9)))
+                    ends[1].core.grow(ends[1].ports[1])
+            self.assertEqual(said[:2], [(Role.CLIENT, type), (Role.SERVER, LLCType.ADD_LINK)])
+            self.assertEqual([len(end.core.links) for end in ends], [2, 2])

@@ -549,6 +549,8 @@ class TwoEndsTests(SynchronousTestCase):
             self.assertIn(agreement, (Diagnosis.NOROUTE, Diagnosis.NOINDIRECT))
             return
         if first:
+            if not settled.release:  # then each has its own wish, and CONFIRM LINK tells it
+                agreement = replace(agreement, maxLinks=settled.maxLinks)
             self.assertEqual(agreement, settled)
             if settled.release:
                 self.assertLessEqual(settled.maxLinks, min(asking.maxLinks, serving.maxLinks))

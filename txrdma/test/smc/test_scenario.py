@@ -64,6 +64,13 @@ FOUND_IN_MEMORY = (
 """Seeds that failed once between processes that share memory."""
 
 
+FOUND_BY_TWO_PORTS = (
+    1132,  # an Accept names a link that has failed: the ring that was meant for the connection stays taken
+    1057,  # a link fails between Accept and Confirm, and the client goes on where the server falls back
+)
+"""Seeds that failed once between hosts with two ports."""
+
+
 class SeedTests(SynchronousTestCase):
     """
     Whatever happens, what is heard is what was said, and connections end in order or fail on both sides.
@@ -109,10 +116,18 @@ class SeedTests(SynchronousTestCase):
         self.assertGreater(kinds["SMC-R"], 2 * count)
         self.assertGreater(kinds["whole"], count / 2)
 
+    def test_twoPorts(self) -> None:
+        """Between hosts with two ports, of which one at a time fails; a quarter of as many."""
+        count = -(-SEEDS // PARTS)
+        kinds = self.play(range(FIRST, FIRST + count), "two-ports")
+        self.assertGreater(kinds["SMC-R"], 2 * count)
+        self.assertGreater(kinds["whole"], count / 2)
+
     def test_found(self) -> None:
         """Seeds that failed once do not fail any more."""
         self.play(FOUND)
         self.play(FOUND_IN_MEMORY, "shared-memory")
+        self.play(FOUND_BY_TWO_PORTS, "two-ports")
 
     def test_repeats(self) -> None:
         """A seed repeats all that it did, to the last packet."""
@@ -450,8 +465,8 @@ class RaceTests(RaceTestCase):
     def test_plainClientSaysLittle(self) -> None:
         """So is a client that does not speak SMC."""
         for said in (b"", b"\xe2", b"bye"):
-            self.ports += 1
-            sockets = connectedSockets(self.world, Random(1), self.client, self.server, self.ports, 0.1)
+            self.number += 1
+            sockets = connectedSockets(self.world, Random(1), self.client, self.server, self.number, 0.1)
             there = Listener()
             accepting = self.accepting(Options(device=DEVICE), there)
             MemoryTCP(sockets[1], accepting).begin()
@@ -508,7 +523,7 @@ class RaceTests(RaceTestCase):
         self.until(lambda: here.mode and there.mode)
         [group] = linkGroups(self.client, DEVICE).groups()
         for _ in range(3):
-            buffer = group.pool.grow(16384)
+            buffer = group.pool.grow(16384, group.domainOf(group.links[0].port))
             buffer.isAgreed = True
             buffer.give(buffer.take(), quiet=False)
         here.transport.loseConnection()
@@ -523,7 +538,7 @@ class RaceTests(RaceTestCase):
         groups = linkGroups(self.client, DEVICE)
         [group] = groups.groups()
         for _ in range(2):
-            buffer = group.pool.grow(32768)
+            buffer = group.pool.grow(32768, group.domainOf(group.links[0].port))
             group.pool.ask(buffer)
             group.core.confirmRKey(buffer.rkey, buffer.region.address, self.client.seconds())
         group._turnCore()

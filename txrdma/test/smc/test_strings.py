@@ -50,6 +50,7 @@ class ClientStringTests(SynchronousTestCase):
             ("version=auto", Options()),
             ("version=1", Options(versions=(1,))),
             ("version=2:ueid=A", Options(versions=(2,), ueids=("A",))),
+            ("links=8", Options(links=8)),
             ("ueid=EXAMPLE.COM,2-B", Options(ueids=("EXAMPLE.COM", "2-B"))),
         ):
             self.assertEqual(self.parse(f"smc:host:80:{text}")["options"], options)
@@ -61,6 +62,8 @@ class ClientStringTests(SynchronousTestCase):
             {"versions": (1, 3)},
             {"versions": (2,)},
             {"ueids": ("a",)},
+            {"links": 0},
+            {"links": 9},
             {"ueids": ("A", "B", "C", "D", "E")},
         ):
             self.assertRaises(ValueError, Options, **wrong)
@@ -99,6 +102,10 @@ class ClientStringTests(SynchronousTestCase):
             ("smc:host:80:device=", "device", ""),
             ("smc:host:80:bindAddress=here", "bindAddress", "here"),
             ("smc:host:80:version=3", "version", "3"),
+            ("smc:host:80:backend=kernel:links=2", "links", "2"),
+            ("smc:host:80:links=0", "links", "0"),
+            ("smc:host:80:links=9", "links", "9"),
+            ("smc:host:80:links=two", "links", "two"),
             ("smc:host:80:version=2", "ueid", "version=2"),
             ("smc:host:80:version=1:ueid=A", "ueid", "version=1"),
             ("smc:host:80:ueid=", "ueid", "''"),

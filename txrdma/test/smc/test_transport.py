@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import random
 import socket
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -135,14 +136,15 @@ class TransferTests(EndsTestCase):
     async def test_staged(self) -> None:
         """Where a device takes little inline, bytes are copied into registered memory first."""
         opened = linkGroups(reactor, LOCAL_DEVICE)
-        opened.maxInline = 64
+        opened.ports = tuple(replace(port, maxInline=64) for port in opened.ports)
         one, other = await self.exchange(Streamer, Streamer)
         self.assertTrue(one.transport.stream.link.turn.poster.isStaged)
 
     async def test_lastWord(self) -> None:
         """A queue pair of such a device is closed when the device tells that all is sent, and not before."""
         self.patch(Streamer, "total", 1_234)
-        linkGroups(reactor, r"soft:route=rocev2").maxInline = 64
+        opened = linkGroups(reactor, r"soft:route=rocev2")
+        opened.ports = tuple(replace(port, maxInline=64) for port in opened.ports)
         one, _other = await self.exchange(Streamer, Streamer, r":device=soft\:route\=rocev2")
         turn = one.transport.stream.link.turn
         asked: list[int] = []

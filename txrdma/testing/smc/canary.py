@@ -14,12 +14,13 @@ class Canary:
     """
     Memory that was shown to a peer, filled so that it shows who writes where nobody may.
 
+    @ivar rkeys: the keys of the memory, one for each device that knows it.
     @ivar granted: the rings in it that a peer was told of: begin and end.
     """
 
     def __init__(self, region: Any, random: Random) -> None:
         self.region = region
-        self.rkey = region.rkey
+        self.rkeys = {region.rkey}
         self.length = region.length
         self.content = random.randbytes(256) * (region.length // 256)
         region.view[:] = self.content

@@ -155,6 +155,7 @@ class Host:
     """
     A process on a host of its own: what its protocols take for the reactor.
 
+    @ivar addresses: all that the host has: the first is that of its TCP connections.
     @ivar device: its software device, once it has been asked for.
     @ivar isDead: the process is gone; C{isStopped}: it has taken leave before.
     @ivar isGone: the whole host is: its system answers nobody any more.
@@ -165,6 +166,7 @@ class Host:
     def __init__(self, world: World, address: str, makeDevice: Callable[[], Any]) -> None:
         self.world = world
         self.address = address
+        self.addresses: tuple[str, ...] = (address,)
         self.isDead = self.isStopped = self.isGone = self.isAsleep = False
         self.awakeSince = 0.0
         self.missed: list[_HostCall] = []
@@ -205,14 +207,14 @@ class Host:
     def sleep(self) -> None:
         """The reactor does nothing until C{wake}, as when a program is busy: what comes waits."""
         self.isAsleep = True
-        self.world.network.sleep(self.address)
+        self.world.network.sleep(*self.addresses)
 
     def wake(self) -> None:
         """Go on, with what has come, and what was to be done meanwhile."""
         self.isAsleep = False
         self.awakeSince = self.seconds()
         self.isStirred = True
-        self.world.network.wake(self.address)
+        self.world.network.wake(*self.addresses)
         missed, self.missed = self.missed, []
         for call in missed:
             call.reset(0)
@@ -330,7 +332,7 @@ class Host:
                 one.wire.freeze()
             else:
                 one.close()
-        self.world.network.silent.add(self.address)
+        self.world.network.silent.update(self.addresses)
 
 
 @implementer(IDelayedCall)
@@ -405,9 +407,6 @@ class PollingHost(Host):
             if pollable in self.pollables:
                 busy |= pollable.poll()
         return busy
-
-
-# TCP
 
 
 class Wire:

@@ -31,6 +31,7 @@ from txrdma.sim.outcome import check, Violation
 from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.group import buffers as buffersModule
 from txrdma.smc.group import groups as groupsModule
+from txrdma.smc.group import ports as portsModule
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import closeLinkGroups, LinkGroups, linkGroups, useDevice
 from txrdma.smc.group.link import Link
@@ -142,10 +143,11 @@ class StreamScenario:
     """
     A simulation of SMC-R connections between two hosts, all of it decided by a seed.
 
-    @cvar possible: what may happen besides; C{hostKinds}: the reactors that there are.
+    @cvar possible: what may happen besides, C{harmless} to all; C{hostKinds}: the reactors that there are.
     """
 
     possible: tuple[str, ...] = EVENTS
+    harmless: tuple[str, ...] = HARMLESS
     hostKinds: tuple[type[Host], ...] = (Host, PollingHost)
 
     def __init__(self, seed: int) -> None:
@@ -205,28 +207,35 @@ class StreamScenario:
         )
 
     def _deviceMaker(self, number: int) -> Callable[[], SoftDevice]:
-        def make() -> SoftDevice:
-            device = self.openDevice(f"198.51.100.{number}")
-            device.attributes = replace(device.attributes, acknowledgesByProgram=self.isPatient)
-            createDomain = device.createProtectionDomain
+        return lambda: self.watched(self.openDevice(f"198.51.100.{number}"))
 
-            def createWatchedDomain() -> Any:
-                domain: Any = createDomain()
-                allocate = domain.allocateMemory
+    def watched(self, device: SoftDevice) -> SoftDevice:
+        """Watch the rings of a device from now on, and return it."""
+        device.attributes = replace(device.attributes, acknowledgesByProgram=self.isPatient)
+        createDomain = device.createProtectionDomain
 
-                def allocateMemory(length: int, access: Access) -> Any:
-                    region = allocate(length, access)
-                    if access & Access.REMOTE_WRITE:
-                        self.canaries.append(Canary(region, self.random))
-                    return region
+        def createWatchedDomain() -> Any:
+            domain: Any = createDomain()
+            allocate, register = domain.allocateMemory, domain.registerMemory
 
-                domain.allocateMemory = allocateMemory
-                return domain
+            def allocateMemory(length: int, access: Access) -> Any:
+                region = allocate(length, access)
+                if access & Access.REMOTE_WRITE:
+                    self.canaries.append(Canary(region, self.random))
+                return region
 
-            device.createProtectionDomain = createWatchedDomain  # type: ignore[method-assign]  # to see its memory
-            return device
+            def registerMemory(buffer: memoryview, access: Access) -> Any:
+                region = register(buffer, access)
+                for canary in self.canaries:
+                    if canary.region.valid and canary.region.view.obj is buffer.obj:
+                        canary.rkeys.add(region.rkey)
+                return region
 
-        return make
+            domain.allocateMemory, domain.registerMemory = allocateMemory, registerMemory
+            return domain
+
+        device.createProtectionDomain = createWatchedDomain  # type: ignore[method-assign]  # to see its memory
+        return device
 
     def openDevice(self, address: str) -> SoftDevice:
         """A new device of the host with that address."""
@@ -240,7 +249,7 @@ class StreamScenario:
             return
         if isinstance(message, (Accept, Confirm)):
             for canary in self.canaries:
-                if canary.rkey == message.rkey and canary.region.valid:
+                if message.rkey in canary.rkeys and canary.region.valid:
                     begin = (message.index - 1) * message.size
                     canary.granted.add((begin, begin + message.size))
 
@@ -308,7 +317,7 @@ class StreamScenario:
         host = random.choice(self.hosts)
         alive = [pair for pair in self.pairs if not pair.isOver]
         if event in ("partition", "apart", "gap"):
-            network.partition(*(each.address for each in self.hosts))
+            self.part()
             longest = 0.2 if event == "gap" else random.choice((0.5, 3.0, 50.0, 1e6))
             span = longest * random.random()
             if event == "apart":
@@ -355,6 +364,10 @@ class StreamScenario:
                 random.choice(self._linkGroups(host)).shutdown()
             elif event == "retired":
                 random.choice(self._linkGroups(host)).retire()
+
+    def part(self) -> None:
+        """Cut everything between the hosts."""
+        self.world.network.partition(*(each.address for each in self.hosts))
 
     def _warn(self, pairs: list[Pair]) -> None:
         """The TCP connections of these have ended: they have to know it soon."""
@@ -436,7 +449,7 @@ class StreamScenario:
     @property
     def isHarmless(self) -> bool:
         """No connection may notice anything."""
-        return not self.isBad and set(self.events) <= set(HARMLESS)
+        return not self.isBad and set(self.events) <= set(self.harmless)
 
     def judge(self) -> None:
         """Check what must hold when all connections have ended."""
@@ -554,7 +567,7 @@ def _tamed(random: Random) -> Iterator[None]:
             (secrets, "token_bytes", random.randbytes),
             (memoryModule, "randbits", random.getrandbits),
             (deviceModule, "randbelow", random.randrange),
-            (groupsModule, "_instance", lambda pid: b"ID"),
+            (portsModule, "_instance", lambda pid: b"ID"),
             (buffersModule, "MOST_ELEMENTS", random.choice((1, 2, 4))),
         ):
             patches.enter_context(mock.patch.object(where, name, what))

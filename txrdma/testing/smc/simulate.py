@@ -2,8 +2,9 @@
 Play many conversations of whole SMC connections: over a bad network, or by the memory of one host.
 
 C{python -m txrdma.testing.smc.simulate --seeds 10000} plays so many, by seeds in a row of which the clock
-draws the first; C{--route shared-memory} plays them between processes that share memory. A seed that fails is
-printed, and repeats what it did. L{txrdma.sim.simulate} does the same for queue pairs.
+draws the first. C{--route shared-memory} plays them between processes that share memory, C{--route two-ports}
+over two networks, of which one fails. A seed that fails is printed, and repeats what it did.
+L{txrdma.sim.simulate} does the same for queue pairs.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from collections import Counter
 from txrdma.sim.simulate import attempts, main, SimulateOptions
 from txrdma.testing.smc.neighbours import simulateMemory
 from txrdma.testing.smc.scenario import Outcome, simulate
+from txrdma.testing.smc.twoports import simulateTwoPorts
 
-ROUTES = {"rocev2": simulate, "shared-memory": simulateMemory}
+ROUTES = {"rocev2": simulate, "shared-memory": simulateMemory, "two-ports": simulateTwoPorts}
 
 
 def _route(name: str) -> str:
@@ -54,7 +56,7 @@ def run(first: int, count: int, quiet: bool = False, route: str = "rocev2") -> i
         kinds.update(outcome.kinds)
     took = time.monotonic() - started
     carried = f"{packets} packets, {dropped} of them lost"
-    if route != "rocev2":
+    if route == "shared-memory":
         carried = f"{packets} messages, {dropped} processes not found"
     print(
         f"{count} conversations in {took:.1f} s: {kinds.pop('SMC-R', 0)} connections by SMC-R, "

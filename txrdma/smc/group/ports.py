@@ -1,0 +1,150 @@
+"""
+The ports of an endpoint's devices, as the places where links begin.
+
+A device string may name several devices, with C{+} between them: C{pyverbs:rxe0+pyverbs:rxe1}. A port knows
+the subnets of its network interface from the system.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+from collections.abc import Sequence
+from functools import lru_cache
+
+from twisted.logger import Logger
+
+from txrdma.error import DeviceUnavailable, WireError
+from txrdma.iba.types import GID, MACAddress, MTU
+from txrdma.iba.verbs import PortState, usualGID
+from txrdma.interfaces import IRestingDevice, IVerbsDevice
+from txrdma.ports.netlink import NetworkInterface
+from txrdma.ports.network import gateways, HostNetwork
+from txrdma.smc.group.attachment import Port
+from txrdma.smc.handshake._offer import Candidate, Subnets, VERSIONS
+from txrdma.strings import splitString
+from txrdma.verbs.devices import sharedDevice
+
+_log = Logger()
+
+
+@lru_cache(1)
+def _instance(pid: int) -> bytes:
+    """Two bytes that tell this process from others with the same port, and from those before it."""
+    return secrets.token_bytes(2)
+
+
+def peerID(mac: MACAddress | None = None) -> bytes:
+    """The peer ID of this process: instance number and MAC address (RFC 7609, 3.1)."""
+    return _instance(os.getpid()) + (bytes(6) if mac is None else mac.toBytes())
+
+
+def openDevices(reactor: object, description: str) -> list[IVerbsDevice]:
+    """
+    Open the devices that an endpoint names; who opens them closes them.
+
+    @param description: device strings with C{+} between them.
+    @raise ValueError: there is no sense in it.
+    @raise DeviceUnavailable: none of them is to be had.
+    """
+    devices: list[IVerbsDevice] = []
+    unavailable = DeviceUnavailable(f"{description!r} names no device")
+    for each in splitString(description, "+"):
+        try:
+            devices.append(sharedDevice(reactor, each))
+        except DeviceUnavailable as error:
+            unavailable = error
+            _log.warn("can't open {each} of {all}: {error}", each=each, all=description, error=error)
+        except BaseException:
+            for device in devices:
+                device.close()
+            raise
+    if not devices:
+        raise unavailable
+    return devices
+
+
+def findPorts(devices: Sequence[IVerbsDevice], owner: bytes = b"") -> tuple[Port, ...]:
+    """
+    The ports of devices, by the GID of each that most peers can reach; active ports first.
+
+    Devices whose connections all go by shared memory have no use for version 2, nor for subnets.
+
+    @param owner: the peer ID of this process, if it has one for these devices already: it stays the same.
+    """
+    ports: list[Port] = []
+    interfaces = _Interfaces()
+    for device in devices:
+        isLocal = IRestingDevice(device, None) is not None
+        versions = frozenset((1,)) if isLocal else VERSIONS
+        for number in range(1, device.portCount + 1):
+            port = device.portAttributes(number)
+            if port.mac is None:
+                continue
+            owner = owner or peerID(port.mac)  # one for all ports: it is one process
+            table = device.gidTable(number)
+            index = usualGID(table)
+            if not table or table[index].gid.ip is None:
+                continue
+            (gid, type, netdev), mtu = table[index], MTU(port.activeMTU)
+            subnets, isRouted = (None, True) if isLocal else interfaces.around(netdev, gid)
+            candidate = Candidate(
+                owner, gid, type, port.mac, mtu, device.name, number, index, versions, subnets, isRouted
+            )
+            isActive = port.state is PortState.ACTIVE
+            ports.append(Port(device, candidate, device.limits.maxInline, isActive))
+    return tuple(sorted(ports, key=lambda port: not port.isActive))
+
+
+class _Interfaces:
+    """The network interfaces of this host, which are asked for once, and only if need be."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, NetworkInterface] | None = None
+        self._gateways: frozenset[str] = frozenset()
+
+    def around(self, name: str, gid: GID) -> tuple[Subnets | None, bool]:
+        """The subnets of an interface, None if nobody knows; and whether routers lead out of them."""
+        if not name:
+            return None, True
+        if self._known is None:
+            self._known = self._ask()
+        interface = self._known.get(name)
+        if interface is None or interface.isLoopback:  # where everything is this host
+            return None, True
+        return subnetsOf(interface, gid), name in self._gateways
+
+    def _ask(self) -> dict[str, NetworkInterface]:
+        try:
+            network = HostNetwork.open()
+        except DeviceUnavailable as error:
+            _log.debug("nothing is known of this host's subnets: {error}", error=error)
+            return {}
+        try:
+            self._gateways = gateways()
+            return {each.name: each for each in network.interfaces()}
+        except (DeviceUnavailable, WireError) as error:
+            _log.debug("nothing is known of this host's subnets: {error}", error=error)
+            return {}
+        finally:
+            network.close()
+
+
+def subnetsOf(interface: NetworkInterface, gid: GID) -> Subnets | None:
+    """
+    The subnets of an interface.
+
+    @param gid: of a port there. Where it is an IPv4 address its subnet counts, else that of the first one.
+    @return: None for an interface without any address.
+    """
+    ipv4: tuple[int, int] | None = None
+    ipv6: list[tuple[bytes, int]] = []
+    for address in interface.addresses:
+        found = ipaddress.ip_interface(f"{address.ip}/{address.prefixLength}")
+        if isinstance(found, ipaddress.IPv6Interface):
+            if not found.is_link_local:
+                ipv6.append((found.network.network_address.packed, address.prefixLength))
+        elif ipv4 is None or str(found.ip) == gid.ip:
+            ipv4 = int(found.network.network_address), address.prefixLength
+    return Subnets(ipv4, tuple(ipv6)) if ipv4 or ipv6 else None

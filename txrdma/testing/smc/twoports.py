@@ -1,0 +1,168 @@
+"""
+Simulations of SMC-R connections between hosts with two ports each, of which one at a time fails and returns.
+
+The promises are those that L{txrdma.testing.smc.scenario} checks. That a network is cut, or a port goes down,
+is nothing that a connection may notice, as long as the other one works.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from typing import Final
+
+from txrdma.sim.outcome import check
+from txrdma.smc.group.group import Group
+from txrdma.smc.group.groups import LinkGroups, linkGroups, useDevice
+from txrdma.soft.device import SoftDevice
+from txrdma.testing.smc.hosts import Host
+from txrdma.testing.smc.scenario import DEVICE, EVENTS, HARMLESS, Outcome, simulate, StreamScenario
+
+_PATHS: Final = ("cut", "down", "flap")
+"""Events: a network is cut, and nobody is told; a port there goes down; both networks fail in turns."""
+
+_NETWORKS: Final = ("198.51.100", "203.0.113")
+
+
+class TwoPortScenario(StreamScenario):
+    """A simulation of SMC-R connections between hosts with two ports, all of it decided by a seed."""
+
+    possible = (*_PATHS * 5, *EVENTS)
+    harmless: tuple[str, ...] = (*HARMLESS, *_PATHS)
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        random = self.random
+        counts = random.choice(((2, 2), (2, 2), (2, 2), (2, 2), (1, 2), (2, 1)))
+        self.isSplit = random.random() < 0.5
+        self.devices: dict[Host, list[SoftDevice]] = {}
+        for host in self.hosts:
+            number = host.address.rpartition(".")[2]
+            count = counts[int(number) - 1]
+            host.addresses = tuple(f"{network}.{number}" for network in _NETWORKS[:count])
+            links = random.choice((None, None, None, 2, 3, 1)) if count == 2 else 2
+            self.options[host] = replace(self.options[host], links=links)
+        if any(options.links == 1 for options in self.options.values()):
+            self.harmless = HARMLESS  # there is one link, which fails
+        self.failing = 1 if 1 in counts else random.randrange(2)
+        if "flap" in self.events:
+            self.events = ["flap"] if self.failing == 0 else ["down"]
+
+    def openDevice(self, address: str) -> SoftDevice:
+        """A new device of the host with that address, with all its ports or with one."""
+        (host,) = (host for host in self.hosts if host.address == address)
+        segments = self.random.choice((1, 16))
+        addresses = [(each,) for each in host.addresses] if self.isSplit else [host.addresses]
+        devices = [self.world.network.device(*each, mtu=self.mtu, segments=segments) for each in addresses]
+        for device in devices[1:]:
+            self.watched(device)
+        self.devices[host] = devices
+        return devices[0]
+
+    def _groups(self, host: Host) -> LinkGroups:
+        if host.triggers:
+            return linkGroups(host, DEVICE)
+        host.openDevice()
+        groups = useDevice(host, DEVICE, *self.devices[host])
+        groups.ringSize = lambda: self.random.choice(self.rings)  # type: ignore[method-assign]  # small ones
+        return groups
+
+    # What happens besides
+
+    def part(self) -> None:
+        """Cut everything between the hosts, by either network."""
+        for network in range(len(_NETWORKS)):
+            self._cut(network)
+
+    def happen(self, event: str) -> None:
+        """Let one of the events happen: to a network or a port here, others as elsewhere."""
+        if event not in _PATHS:
+            super().happen(event)
+            return
+        self.kinds.append(event)
+        self.world.network.note(event)
+        if event == "flap":
+            self._flap(0, self.random.choice((2, 4, 6)))
+            return
+        self._fail(
+            self.failing, event == "down", self.random.choice((0.01, 0.5, 20.0, 1e6)) * self.random.random()
+        )
+
+    def _fail(self, network: int, isPort: bool, span: float) -> None:
+        """Let a network fail, or a port there, for so many seconds."""
+        if not all(self._hasOther(group, network) for host in self.hosts for group in self._linkGroups(host)):
+            self.harmless = HARMLESS  # its second link is not there yet
+        host = self.random.choice(self.hosts)
+        if isPort:
+            self._enable(host, network, False)
+        else:
+            self._cut(network)
+        if span < 1000:
+            self.world.clock.callLater(span, self._enable, host, network, True)
+            self.world.clock.callLater(span, self._mend, network)
+
+    def _hasOther(self, group: Group, network: int) -> bool:
+        """Whether a group has a link that a network's failure does not touch."""
+        for link in group.links:
+            ends = (link.life.local, link.life.remote)
+            isTouched = any(end is None or str(end.gid.ip).startswith(_NETWORKS[network]) for end in ends)
+            if link.isActive and not isTouched:
+                return True
+        return False
+
+    def _flap(self, network: int, times: int) -> None:
+        """Let both networks fail in turns, one as soon as the other has its links again."""
+        if all(pair.isOver for pair in self.pairs) or any(host.isDead for host in self.hosts):
+            return
+        counts = [
+            sum(link.isActive for link in group.links)
+            for host in self.hosts
+            for group in self._linkGroups(host)
+        ]
+        if counts and min(counts) > 1:
+            self._fail(network, self.random.random() < 0.5, 0.5 * self.random.random())
+            network, times = 1 - network, times - 1
+        if times and self.world.clock.seconds() < 100:
+            self.world.clock.callLater(1.0, self._flap, network, times)
+
+    def _enable(self, host: Host, network: int, isEnabled: bool) -> None:
+        devices = self.devices.get(host, [])
+        for device in devices:
+            for number, port in enumerate(device.ports, 1):
+                if port.address.startswith(_NETWORKS[network]) and not device._closed and not host.isDead:
+                    device.setPortEnabled(number, isEnabled)
+
+    def _paths(self, network: int) -> list[tuple[str, str]]:
+        """The pairs of addresses of which one is on a network."""
+        one, other = self.hosts
+        name = _NETWORKS[network]
+        return [
+            pair
+            for pair in product(one.addresses, other.addresses)
+            if any(each.startswith(name) for each in pair)
+        ]
+
+    def _cut(self, network: int) -> None:
+        for one, other in self._paths(network):
+            self.world.network.partition(one, other)
+
+    def _mend(self, network: int) -> None:
+        for one, other in self._paths(network):
+            self.world.network.join(one, other)
+
+    def judge(self) -> None:
+        """Check what must hold when all connections have ended, and that no group has too many links."""
+        super().judge()
+        for host in self.hosts:
+            for group in self._linkGroups(host):
+                most = max(self.options[host].links or 2, 1)
+                check(len(group.links) <= most + 1, f"{group!r} has the links {group.links}")
+
+
+def simulateTwoPorts(seed: int) -> Outcome:
+    """
+    Play the simulation with this seed.
+
+    @raise Violation: a promise was broken.
+    """
+    return simulate(seed, TwoPortScenario)
