@@ -123,5 +123,6 @@ $(COMPILED)/.made:
 $(COMPILED)/.installed: pyproject.toml setup.py $(shell find txrdma -name '*.py') | $(COMPILED)/.made
 	@echo "Installing txrdma with compiled cores into $(COMPILED)"
 	@tools/quietly $(COMPILED)/bin/python $(PIP) '.[test,bench]' 'mypy>=1.18' 'mypy-zope>=1.0.14'
+	@rm -rf build/lib* build/temp*  # modules that are no more would be installed, too
 	@TXRDMA_COMPILE=1 tools/quietly $(COMPILED)/bin/python $(PIP) --no-build-isolation --no-deps --force-reinstall .
 	@touch $@

@@ -264,6 +264,11 @@ class Group:
             self.core.deleteRKeys(self.pool.trim(), self._reactor.seconds())
             self._turnCore()
 
+    def trimSoon(self) -> None:
+        """The same at the end of a turn of one of the links that there are."""
+        if self.links and not self.isOver:
+            self.links[0].turn.atEnd(self.trim)
+
     # LLC
 
     def control(self, link: Link, raw: bytes) -> None:

@@ -248,6 +248,8 @@ class Link:
         self.group.forget(stream, element, quiet)
         if not self.isOver:
             self.turn.atEnd(self.group.trim)
+        else:
+            self.group.trimSoon()  # it may go on by other links
 
     def hasten(self, stream: Member) -> None:
         """Find out soon whether the peer has all that was sent on a connection, as the process ends."""

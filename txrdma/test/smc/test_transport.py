@@ -8,7 +8,6 @@ import hashlib
 import random
 import socket
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 from zope.interface import implementer
@@ -20,6 +19,8 @@ from twisted.internet.protocol import connectionDone
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
+from txrdma.iba.types import QPN
+from txrdma.iba.verbs import Completion, CompletionOpcode, Status
 from txrdma.smc.group import groups
 from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.handshake.negotiation import LOCAL_DEVICE
@@ -152,9 +153,9 @@ class TransferTests(EndsTestCase):
         class Late:
             """Tells of the last message when it is asked for the third time."""
 
-            def poll(self, limit: int) -> list[Any]:
+            def poll(self, limit: int) -> list[Completion]:
                 asked.append(limit)
-                latest = SimpleNamespace(status=0, identifier=turn.poster.sent)
+                latest = Completion(turn.poster.sent, Status.SUCCESS, CompletionOpcode.SEND, QPN(0))
                 return [latest] if len(asked) >= 3 else []
 
         one.transport.write(b"the last word")
