@@ -164,7 +164,9 @@ class KernelPeerTestCase(EndsTestCase):
         accepting = factory.next()
         theirs = await self.program.call("connect", host=HERE, port=port)
         self.seconds = theirs.pop()
-        return await accepting, Theirs(*theirs)
+        ours = await accepting
+        self.addCleanup(self._disconnect, ours)  # on TCP it would end some time after the program
+        return ours, Theirs(*theirs)
 
     def said(self, theirs: Theirs) -> Diagnosed:
         """The kernel's word on its end."""
