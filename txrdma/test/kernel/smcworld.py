@@ -116,7 +116,7 @@ class KernelPeerTestCase(EndsTestCase):
     @ivar weListen: our end is the server's.
     """
 
-    timeout = 40
+    timeout = 100
     weListen = False
 
     def setUp(self) -> None:
