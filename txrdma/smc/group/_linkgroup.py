@@ -209,9 +209,9 @@ class LinkGroup:
         self._inputs.shutdown(now, reason)
 
     def retire(self, now: float) -> None:
-        """The peer does not know the group (Decline, out of sync): take no more, and end with the last."""
+        """The peer does not know the group (Decline, out of sync): take no more, and end without connections."""
         self._retired = True
-        if not self.connections:
+        if not (self.connections or self.links[1:]):  # by one of several it would overtake what others bring
             self.shutdown(now)
 
     def linkDown(self, now: float, text: str, link: LinkLife | None = None) -> None:
@@ -311,7 +311,7 @@ class LinkGroup:
         self.connections.pop(token, None)
         if not self.connections and self._idleSince is None:
             self._idleSince = now
-            if self._retired:
+            if self._retired and not self.links[1:]:
                 self.shutdown(now)
 
     # Keys of buffers
