@@ -209,7 +209,7 @@ class LinkGroup:
         self._inputs.shutdown(now, reason)
 
     def retire(self, now: float) -> None:
-        """The peer does not know the group (Decline, out of sync): take no more, and end without connections."""
+        """The peer does not know the group (Decline, out of sync): take no more, and end with the last."""
         self._retired = True
         if not (self.connections or self.links[1:]):  # by one of several it would overtake what others bring
             self.shutdown(now)

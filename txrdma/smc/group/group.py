@@ -265,7 +265,7 @@ class Group:
             self._turnCore()
 
     def trimSoon(self) -> None:
-        """The same at the end of a turn of one of the links that there are."""
+        """Trim at the end of a turn of one of the links that there are."""
         if self.links and not self.isOver:
             self.links[0].turn.atEnd(self.trim)
 

@@ -124,7 +124,7 @@ class LinkOwner(Protocol):
         """Take back buffers that nobody uses."""
 
     def trimSoon(self) -> None:
-        """The same at the end of a turn of one of the links that there are."""
+        """Trim at the end of a turn of one of the links that there are."""
 
     def target(self, link: Any, named: Any, answer: Accept | Confirm) -> tuple[int, RKey]:
         """The place where the peer's ring begins on a link, and its key there."""
