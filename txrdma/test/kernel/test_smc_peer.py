@@ -24,7 +24,6 @@ BOXES = (Box(smc=True, timeout=800),)
 MUCH = 16 << 20
 """Bytes in each direction at once."""
 
-MANY = 100
 PAUSE_SECONDS = 8.0
 TEST_LINK = Path("/proc/sys/net/smc/smcr_testlink_time")
 ORDINARY = 1 << 20
@@ -217,26 +216,6 @@ class ServerTests(Conversations, KernelPeerTestCase):
         self.assertEqual(self.cursors(theirs)[0], buffers.size)
         got = await self.program.call("receive", number=theirs.number, length=ORDINARY)
         self.assertEqual(got[:2], [ORDINARY, await sending])
-
-    async def test_many(self) -> None:
-        """A hundred connections share a link group, and each carries its own bytes."""
-        begun = time.monotonic()
-        factory, port = await self.serve(f"smc:{HERE}:0:{OURS}", Ours)
-        pairs = [await self.accepted(factory, port) for _ in range(MANY)]
-        record("seconds for 100 connections", round(time.monotonic() - begun, 1))
-        self.assertEqual(len({ours.smc.linkGroup for ours, _ in pairs}), 1)
-        for number, (ours, _theirs) in enumerate(pairs):
-            ours.transport.write(b"%d" % number)
-        got = await gatherResults(
-            [
-                self.program.call("receive", number=theirs.number, length=len(str(number)))
-                for number, (_, theirs) in enumerate(pairs)
-            ]
-        )
-        self.assertEqual([each[2] for each in got], [str(number) for number in range(MANY)])
-        self.assertEqual({self.said(theirs).mode for _, theirs in pairs}, {"SMC-R"})
-
-    test_many.timeout = 250  # type: ignore[attr-defined]  # trial's way to give one test more time
 
     async def test_kernelKilled(self) -> None:
         """When the kernel's program is killed we hear an end; with bytes unread it is an abort."""
