@@ -14,6 +14,7 @@ from txrdma.commands import decode
 from txrdma.commands.attributefields import attributesOf
 from txrdma.commands.decode import Tables
 from txrdma.commands.packets import COOKED, COOKED2, ERF, ETHERNET, inBytes, INFINIBAND, inPacket, RAW_IP
+from txrdma.commands.smccaptures import Explanation
 from txrdma.error import InvalidRequest, WireError
 from txrdma.iba.captures import captured
 from txrdma.mad.dump import dumped
@@ -65,7 +66,7 @@ def _decoded(content: bytes) -> None:
     """Whatever C{txrdma decode} is given: it finds datagrams, or says that there are none."""
     with redirect_stderr(StringIO()):
         try:
-            for found in decode._inFile(BytesIO(content)):
+            for found in decode._inFile(BytesIO(content), Explanation()):
                 dumped(found.inside.datagram, 3)
         except InvalidRequest:
             pass
