@@ -167,11 +167,16 @@ class CompletionReader:
         """
         Poll until empty, look on, arm, and look once more: what completes after that raises the event again.
 
+        A delayed turn that has found something arms in the next one: readers are called after delayed calls,
+        and what the handler has delayed by no time is to run before it is called again, as between two reads
+        of a socket.
+
         @param isReadable: there are events. They are taken only when it is time to sleep, so that until then
             the reactor comes back to the descriptor after everything else.
         """
         self._again = None
-        isEmpty = self._drain()
+        isDelayed = not isReadable
+        isEmpty = self._drain(isDelayed)
         isLooking = isEmpty and isReadable and self._looksOn and self._lookOn()
         self._look(isLooking)
         if isEmpty and not isLooking and self._running:
@@ -179,18 +184,18 @@ class CompletionReader:
                 isReadable = False
                 self._channel.takeEvents()
             self.arm()
-            if not self._running or self._drain():
+            if not self._running or self._drain(isDelayed):
                 return
         if self._running and not isReadable:
             self._again = self._reactor.callLater(0, self._turn)
 
-    def _drain(self) -> bool:
-        """Poll until empty; False when it is not in the end."""
+    def _drain(self, isDelayed: bool) -> bool:
+        """Poll until empty; False when it is not in the end, or when a delayed turn has found something."""
         began = perf_counter()
         if not self.poll():
             return True
         self._lookout.came(began)
-        return any(not self.poll() for _ in range(_BUDGET - 1))
+        return any(not self.poll() for _ in range(_BUDGET - 1)) and not isDelayed
 
     def _lookOn(self) -> bool:
         """Look for a slice of time whether there is more; False when it is time to sleep."""

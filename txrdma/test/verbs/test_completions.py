@@ -232,6 +232,30 @@ class SleepingTests(CompletionReaderTests):
         self.assertEqual(sum(self.batches, []), list(range(5000)))
         self.assertEqual((self.channel.taken, self.reactor.getDelayedCalls()), (0, []))
 
+    def test_delayedFirst(self) -> None:
+        """
+        What a handler has delayed by no time runs before the handler is called again, as between two reads of
+        a socket: delayed calls of one turn of the reactor run before its descriptors are read.
+        """
+        reactor: Any = LookingReactor()
+        told: list[str] = []
+
+        def handle(batch: Sequence[Completion]) -> None:
+            told.append("handled")
+            reactor.callLater(0, told.append, "delayed")
+
+        channel = Channel([self.queue])
+        reader = CompletionReader(reactor, channel, [self.queue], handle)
+        reader.start()
+        self.queue.put(1)
+        reactor.turn()
+        self.queue.put(2)
+        reader.doRead()
+        for _ in range(3):
+            reactor.turn()
+        self.assertEqual(told, ["handled", "delayed"] * 2)
+        self.assertEqual(reactor.getDelayedCalls(), [])
+
     def test_failingHandler(self) -> None:
         """A handler that raises is logged, the reader stops, and its owner hears of it once."""
         failures: list[Failure] = []
