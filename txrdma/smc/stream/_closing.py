@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from enum import Enum, IntEnum
 from functools import lru_cache
-from typing import Protocol, Union
+from typing import Final, Protocol, Union
 
 from txrdma.smc.common._machines import machineBuilder
 from txrdma.smc.wire.cdc import StateFlags
@@ -55,11 +55,18 @@ class Ending(Enum):
     LOST = "the link is gone"
 
 
+# As numbers: flags that know their names are slow to combine.
+_DONE_FLAG: Final = int(StateFlags.DONE_WRITING)
+_CLOSED_FLAG: Final = int(StateFlags.CLOSED)
+_ABORT_FLAG: Final = int(StateFlags.ABNORMAL_CLOSE)
+_KNOWN: Final = _DONE_FLAG | _CLOSED_FLAG | _ABORT_FLAG
+
+
 @frozen
 class Send:
     """Send a CDC message with these flags, after all that was written; every later one has them, too."""
 
-    flags: StateFlags
+    flags: int
 
 
 @frozen
@@ -145,7 +152,7 @@ class Closing:
 
     def __init__(self) -> None:
         self._place = _INIT
-        self.flags = StateFlags(0)
+        self.flags = 0
         self._pending: list[Event] = []
         self._behind: list[Ending | None] = []
         self.over = False
@@ -224,9 +231,9 @@ class Closing:
         new = flags & ~self._peer & _KNOWN
         if new:
             self._peer |= new
-            if new & StateFlags.ABNORMAL_CLOSE:
+            if new & _ABORT_FLAG:
                 self._inputs.peerAborted()
-            elif new & StateFlags.CLOSED:
+            elif new & _CLOSED_FLAG:
                 self._inputs.peerClosed()
             else:
                 self._inputs.peerDoneWriting()
@@ -245,18 +252,18 @@ class Closing:
 
     # What transitions do
 
-    def _send(self, flag: StateFlags) -> None:
+    def _send(self, flag: int) -> None:
         self.flags |= flag
         self._pending.append(Send(self.flags))
 
     def _sendDone(self) -> None:
-        self._send(StateFlags.DONE_WRITING)
+        self._send(_DONE_FLAG)
 
     def _sendClosed(self) -> None:
-        self._send(StateFlags.CLOSED)
+        self._send(_CLOSED_FLAG)
 
     def _sendAbort(self) -> None:
-        self._send(StateFlags.ABNORMAL_CLOSE)
+        self._send(_ABORT_FLAG)
 
     def _endOfData(self) -> None:
         self._behind.append(None)
@@ -432,9 +439,6 @@ def _machine() -> Callable[[Closing], Inputs]:
             if (place, what.__name__) not in said:
                 state.upon(what).loop().returns(None)  # late, double, or of no interest here
     return builder.build()
-
-
-_KNOWN = int(StateFlags.DONE_WRITING | StateFlags.CLOSED | StateFlags.ABNORMAL_CLOSE)
 
 
 def diagram() -> str:
