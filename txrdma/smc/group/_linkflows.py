@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 
+from txrdma.error import WireError
 from txrdma.iba.types import RKey
 from txrdma.smc.group._linkstate import (
     Core,
@@ -338,6 +339,10 @@ class LinkFlows:
             self._answered(one, now)
         elif isinstance(body, DeleteLink):
             self._deleteAsked(one, body, link, now)
+        elif isinstance(body, RequestAddLink) and not self._core.isServer:
+            raise WireError("REQUEST ADD LINK", 0, "a server asks for a link, which it adds itself")
+        elif isinstance(current, _Adding) and current.far is not None and current.far == body:
+            pass  # it has come twice
         elif self._isSuperseded(body):
             self._giveUp(one, link, now)
         elif current is not None:
@@ -348,6 +353,8 @@ class LinkFlows:
                 self.renew()
             else:
                 self._reject(one, link)
+        elif isinstance(body, AddLink) and any(each.number == body.link for each in self._core.links):
+            raise WireError("ADD LINK", 31, f"there is a link {body.link}")
         elif isinstance(body, AddLink) and self.mayAdd():
             self.current = _Adding(link, one, far=body)
             self._core.pending.append(LinkWanted(body))
@@ -369,6 +376,8 @@ class LinkFlows:
 
     def _answered(self, one: LLC, now: float) -> None:
         body, current = one.body, self.current
+        if isinstance(body, RequestAddLink) and self._core.isServer:
+            raise WireError("REQUEST ADD LINK", 3, "a client answers what only clients ask")
         if isinstance(body, AddLink) and isinstance(current, _Adding) and current.stage == "offered":
             assert current.link is not None
             if one.header.flags & LLCFlags.REJECT or not body.qpn:
