@@ -162,7 +162,7 @@ class Negotiation(Protocol):
             if self._fellBack is not None:
                 foreign = Crossed(core.isJoining) if core.mayCross else None
                 self._runOnTCP(self._fellBack.reason, self._fellBack.peerDiagnosis, self._early, foreign)
-            elif self._stream is not None:
+            elif self._stream is not None and core.isEstablished:
                 self._runOnSMC(self._stream)
             return
         deadline = core.deadline()
