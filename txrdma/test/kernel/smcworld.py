@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -156,7 +156,9 @@ class KernelPeerTestCase(EndsTestCase):
         """Our end of a new connection, and the kernel's."""
         return await (await self.connector(options, kind))()
 
-    async def connector(self, options: str = OURS, kind: type[Recorder] = Ours) -> Callable[[], Any]:
+    async def connector(
+        self, options: str = OURS, kind: type[Recorder] = Ours
+    ) -> Callable[[], Awaitable[tuple[Any, Theirs]]]:
         """A function that makes connections with one listener."""
         if self.weListen:
             factory, port = await self.serve(f"smc:{HERE}:0:{options}", kind)
