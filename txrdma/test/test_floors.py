@@ -30,6 +30,7 @@ FLOORS = {
     "strings": 1,
     "values": 1,
     "logs": 1,
+    "machines": 1,
     "unixlines": 1,
     "unixplaces": 1,
     "unixsockets": 1,
