@@ -3,10 +3,11 @@ Alternate paths: one is loaded, accepted or rejected, and migrated to, while a c
 
 Follows InfiniBand Architecture vol. 1, 12.8 (LAP, APR) and 17.2.8 (automatic path migration).
 
-The active end loads, the passive one answers. While a LAP is on its way neither end has an alternate path: the
-queue pair is disarmed before, at both ends, and armed again with the answer, first at the passive end. So a
-queue pair can't migrate to a path about which both ends don't agree. Each LAP has a transaction of its own,
-one more than the last: a late APR is not taken for the answer to the next LAP, nor a late LAP for a new one.
+The active end loads, the passive one answers. While a LAP is on its way neither end has an alternate path:
+the queue pair is disarmed before, at both ends, and armed again with the answer, first at the passive end.
+So a queue pair can't migrate to a path about which both ends don't agree. Each LAP has a transaction of its
+own, one more than the last: a late APR is not taken for the answer to the next LAP, nor a late LAP for a new
+one.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from txrdma.values import frozen
 from txrdma.wire import Layout
 
 LATE: Final = 1 << 16
-"""Distance from the newest LAP's transaction back to the oldest that is late; a peer may have other numbers."""
+"""Distance from the newest LAP's transaction back to the oldest that is late: some number otherwise."""
 
 Refusal = tuple[APStatus, bytes]
 """A reason for which an end can't use a path, with its additional information."""

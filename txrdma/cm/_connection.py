@@ -1,15 +1,14 @@
 """
 One connection: its opening, its alternate paths, its end, as one core.
 
-Follows InfiniBand Architecture vol. 1, 12.9. Messages go to the part that they are about. Where an RTU is lost
-a DREQ or a LAP of the peer takes its place, and so do its data.
+Follows InfiniBand Architecture vol. 1, 12.9. Messages go to the part that they are about. Where an RTU is
+lost, a DREQ or a LAP of the peer takes its place, and so do its data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import chain
-from typing import Final
 
 from txrdma.cm._alternate import Alternate, Ends, Refusal
 from txrdma.cm._closing import Closing
@@ -33,8 +32,6 @@ from txrdma.error import InvalidRequest
 from txrdma.iba.path import lifetimeSeconds
 from txrdma.iba.types import GUID, QPN
 from txrdma.wire import Layout
-
-_NO_GUID: Final = GUID(bytes(8))
 
 
 class Connection:
@@ -83,7 +80,7 @@ class Connection:
         """The peer's CA GUID, as far as it is known."""
         opening = self.opening
         theirs = opening.reply if opening.isActive else opening.request
-        return None if theirs is None or theirs.localCAGUID == _NO_GUID else theirs.localCAGUID
+        return None if theirs is None else theirs.localCAGUID
 
     @property
     def localQPN(self) -> QPN:

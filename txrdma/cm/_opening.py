@@ -79,6 +79,7 @@ class Opening(Core):
     The opening of one connection, at one end.
 
     @ivar isActive: this end's REQ counts, not the peer's.
+    @ivar isPeerToPeer: both ends may ask; a REQ of the peer is compared with ours.
     @ivar request: the REQ that counts, ours or the peer's.
     @ivar reply: the REP that was sent or received; None before.
     @ivar transactionID: the transaction of the REQ, which all messages of the opening carry.
@@ -86,8 +87,17 @@ class Opening(Core):
     """
 
     __slots__ = (
-        *("_guid", "_isPeerToPeer", "_private", "_ready", "_refusal", "_service"),
-        *("isActive", "lingers", "localCommID", "remoteCommID", "reply", "request", "transactionID"),
+        *("_guid", "_private", "_ready", "_refusal", "_service"),
+        *(
+            "isActive",
+            "isPeerToPeer",
+            "lingers",
+            "localCommID",
+            "remoteCommID",
+            "reply",
+            "request",
+            "transactionID",
+        ),
     )
     _final = frozenset({"ENDED", "ESTABLISHED"})
 
@@ -107,7 +117,7 @@ class Opening(Core):
         self._refusal = _NO_REJECTION
         self._service = LONGEST_SERVICE
         self._private = b""
-        self._isPeerToPeer = False
+        self.isPeerToPeer = False
         super().__init__(Patience(0, 0, 0))
 
     @property
@@ -129,7 +139,7 @@ class Opening(Core):
         @param isPeerToPeer: the peer may ask for the same connection meanwhile; one of both REQs counts.
         """
         self.isActive = True
-        self.request, self.transactionID, self._isPeerToPeer = request, transactionID, isPeerToPeer
+        self.request, self.transactionID, self.isPeerToPeer = request, transactionID, isPeerToPeer
         life = lifeTimeOf(request.primary)
         self._patience = Patience(request.remoteCMResponseTimeout, life, request.maxCMRetries)
         self._ask("connect", now)
@@ -196,14 +206,14 @@ class Opening(Core):
             if message.messageMRAed == waiting:
                 self._inputs.delayed()
         elif isinstance(message, REJ):
-            isAbsent = self._isPeerToPeer and message.reason == RejectReason.INVALID_SERVICE_ID
+            isAbsent = self.isPeerToPeer and message.reason == RejectReason.INVALID_SERVICE_ID
             if not isAbsent:  # else the peer may ask for the connection a moment later
                 self._inputs.rejected()
 
     def _hearREQ(self, request: REQ) -> None:
         if not self.isActive:
             self._inputs.requested()
-        elif self._isPeerToPeer and _rank(request) > _rank(self.request):
+        elif self.isPeerToPeer and _rank(request) > _rank(self.request):
             self._inputs.overtaken()
 
     # What transitions do

@@ -111,6 +111,6 @@ def informationOf(message: REJ | APR | SIDRREP) -> Information | None:
     try:
         if kind is ClassPortInfo:
             return ClassPortInfo.decode(raw)
-        return kind.fromBytes(raw[: 16 if kind is GID else 8])
+        return GID(raw[:16]) if kind is GID else GUID(raw[:8])
     except (WireError, ValueError):
         return None

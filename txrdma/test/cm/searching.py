@@ -1,5 +1,5 @@
 """
-A search through all states that two ends of a connection can reach by alternate paths, over a hostile network.
+A search through all states to which alternate paths lead two ends of a connection, over a hostile network.
 
 The real machines play. The network keeps every message that was ever sent and delivers any of them at any
 time, any number of times: so every loss, duplication, delay and change of order is among what is tried. A
@@ -32,6 +32,7 @@ from txrdma.cm.events import (
 from txrdma.cm.messages import APStatus, CMPath, LAP
 from txrdma.cm.paths import areSame, reversedPath
 from txrdma.error import InvalidRequest
+from txrdma.iba.path import PERMISSIVE_LID
 from txrdma.iba.types import GID, QPN
 from txrdma.wire import Layout
 
@@ -45,7 +46,8 @@ Message = tuple[bool, Layout, int]
 def path(number: int) -> CMPath:
     """One of several paths between two hosts, as the active end sees them."""
     ends = [GID.fromIP(f"10.{number}.0.{host}") for host in (1, 2)]
-    return CMPath(localGID=ends[0], remoteGID=ends[1], localLID=0xFFFF, remoteLID=0xFFFF, localACKTimeout=19)
+    lid = PERMISSIVE_LID
+    return CMPath(localGID=ends[0], remoteGID=ends[1], localLID=lid, remoteLID=lid, localACKTimeout=19)
 
 
 PRIMARY, FIRST, SECOND = path(0), path(1), path(2)
@@ -246,7 +248,7 @@ def _mirrored(path: CMPath | None) -> CMPath | None:
 
 @dataclass
 class Found:
-    """The result of a search: how many worlds there are, steps between them, what they showed, and a fault."""
+    """The result of a search: the numbers of worlds and of steps, what they showed, and a fault."""
 
     worlds: int = 0
     steps: int = 0
@@ -257,25 +259,28 @@ class Found:
 
 
 def search(
-    paths: tuple[CMPath, ...] = (FIRST, SECOND), isTimely: bool = True, most: int = 1_000_000, **more: Any
+    paths: tuple[CMPath, ...] = (FIRST, SECOND),
+    isTimely: bool = True,
+    migrations: int = 1,
+    **more: Any,
 ) -> Found:
     """
     Look at every world that can be reached, nearest first, until a promise does not hold in one.
 
     @param paths: what the active end's program loads, one after the other.
+    @param migrations: the number of times that queue pairs migrate at most.
     @param more: arguments of both ends' L{Alternate}.
     """
-    first = World(
-        made(True, **more), made(False, **more), (QP(PRIMARY), QP(reversedPath(PRIMARY))), toLoad=paths
-    )
+    qps = QP(PRIMARY), QP(reversedPath(PRIMARY))
+    first = World(made(True, **more), made(False, **more), qps, toLoad=paths, migrations=migrations)
     found = Found()
     seen = {first.key()}
     waiting: deque[tuple[World, tuple[str, ...]]] = deque([(first, ())])
-    while waiting and found.worlds < most:
+    while waiting:
         world, story = waiting.popleft()
         found.worlds += 1
         found.loaded += world.active.alternate is not None
-        found.migrated += not world.migrations
+        found.migrated += world.migrations < migrations
         for step, after in successors(world, isTimely):
             found.steps += 1
             fault = broken(after)
