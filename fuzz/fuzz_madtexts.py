@@ -12,18 +12,18 @@ from typing import Any
 
 from harness import Target
 
-from txrdma.commands.attributefields import assigned
-from txrdma.commands.nodenames import parseNodeNames
+from txrdma.commands.common.attributefields import assigned
 from txrdma.error import InvalidRequest
 from txrdma.fabric.errorcounters import parseThresholds
 from txrdma.fabric.model import Fabric
+from txrdma.fabric.nodenames import parseNodeNames
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.mad import pma, sa, smp
 from txrdma.mad.paths import parseTarget
 from txrdma.mad.strings import _understood
-from txrdma.sim.fattree import fatTree
-from txrdma.sim.netfabrics import readFabric
-from txrdma.sim.netfile import parseNet
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.netfabrics import readFabric
+from txrdma.sim.nets.netfile import parseNet
 from txrdma.sim.strings import understood
 
 _ATTRIBUTES = (smp.PortInfo, smp.NodeInfo, sa.PathRecord, sa.NodeRecord, pma.PortCounters, smp.PKeyTable)

@@ -24,6 +24,9 @@ _LID: Final = Struct(">16xH")
 _STATES: Final = Struct(">32xBB")
 _SWITCH: Final = int(NodeType.SWITCH)
 _TYPES: Final = {int(kind): kind for kind in NodeType}
+_PLACES: Final = bytes((3, 1, 0, 2)) + bytes([3]) * 252
+"""Of nodes by their type: switches, channel adapters, routers, others."""
+
 _CAPABLE: Final = bytes(22) + b"\x40" + bytes(41)
 """Where a switch's port 0 has told nothing, its extended speeds are believed."""
 
@@ -337,6 +340,10 @@ class Fabric:
     def hosts(self) -> Iterator[Node]:
         """All channel adapters."""
         return (node for node in self.nodes.values() if node.type is NodeType.CHANNEL_ADAPTER)
+
+    def ordered(self) -> list[Node]:
+        """Switches, then channel adapters, then routers; each kind by GUID."""
+        return sorted(self.nodes.values(), key=lambda node: (_PLACES[node.raw[2]], node.raw[12:20]))
 
     def ports(self) -> Iterator[Port]:
         """All ports that are known."""

@@ -14,13 +14,10 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from txrdma.iba.types import GID, GUID
 from txrdma.mad.values import PortCapability
-from txrdma.sim.fabric.counters import Counters
-from txrdma.sim.fabric.delivery import Delivery
-from txrdma.sim.fabric.handover import Candidate, POLL_SECONDS, PRIORITY, STANDBY_PRIORITY
-from txrdma.sim.fabric.madport import SimulatedMADPort
-from txrdma.sim.fabric.manager import GID_PREFIX, SubnetManager
-from txrdma.sim.fabric.mkeys import ManagementKeys
-from txrdma.sim.fabric.nodes import (
+from txrdma.sim.fabric.agents.mkeys import ManagementKeys
+from txrdma.sim.fabric.agents.sma import SubnetManagementAgents, VENDOR_DIAG
+from txrdma.sim.fabric.model.counters import Counters
+from txrdma.sim.fabric.model.nodes import (
     bringDown,
     bringUp,
     buildNodes,
@@ -30,12 +27,15 @@ from txrdma.sim.fabric.nodes import (
     SimulatedNode,
     SimulatedPort,
 )
-from txrdma.sim.fabric.routing import tableOf
-from txrdma.sim.fabric.sa import SubnetAdministration
-from txrdma.sim.fabric.sma import SubnetManagementAgents, VENDOR_DIAG
-from txrdma.sim.fabric.timetable import Timetable
-from txrdma.sim.fabric.traps import badMKey, linkChanged
-from txrdma.sim.netfile import Net
+from txrdma.sim.fabric.sm.election import Candidate, POLL_SECONDS, PRIORITY, STANDBY_PRIORITY
+from txrdma.sim.fabric.sm.manager import GID_PREFIX, SubnetManager
+from txrdma.sim.fabric.sm.routing import tableOf
+from txrdma.sim.fabric.sm.sa import SubnetAdministration
+from txrdma.sim.fabric.wire.madport import SimulatedMADPort
+from txrdma.sim.fabric.wire.timetable import Timetable
+from txrdma.sim.fabric.wire.traps import badMKey, linkChanged
+from txrdma.sim.fabric.wire.wire import Delivery
+from txrdma.sim.nets.netfile import Net
 
 RESWEEP_SECONDS: Final = 1.0
 """How long after a change the subnet's manager looks anew."""

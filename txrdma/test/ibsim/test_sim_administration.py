@@ -20,7 +20,7 @@ from txrdma.mad.attributes import Attribute, ManagementClass, Method
 from txrdma.mad.errors import MADError
 from txrdma.mad.serving import MADServer
 from txrdma.sim.fabric import SimulatedFabric
-from txrdma.sim.netfile import parseNet
+from txrdma.sim.nets.netfile import parseNet
 from txrdma.test.ibsim.fabric import IbsimTestCase
 from txrdma.test.mad.simulated import gmp
 

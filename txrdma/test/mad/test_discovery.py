@@ -11,9 +11,9 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 
 from txrdma.error import DeviceUnavailable
-from txrdma.fabric.administered import AdministeredSweep, LIDSweep
 from txrdma.fabric.discovery import MAX_PER_NODE, Sweep
 from txrdma.fabric.model import described, Fabric
+from txrdma.fabric.sasweep import AdministeredSweep, LIDSweep
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType
@@ -24,8 +24,8 @@ from txrdma.mad.rpcs import RPCs
 from txrdma.mad.sa import LinkRecord, NodeRecord, PortInfoRecord, SwitchInfoRecord
 from txrdma.mad.schedule import MADSchedule
 from txrdma.mad.smp import NodeInfo
-from txrdma.sim.fattree import fatTree
-from txrdma.sim.netfile import Net, parseNet
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.netfile import Net, parseNet
 from txrdma.test.mad.simulated import FabricTestCase, route
 
 

@@ -9,15 +9,15 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from txrdma.fabric.administered import AdministeredSweep, LIDSweep
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.health import belowBest, findings
 from txrdma.fabric.model import described, Fabric
+from txrdma.fabric.sasweep import AdministeredSweep, LIDSweep
 from txrdma.iba.types import GUID
 from txrdma.mad.paths import toAdministration
 from txrdma.mad.sa import LinkRecord, NodeRecord, PortInfoRecord, SwitchInfoRecord
 from txrdma.mad.smp import ExtendedPortInfo
-from txrdma.sim.netfile import Net, parseNet
+from txrdma.sim.nets.netfile import Net, parseNet
 from txrdma.test.mad.simulated import FabricTestCase, TWO_SWITCHES
 
 FDR10 = ExtendedPortInfo(linkSpeedSupported=1, linkSpeedEnabled=1, linkSpeedActive=1).encode()

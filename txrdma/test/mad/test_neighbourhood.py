@@ -23,8 +23,8 @@ from txrdma.mad.rpcs import RPCs
 from txrdma.mad.satransactor import SATransactor
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
-from txrdma.sim.fattree import fatTree
-from txrdma.sim.netfile import Net, parseNet
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.netfile import Net, parseNet
 from txrdma.test.mad.simulated import FabricTestCase, route
 
 RING = """

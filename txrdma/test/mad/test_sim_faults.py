@@ -29,7 +29,7 @@ from txrdma.mad.serving import MADServer
 from txrdma.mad.traps import BadKeyDetails, detailsOf
 from txrdma.mad.vendor import OPENIB_OUI, OpenIBCPUInfo, OpenIBHostInfo, OpenIBPing, servePing
 from txrdma.sim.fabric import SimulatedFabric
-from txrdma.sim.fattree import fatTree
+from txrdma.sim.nets.fattree import fatTree
 from txrdma.test.mad.simulated import FabricTestCase, gmp, route, TWO_SWITCHES
 
 

@@ -16,8 +16,8 @@ from txrdma.mad.serving import MADServer
 from txrdma.mad.smp import GUIDInfo, NodeInfo, PortInfo
 from txrdma.mad.values import PathMTU, PortCapability, Rate, Selector
 from txrdma.sim.fabric import SimulatedFabric
-from txrdma.sim.fabric.sagroups import IPOIB_BROADCAST
-from txrdma.sim.fattree import fatTree
+from txrdma.sim.fabric.sm.sagroups import IPOIB_BROADCAST
+from txrdma.sim.nets.fattree import fatTree
 from txrdma.test.mad.simulated import FabricTestCase, gmp
 
 EVERYTHING = sa.NodeRecord, sa.PortInfoRecord, sa.SwitchInfoRecord, sa.LinearForwardingTableRecord

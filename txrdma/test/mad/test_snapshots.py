@@ -12,18 +12,18 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.commands.nodenames import NodeNames
-from txrdma.commands.topologies import listing, netText
+from txrdma.commands.formats.ibnetdiscover import listing
 from txrdma.fabric.chassis import chassis, place
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.model import Fabric, Problem
+from txrdma.fabric.nodenames import NodeNames
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PortState
 from txrdma.mad.smp import NodeInfo, PortInfo, SwitchInfo
-from txrdma.sim.fattree import fatTree
-from txrdma.sim.netfabrics import readFabric
-from txrdma.sim.netfile import Net
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.netfabrics import netOf, readFabric
+from txrdma.sim.nets.netfile import Net
 from txrdma.test.mad.simulated import FabricTestCase, TWO_SWITCHES
 
 BYTES_PER_PORT = 250
@@ -129,8 +129,8 @@ class RoundTripTests(FabricTestCase):
         text = TWO_SWITCHES.replace(
             'Switch 8 "left"', 'vendid=0x2c9\ndevid=0xc738\nsysimgguid=0x9\nSwitch 8 "left"'
         )
-        first = netText(readFabric(text), NodeNames())
-        self.assertEqual(netText(readFabric(first), NodeNames()), first)
+        first = netOf(readFabric(text), NodeNames()).text()
+        self.assertEqual(netOf(readFabric(first), NodeNames()).text(), first)
         for line in ("vendid=0x2c9", "devid=0xc738", "sysimgguid=0x9"):
             self.assertIn(line, first)
 

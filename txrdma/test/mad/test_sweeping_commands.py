@@ -20,7 +20,7 @@ import txrdma
 from txrdma.command import INTERRUPTED
 from txrdma.fabric.errorcounters import CounterSurvey
 from txrdma.mad.messages import ClassPortInfo
-from txrdma.sim.fabric.pma import PerformanceManagementAgents
+from txrdma.sim.fabric.agents.pma import PerformanceManagementAgents
 from txrdma.test.mad.commanding import CommandTestCase, Said
 from txrdma.test.mad.simulated import TWO_SWITCHES
 from txrdma.test.mad.test_discovery_faults import FDR10

@@ -13,18 +13,20 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.commands.errors import described as describedErrors
+from txrdma.commands.formats.dot import dotText
+from txrdma.commands.formats.ibnetdiscover import listing
+from txrdma.commands.formats.slurm import slurmText
+from txrdma.commands.formats.snapshot import toldDict
 from txrdma.commands.links import iblinkinfoLine, linkDict
-from txrdma.commands.nodenames import NodeNames, parseNodeNames
-from txrdma.commands.slurm import slurmText
-from txrdma.commands.topologies import dotText, listing, netText, ordered, toldDict
 from txrdma.error import InvalidRequest
-from txrdma.fabric.administered import AdministeredSweep
 from txrdma.fabric.chassis import chassis
 from txrdma.fabric.differences import differences
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.errorcounters import Counted, CounterReport, parseThresholds, Thresholds
 from txrdma.fabric.health import findings, recordedManagers
 from txrdma.fabric.model import described, Fabric
+from txrdma.fabric.nodenames import NodeNames, parseNodeNames
+from txrdma.fabric.sasweep import AdministeredSweep
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType
@@ -33,7 +35,7 @@ from txrdma.mad.sa import LinkRecord, NodeRecord, PortInfoRecord
 from txrdma.mad.smp import NodeInfo, PortInfo
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
-from txrdma.sim.netfabrics import readFabric
+from txrdma.sim.nets.netfabrics import netOf, readFabric
 from txrdma.test.mad.simulated import TWO_SWITCHES, twoSwitches
 from txrdma.test.mad.test_discovery import Administration
 
@@ -94,7 +96,7 @@ class AnyFabricTests(SynchronousTestCase):
         for lines in (
             listing(fabric, NAMES, chassis(fabric)),
             dotText(fabric, NAMES),
-            netText(fabric, NAMES).splitlines(),
+            netOf(fabric, NAMES).text().splitlines(),
             slurmText(fabric, NAMES),
             described(fabric.problems),
             (f"{finding.where} {finding.text}" for finding in findings(fabric)),
@@ -108,7 +110,7 @@ class AnyFabricTests(SynchronousTestCase):
             linkDict(port, NAMES)
         report = CounterReport([Counted(node, 0, {"portRcvErrors": 1}) for node in fabric.nodes.values()])
         self.assertTrue(list(describedErrors(report, NAMES, Thresholds(), withLinks=True)))
-        self.assertEqual(len(ordered(fabric)), len(fabric.nodes))
+        self.assertEqual(len(fabric.ordered()), len(fabric.nodes))
 
 
 SMALL = st.integers(0, 5)
@@ -230,5 +232,5 @@ class AnyFileTests(SynchronousTestCase):
             fabric = readFabric("\n".join(lines))
         except ValueError:
             return
-        text = netText(fabric, NAMES)
-        self.assertEqual(netText(readFabric(text), NAMES), text)
+        text = netOf(fabric, NAMES).text()
+        self.assertEqual(netOf(readFabric(text), NAMES).text(), text)

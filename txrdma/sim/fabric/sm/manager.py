@@ -1,0 +1,197 @@
+"""
+The manager of a simulated fabric's subnet: it sees all nodes at once, and sends nothing.
+
+Follows InfiniBand Architecture vol. 1, 14.4 (what a subnet manager does). It gives LIDs, brings ports to
+ACTIVE, and lays the ways through the switches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from txrdma.iba.types import LID
+from txrdma.iba.verbs import NodeType, PortState
+from txrdma.sim.fabric.model.nodes import endPorts, SimulatedNode, SimulatedPort
+from txrdma.sim.fabric.model.rft import isRandom
+from txrdma.sim.fabric.sm.routing import Routing, tableOf
+from txrdma.sim.fabric.wire.madport import SUBNET_TIMEOUT
+
+GID_PREFIX: Final = 0xFE80000000000000
+_HIGHEST_LID: Final = 0xBFFF
+_ROOM_OF_TABLE: Final = 64
+_FIRST_MLID: Final = 0xC000
+
+
+class SubnetManager:
+    """
+    The manager.
+
+    @ivar port: where it is.
+    @ivar ports: whom each base LID belongs to.
+    @ivar sweeps: how often it looked.
+    """
+
+    def __init__(self, nodes: Mapping[str, SimulatedNode], port: SimulatedPort, lmc: int = 0) -> None:
+        self.nodes = nodes
+        self.port = port
+        self.ports: dict[int, SimulatedPort] = {}
+        self.sweeps = 0
+        self._lmc = lmc
+
+    @property
+    def lid(self) -> LID:
+        return self.port.lid
+
+    def sweep(self) -> None:
+        """
+        Look at everything, and make it work.
+
+        @raise ValueError: there are more ports than LIDs.
+        """
+        self.sweeps += 1
+        reachable = self.reachable()
+        present = self._present(reachable)
+        self._assign(present)
+        smLID = self.lid.to_bytes(2, "big")
+        for port in present:
+            self._activate(port, smLID)
+        top = max((lid + (1 << port.lmc) - 1 for lid, port in self.ports.items()), default=0)
+        switches = [node for node in self.nodes.values() if node.isSwitch and node in reachable]
+        routing = Routing(switches, top)
+        for switch in switches:
+            switch.linear = switch.random = None
+            switch.routing = routing
+            info = switch.switchInfo
+            info[11] &= ~0x04
+            if isRandom(switch):
+                continue
+            info[6:8] = top.to_bytes(2, "big")
+            if top >= int.from_bytes(info[:2], "big"):
+                info[0:2] = (_HIGHEST_LID + 1).to_bytes(2, "big")
+
+    def lay(self, mlid: int, members: Iterable[SimulatedPort]) -> None:
+        """
+        Lay the ways of a multicast group: along those that lead from its members to the first of them.
+        """
+        block, place = divmod(mlid - _FIRST_MLID, 32)
+        masks: dict[SimulatedNode, int] = {}
+        first: SimulatedPort | None = None
+        for member in members:
+            first = first or member
+            for port in self._way(member, first.lid):
+                if port.node.isSwitch:
+                    masks[port.node] = masks.get(port.node, 0) | 1 << port.number
+        for node in self.nodes.values():
+            if node.isSwitch:
+                _setMulticast(node, block, place, masks.get(node, 0))
+
+    def _way(self, member: SimulatedPort, lid: int) -> Iterator[SimulatedPort]:
+        """Every port that a packet from a port to a LID enters and leaves by."""
+        port = member
+        if member.node.isSwitch:
+            yield member
+        for _hop in range(_ROOM_OF_TABLE):
+            if port.node.isSwitch:
+                if port.node.ports[0].lid == lid:
+                    yield port.node.ports[0]
+                    return
+                table = tableOf(port.node)
+                out = table[lid] if lid < len(table) else 0xFF
+                if not 0 < out < len(port.node.ports):
+                    return
+                port = port.node.ports[out]
+                yield port
+            elif port.lid == lid and port is not member or port is member and member.lid == lid:
+                if port is member and port.way is not None:
+                    yield port.way
+                return
+            if port.way is None:
+                return
+            port = port.way
+            yield port
+
+    def reachable(self) -> set[SimulatedNode]:
+        """All nodes that a sweep from the manager's port would find."""
+        found = {self.port.node}
+        waiting = [self.port.node]
+        while waiting:
+            node = waiting.pop()
+            for port in node.external if node.isSwitch else [self.port]:
+                peer = port.way
+                if peer is not None and peer.node not in found and not peer.node.isDead:
+                    found.add(peer.node)
+                    if peer.node.isSwitch:
+                        waiting.append(peer.node)
+        return found
+
+    def _present(self, reachable: set[SimulatedNode]) -> list[SimulatedPort]:
+        """All end ports that are to be managed: hosts first, so that theirs are the first LIDs."""
+        nodes = sorted(self.nodes.values(), key=lambda node: node.kind is NodeType.SWITCH)
+        return [
+            port
+            for node in nodes
+            if node in reachable
+            for port in endPorts(node)
+            if node.isSwitch or port is self.port or port.way is not None
+        ]
+
+    def _assign(self, present: Iterable[SimulatedPort]) -> None:
+        """A LID for everybody who has none, or somebody else's."""
+        taken: dict[int, SimulatedPort] = {}
+        without = []
+        for port in present:
+            lid, lmc = port.lid, 0 if port.node.isSwitch else self._lmc
+            wanted = range(lid, lid + (1 << lmc))
+            if (
+                lid
+                and lid % (1 << lmc) == 0
+                and wanted[-1] <= _HIGHEST_LID
+                and not taken.keys() & set(wanted)
+            ):
+                taken |= dict.fromkeys(wanted, port)
+                port.info[34] = port.info[34] & 0xF8 | lmc
+            else:
+                without.append((port, lmc))
+        following = 1
+        for port, lmc in without:
+            step = 1 << lmc
+            following = -(-following // step) * step or step
+            while taken.keys() & set(range(following, following + step)) or not following:
+                following += step
+            if following + step - 1 > _HIGHEST_LID:
+                raise ValueError(f"{len(taken)} LIDs are not enough")
+            port.info[16:18] = following.to_bytes(2, "big")
+            port.info[34] = port.info[34] & 0xF8 | lmc
+            taken |= dict.fromkeys(range(following, following + step), port)
+            following += step
+        self.ports = {lid: port for lid, port in taken.items() if port.lid == lid}
+
+    @staticmethod
+    def _activate(port: SimulatedPort, smLID: bytes) -> None:
+        """Say to a port, and on a switch to all others, that they are managed."""
+        info = port.info
+        info[8:16] = GID_PREFIX.to_bytes(8, "big")
+        info[18:20] = smLID
+        info[51] = info[51] & 0xE0 | SUBNET_TIMEOUT
+        for one in port.node.ports if port.node.isSwitch else (port,):
+            peer = one.way
+            if peer is None or one.state not in (PortState.INIT, PortState.ARMED):
+                continue
+            for end, other in ((one, peer), (peer, one)):
+                mtu = min(end.info[41] & 15, other.info[41] & 15)
+                lanes = min(end.info[37] >> 4, other.info[37] >> 4)
+                end.info[36] = end.info[36] & 0x0F | mtu << 4
+                end.info[43] = end.info[43] & 0x0F | lanes << 4
+                end.become(PortState.ACTIVE, end.physicalState)
+
+
+def _setMulticast(switch: SimulatedNode, block: int, place: int, ports: int) -> None:
+    """Say by which ports a switch sends what is for a multicast LID."""
+    table = switch.multicast = switch.multicast or {}
+    for position in range(switch.numPorts // 16 + 1):
+        mask = ports >> position * 16 & 0xFFFF
+        part = bytearray(table.get((position, block), bytes(64)))
+        part[place * 2 : place * 2 + 2] = mask.to_bytes(2, "big")
+        if mask or (position, block) in table:
+            table[position, block] = bytes(part)
