@@ -148,8 +148,8 @@ async def sweep(reactor: Any, orders: Orders) -> Result:
     fabric.close()
     if len(found.nodes) != len(fabric.nodes) or found.problems:
         raise RuntimeError(f"{found} of {fabric}")
-    limit = fabric.datagrams * orders["latency"] / orders["outstanding"]
-    return {"value": seconds, "limit": limit, "mads": fabric.datagrams, "busy": cpu / seconds}
+    limit = fabric.wire.datagrams * orders["latency"] / orders["outstanding"]
+    return {"value": seconds, "limit": limit, "mads": fabric.wire.datagrams, "busy": cpu / seconds}
 
 
 async def memory(reactor: Any, orders: Orders) -> Result:

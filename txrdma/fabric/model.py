@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from struct import Struct
-from typing import Any, Final
+from typing import Final
 
-from txrdma.fabric import snapshots
 from txrdma.fabric.linkspeeds import activeSpeed, enabledSpeeds, NAMES, RATES, supportedSpeeds
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID, LID
@@ -402,24 +401,6 @@ class Fabric:
             return False
         one.peer, other.peer = other, one
         return True
-
-    # As JSON has it.
-
-    def toDict(self) -> dict[str, Any]:
-        """All of it, as JSON can carry it: L{fromDict} makes the same again."""
-        return snapshots.fabricDict(self)
-
-    @classmethod
-    def fromDict(cls, told: dict[str, Any]) -> Fabric:
-        """
-        What L{toDict} has made.
-
-        @raise ValueError: it is something else.
-        """
-        fabric = cls()
-        snapshots.read(fabric, told)
-        fabric.problems = [Problem(*told) for told in snapshots.problems(told)]
-        return fabric
 
 
 def described(problems: Iterable[Problem]) -> Iterator[str]:

@@ -22,6 +22,7 @@ from txrdma.error import InvalidRequest
 from txrdma.fabric.discovery import MAX_OUTSTANDING, Sweep
 from txrdma.fabric.model import described, Fabric, Problem
 from txrdma.fabric.nodenames import NodeNames, readNodeNames
+from txrdma.fabric.snapshots import dump, load
 from txrdma.iba.path import IBDRPath
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ def loaded(path: str) -> Fabric:
     try:
         text = Path(path).read_text(encoding="utf-8")
         if text.lstrip().startswith(("{", "[")):
-            return Fabric.fromDict(json.loads(text))
+            return load(json.loads(text))
         from txrdma.sim.nets.netfabrics import readFabric  # seldom needed
 
         return readFabric(text, path)
@@ -242,7 +243,7 @@ def save(fabric: Fabric, path: str) -> None:
     @raise InvalidRequest: there is no room for it, or no such folder.
     """
     try:
-        Path(path).write_text(json.dumps(fabric.toDict()) + "\n", encoding="utf-8")
+        Path(path).write_text(json.dumps(dump(fabric)) + "\n", encoding="utf-8")
     except OSError as error:
         raise InvalidRequest(f"snapshot {path}: {error}") from error
 

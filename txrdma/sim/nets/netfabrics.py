@@ -12,7 +12,7 @@ from typing import Final
 
 from txrdma.fabric.linkspeeds import LaneSpeed
 from txrdma.fabric.model import Fabric, Node, Port
-from txrdma.fabric.snapshots import INames
+from txrdma.fabric.nodenames import NodeNames
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType, PortState
 from txrdma.mad.smp import ExtendedPortInfo, SwitchInfo
@@ -36,7 +36,7 @@ _ACTIVE: Final = int(PortState.ACTIVE)
 # Writing.
 
 
-def netOf(fabric: Fabric, names: INames | None = None) -> Net:
+def netOf(fabric: Fabric, names: NodeNames | None = None) -> Net:
     """
     A net of which simulators make the same fabric, its LIDs, widths and speeds included; FDR10 is QDR in it.
 

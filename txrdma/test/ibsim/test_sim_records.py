@@ -62,7 +62,7 @@ class RecordsTestCase(ManagedTestCase):
         manager = self.ours.manager = candidate.manager
         ends = (port for node in self.ours.nodes.values() for port in node.ports if port.info and port.lid)
         manager.ports = {port.lid: port for port in ends}
-        self.ours.administration = SubnetAdministration(self.ours, at)
+        self.ours.sa = SubnetAdministration(self.ours, at)
         self.addCleanup(self.ours.close)
         return places
 

@@ -147,10 +147,10 @@ class LongTableTests(AdministrationTestCase):
 
     def test_loss(self) -> None:
         """A table comes whole where a twentieth of all datagrams is lost."""
-        self.fabric.loss = 0.05
+        self.fabric.wire.loss = 0.05
         nodes = self.told(self.agent.SubnAdmGetTable(sa.NodeRecord, self.sa), 60)
         self.assertEqual(len(nodes), len(self.fabric.nodes))
-        self.assertGreater(self.fabric.lost, 0)
+        self.assertGreater(self.fabric.wire.lost, 0)
 
     def test_paths(self) -> None:
         """All paths that begin at a port."""

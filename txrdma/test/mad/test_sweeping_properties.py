@@ -27,6 +27,7 @@ from txrdma.fabric.health import findings, recordedManagers
 from txrdma.fabric.model import described, Fabric
 from txrdma.fabric.nodenames import NodeNames, parseNodeNames
 from txrdma.fabric.sasweep import AdministeredSweep
+from txrdma.fabric.snapshots import dump, load
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType
@@ -86,12 +87,12 @@ class AnyFabricTests(SynchronousTestCase):
     def test_everything(self, changes: list[tuple[str, int | None, int, int]]) -> None:
         """The sweep ends; what it has found is shown in all forms, judged, written, and read again."""
         fabric = swept(changes)
-        told = json.loads(json.dumps(fabric.toDict()))
-        again = Fabric.fromDict(told)
-        self.assertEqual(again.toDict(), told)
+        told = json.loads(json.dumps(dump(fabric)))
+        again = load(told)
+        self.assertEqual(dump(again), told)
         self.assertEqual(differences(fabric, again), [])
         self.assertEqual(
-            Fabric.fromDict(json.loads(json.dumps(toldDict(fabric, NAMES)))).nodes.keys(), fabric.nodes.keys()
+            load(json.loads(json.dumps(toldDict(fabric, NAMES)))).nodes.keys(), fabric.nodes.keys()
         )
         for lines in (
             listing(fabric, NAMES, chassis(fabric)),
@@ -152,8 +153,8 @@ class AnyAdministrationTests(SynchronousTestCase):
         done = AdministeredSweep(Administration(**tables), IBPath()).run()
         fabric = self.successResultOf(done)
         self.assertEqual(len(fabric.nodes), len({record.nodeInfo.nodeGUID for record in nodes}))
-        told = json.loads(json.dumps(fabric.toDict()))
-        self.assertEqual(Fabric.fromDict(told).toDict(), told)
+        told = json.loads(json.dumps(dump(fabric)))
+        self.assertEqual(dump(load(told)), told)
         for lines in (listing(fabric, NAMES), dotText(fabric, NAMES), slurmText(fabric, NAMES)):
             self.assertIsNotNone(list(lines))
         findings(fabric)
@@ -175,7 +176,7 @@ class AnyFileTests(SynchronousTestCase):
     @given(st.data())
     def test_json(self, data: st.DataObject) -> None:
         """A snapshot with something else in it is read, or refused."""
-        told = json.loads(json.dumps(swept([]).toDict()))
+        told = json.loads(json.dumps(dump(swept([]))))
         here: Any = told
         while True:
             key = data.draw(st.sampled_from(list(here) if isinstance(here, dict) else range(len(here))))
@@ -184,16 +185,16 @@ class AnyFileTests(SynchronousTestCase):
             here = here[key]
         here[key] = data.draw(ANYTHING)
         try:
-            fabric = Fabric.fromDict(told)
+            fabric = load(told)
         except ValueError:
             return
-        self.assertEqual(Fabric.fromDict(fabric.toDict()).toDict(), fabric.toDict())
+        self.assertEqual(dump(load(dump(fabric))), dump(fabric))
 
     @ENOUGH
     @given(ANYTHING)
     def test_otherJSON(self, told: Any) -> None:
         """What is no snapshot at all is refused."""
-        self.assertRaises(ValueError, Fabric.fromDict, told)
+        self.assertRaises(ValueError, load, told)
 
     @ENOUGH
     @given(st.lists(st.text(max_size=40) | st.from_regex(r'\s*0x[0-9a-f]{1,20} "?[a-z #"]*', fullmatch=True)))

@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from txrdma.mad.smp import PortInfo
+from txrdma.rawfields import peek, poke
 from txrdma.sim.fabric.model.nodes import SimulatedPort
 
 GET: Final = 0x01
-_PROTECTION: Final = 34
-"""Byte of a PortInfo whose highest bits are the M_Key's."""
-
 _MOST: Final = 0xFFFF
+
+
+_mkey, _leasePeriod = peek(PortInfo, "mkey"), peek(PortInfo, "mkeyLeasePeriod")
+_protection, _setProtection = peek(PortInfo, "mkeyProtectBits"), poke(PortInfo, "mkeyProtectBits")
+_violations, _setViolations = peek(PortInfo, "mkeyViolations"), poke(PortInfo, "mkeyViolations")
 
 
 class ManagementKeys:
@@ -35,7 +39,7 @@ class ManagementKeys:
     @staticmethod
     def of(end: SimulatedPort) -> int:
         """The key of a port; 0 is none."""
-        return int.from_bytes(end.info[:8], "big")
+        return int(_mkey(end.info))
 
     def permits(self, end: SimulatedPort, method: int, mkey: int, datagram: bytes) -> bool:
         """
@@ -48,11 +52,10 @@ class ManagementKeys:
             self._until.pop(end, None)
             return True
         self.expire(end)
-        if method == GET and end.info[_PROTECTION] >> 6 < 2:
+        if method == GET and _protection(end.info) < 2:
             return True
-        violations = min(int.from_bytes(end.info[44:46], "big") + 1, _MOST)
-        end.info[44:46] = violations.to_bytes(2, "big")
-        period = int.from_bytes(end.info[26:28], "big")
+        _setViolations(end.info, min(_violations(end.info) + 1, _MOST))
+        period = _leasePeriod(end.info)
         if period:
             self._until.setdefault(end, self._seconds() + period)
         self._violated(end, datagram)
@@ -60,11 +63,11 @@ class ManagementKeys:
 
     def hides(self, end: SimulatedPort, mkey: int) -> bool:
         """Whether who asks with this key may look, but does not see the port's own."""
-        return end.info[_PROTECTION] & 0xC0 == 0x40 and mkey != self.of(end)
+        return _protection(end.info) == 1 and mkey != self.of(end)
 
     def expire(self, end: SimulatedPort) -> None:
         """End the lease, if it is time."""
         until = self._until.get(end)
         if until is not None and until <= self._seconds():
             del self._until[end]
-            end.info[_PROTECTION] &= 0x3F
+            _setProtection(end.info, 0)

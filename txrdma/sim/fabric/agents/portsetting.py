@@ -11,14 +11,33 @@ from typing import Final
 
 from txrdma.iba.verbs import PhysicalState, PortState
 from txrdma.mad.messages import MADStatus
+from txrdma.mad.smp import PortInfo
 from txrdma.sim.fabric.model.nodes import bringDown, bringUp, NO_EXTENDED_SPEED, SimulatedPort
 
 _REFUSED: Final = (MADStatus.INVALID_FIELD, False)
-_WIDTHS: Final = 0x1F
 _ENABLE_ALL: Final = 0xFF
 _ENABLE_ALL_SPEEDS: Final = 0x0F
 _ENABLE_ALL_EXTENDED: Final = 0x1F
 _HIGHEST_LID: Final = 0xBFFF
+
+_OF_ENDS: Final = (
+    *("mkey", "gidPrefix", "lid", "masterSMLID", "mkeyLeasePeriod", "mkeyProtectBits", "lmc"),
+    *("multicastPKeyTrapSuppressionEnabled", "subnetTimeOut"),
+)
+"""Fields that ports with a LID have."""
+
+_AS_SAID: Final = (
+    *("masterSMSL", "vlHighLimit", "vlStallCount", "hoqLife", "partitionEnforcementInbound"),
+    *("partitionEnforcementOutbound", "filterRawInbound", "filterRawOutbound"),
+    *("localPhyErrors", "overrunErrors"),
+)
+_UNLESS_ZERO: Final = ("linkDownDefaultState", "neighborMTU", "operationalVLs")
+_ENABLED: Final = (
+    ("linkWidthEnabled", "linkWidthSupported", _ENABLE_ALL),
+    ("linkSpeedEnabled", "linkSpeedSupported", _ENABLE_ALL_SPEEDS),
+    ("linkSpeedExtEnabled", "linkSpeedExtSupported", _ENABLE_ALL_EXTENDED),
+)
+"""What can be enabled of what is supported, and the value that means all of that."""
 
 
 def setPortInfo(port: SimulatedPort, content: bytes) -> tuple[int, bool]:
@@ -27,36 +46,36 @@ def setPortInfo(port: SimulatedPort, content: bytes) -> tuple[int, bool]:
 
     @return: the status, and whether the state of the port's link has changed. What is refused sets nothing.
     """
-    state, physical = content[32] & 15, content[33] >> 4
-    if not _isPossible(port, content, state, physical):
+    now, said = PortInfo.decode(port.info), PortInfo.decode(content)
+    if not _isPossible(port, now, said):
         return _REFUSED
-    info = port.info
+    names = [*_AS_SAID, *(name for name in _UNLESS_ZERO if getattr(said, name))]
+    cleared = ["pkeyViolations", "qkeyViolations"]
     if port is port.end:
-        info[0:20] = content[0:20]
-        info[26:28] = content[26:28]
-        info[34] = content[34]
-        info[51] = content[51] & 0x7F
-        _clear(info, content, 44)
-    _setLink(info, content)
-    for violations in (46, 48):
-        _clear(info, content, violations)
-    return 0, _setState(port, state, physical)
+        names += _OF_ENDS
+        cleared.append("mkeyViolations")
+    changes = {name: getattr(said, name) for name in names}
+    for enabled, supported, everything in _ENABLED:
+        wanted = getattr(said, enabled)
+        if wanted:
+            changes[enabled] = getattr(now, supported) if wanted == everything else wanted
+    # a count of violations can be set to 0 only
+    changes |= {name: 0 for name in cleared if not getattr(said, name)}
+    port.info[:] = now.replace(**changes).encode()
+    return 0, _setState(port, said.portState, said.portPhysicalState)
 
 
-def _isPossible(port: SimulatedPort, content: bytes, state: int, physical: int) -> bool:
-    info = port.info
-    if port is port.end and int.from_bytes(content[16:18], "big") > _HIGHEST_LID:
+def _isPossible(port: SimulatedPort, now: PortInfo, said: PortInfo) -> bool:
+    if port is port.end and said.lid > _HIGHEST_LID:
         return False
-    width, speed, extended = content[29], content[35] & 15, content[63] & 31
-    if width not in (0, _ENABLE_ALL) and width & ~info[30] & 0xFF:
+    for enabled, supported, everything in _ENABLED:
+        wanted = getattr(said, enabled)
+        isNone = everything == _ENABLE_ALL_EXTENDED and wanted == NO_EXTENDED_SPEED
+        if wanted not in (0, everything) and not isNone and wanted & ~getattr(now, supported):
+            return False
+    if said.operationalVLs > now.vlCap or said.neighborMTU > now.mtuCap:
         return False
-    if speed not in (0, _ENABLE_ALL_SPEEDS) and speed & ~(info[32] >> 4):
-        return False
-    if extended not in (0, NO_EXTENDED_SPEED, _ENABLE_ALL_EXTENDED) and extended & ~(info[62] & 15):
-        return False
-    if (content[43] >> 4) > (info[37] >> 4) or content[36] >> 4 > (info[41] & 15):
-        return False
-    return _mayBecome(port, state, physical)
+    return _mayBecome(port, said.portState, said.portPhysicalState)
 
 
 def _mayBecome(port: SimulatedPort, state: int, physical: int) -> bool:
@@ -73,31 +92,6 @@ def _mayBecome(port: SimulatedPort, state: int, physical: int) -> bool:
     if state == PortState.ACTIVE:
         return now in (PortState.ARMED, PortState.ACTIVE)
     return True
-
-
-def _setLink(info: bytearray, content: bytes) -> None:
-    """What both kinds of ports have; in most fields 0 changes nothing."""
-    if content[29]:
-        info[29] = info[30] if content[29] == _ENABLE_ALL else content[29]
-    if content[33] & 15:
-        info[33] = info[33] & 0xF0 | content[33] & 15
-    speed = content[35] & 15
-    if speed:
-        info[35] = info[35] & 0xF0 | (info[32] >> 4 if speed == _ENABLE_ALL_SPEEDS else speed)
-    extended = content[63] & 31
-    if extended:
-        info[63] = info[62] & 15 if extended == _ENABLE_ALL_EXTENDED else extended
-    info[36] = (content[36] & 0xF0 or info[36] & 0xF0) | content[36] & 15
-    info[38] = content[38]
-    info[42] = content[42]
-    info[43] = (content[43] & 0xF0 or info[43] & 0xF0) | content[43] & 15
-    info[53] = content[53]
-
-
-def _clear(info: bytearray, content: bytes, at: int) -> None:
-    """A count of violations can be set to 0 only."""
-    if not any(content[at : at + 2]):
-        info[at : at + 2] = b"\0\0"
 
 
 def _setState(port: SimulatedPort, state: int, physical: int) -> bool:

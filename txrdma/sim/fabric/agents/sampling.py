@@ -11,7 +11,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from txrdma.mad.pma import PortSamplesControl, PortSamplesResult, PortSamplesResultExtended
+from txrdma.mad.smp import PortInfo
 from txrdma.mad.values import EXTENDED_GIGABITS, GIGABITS, LinkSpeed, LinkSpeedExtended
+from txrdma.rawfields import peek
 from txrdma.sim.fabric.model.nodes import SimulatedPort
 
 CONTROL: Final = PortSamplesControl.attributeID
@@ -33,13 +35,16 @@ _64_BITS: Final = 2
 _MOST: Final = {RESULT: (1 << 32) - 1, EXTENDED: (1 << 64) - 1}
 
 
+_speedActive, _extendedActive = peek(PortInfo, "linkSpeedActive"), peek(PortInfo, "linkSpeedExtActive")
+
+
 def tickOf(port: SimulatedPort) -> tuple[int, float]:
     """How long a tick of a port's sampling is: as the field has it, and in seconds."""
-    extended = port.info[62] >> 4
+    extended = _extendedActive(port.info)
     gigabits = (
         EXTENDED_GIGABITS.get(LinkSpeedExtended(extended), 0.0)
         if extended
-        else GIGABITS.get(LinkSpeed(port.info[35] >> 4), 0.0)
+        else GIGABITS.get(LinkSpeed(_speedActive(port.info)), 0.0)
     ) or 2.5
     tick = max(0, min(255, round(CLOCK_NANOSECONDS * gigabits / 10) - 1))
     return tick, (tick + 1) * 10 / gigabits * 1e-9

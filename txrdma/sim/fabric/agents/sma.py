@@ -11,22 +11,33 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final, Protocol
 
-from txrdma.iba.types import DEFAULT_PKEY
 from txrdma.mad.messages import MADStatus
-from txrdma.mad.smp import PKeyTable, SLtoVLMappingTable, SMInfo, VLArbitrationTable, VLWeight
+from txrdma.mad.smp import (
+    ExtendedPortInfo,
+    NodeInfo,
+    PortInfo,
+    SLtoVLMappingTable,
+    SMInfo,
+    SwitchInfo,
+    VLArbitrationTable,
+    VLWeight,
+)
 from txrdma.mad.values import PortCapability
+from txrdma.rawfields import peek, poke, span
 from txrdma.sim.fabric.agents.mkeys import ManagementKeys
 from txrdma.sim.fabric.agents.portsetting import setPortInfo
-from txrdma.sim.fabric.model import rft
-from txrdma.sim.fabric.model.nodes import MULTICAST_CAP, PKEYS_PER_SWITCH, SimulatedNode, SimulatedPort
-from txrdma.sim.fabric.sm.routing import tableOf
+from txrdma.sim.fabric.model import pkeys, rft
+from txrdma.sim.fabric.model.forwarding import tableOf
+from txrdma.sim.fabric.model.nodes import (
+    EXTENDED_PORT_INFO,
+    guidCap,
+    MULTICAST_CAP,
+    SimulatedNode,
+    SimulatedPort,
+)
 
 Result = tuple[int, bytes]
 """The status, and what stands in the answer."""
-
-
-_REREGISTER_AT: Final = 51
-_REREGISTER: Final = 0x80
 
 
 class SMInfoKeeper(Protocol):
@@ -48,6 +59,12 @@ PKEY_TABLE: Final = 0x0016
 VENDOR_DIAG: Final = 0x0030
 LED_INFO: Final = 0x0031
 
+_SETTABLE: Final = (
+    *("linearFDBTop", "defaultPort", "defaultMulticastPrimaryPort", "defaultMulticastNotPrimaryPort"),
+    *("lifeTimeValue", "optimizedSLtoVLMappingProgramming", "multicastFDBTop"),
+)
+"""Fields of a SwitchInfo that a subnet manager sets."""
+
 BAD_VALUE: Final = MADStatus.INVALID_FIELD
 NO_ATTRIBUTE: Final = MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
 _NO_METHOD: Final = MADStatus.UNSUPPORTED_METHOD
@@ -57,9 +74,13 @@ _HEAD: Final = Struct(">2xBB12xH2xIQ")
 _PORT_OF: Final = 0xFF
 _NO_PORT: Final = b"\xff" * 64
 _NOTHING: Final = bytes(64)
-_FDR10_SUPPORTED, _FDR10_ENABLED = 7, 11
-_KEY: Final = Struct(">H")
-_KEYS: Final = PKeyTable(pkeys=(0xFFFF,) + (0,) * 31).encode()
+_MKEY: Final = span(PortInfo, "mkey")
+_BEFORE_PORT: Final = slice(0, span(NodeInfo, "nodeGUID").stop)
+_BETWEEN: Final = span(NodeInfo, "partitionCap", "revision")
+_VENDOR: Final = span(NodeInfo, "vendorID")
+_setNumber = poke(PortInfo, "localPortNum")
+_reregisters = peek(PortInfo, "clientReregister")
+_linearCap = peek(SwitchInfo, "linearFDBCap")
 _LANES: Final = SLtoVLMappingTable(vls=(*range(15), 7)).encode()
 _LOW: Final = VLArbitrationTable(
     entries=tuple(VLWeight(vl=vl, weight=4 if vl else 0) for vl in range(8)) + (VLWeight(),) * 24
@@ -103,7 +124,7 @@ class SubnetManagementAgents:
             SM_INFO: self._manager,
             0x0030: self._diagnosis,
             LED_INFO: self._led,
-            0xFF90: self._extended,
+            ExtendedPortInfo.attributeID: self._extended,
         }
         self._sets: dict[int, Callable[[SimulatedNode, SimulatedPort, int, bytes], Result]] = {
             0x0012: self._setSwitchInfo,
@@ -117,7 +138,7 @@ class SubnetManagementAgents:
             0x001B: self._setMulticast,
             SM_INFO: self._control,
             LED_INFO: self._setLED,
-            0xFF90: self._setExtended,
+            ExtendedPortInfo.attributeID: self._setExtended,
         }
 
     def answer(self, port: SimulatedPort, datagram: bytes) -> bytearray | None:
@@ -131,7 +152,7 @@ class SubnetManagementAgents:
         end = node.ports[0] if node.isSwitch else port
         reply = bytearray(datagram)
         reply[3] = 0x81
-        if any(end.info[:8]) and not self.mkeys.permits(end, method, mkey, datagram):
+        if any(end.info[_MKEY]) and not self.mkeys.permits(end, method, mkey, datagram):
             return None
         if node.busyFor:
             node.busyFor -= 1
@@ -147,7 +168,7 @@ class SubnetManagementAgents:
                 if not status:
                     reply[64:128] = content
                     if attribute == PORT_INFO and self.mkeys.hides(end, mkey):
-                        reply[64:72] = _NOTHING[:8]
+                        reply[64:72] = _NOTHING[_MKEY]
         elif method == SET:
             set = self._sets.get(attribute)
             if set is None:
@@ -178,21 +199,18 @@ class SubnetManagementAgents:
 
     @staticmethod
     def _nodeInfo(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
-        info = node.info
-        return 0, b"".join(
-            (info[:20], port.guid.raw, info[28:36], bytes((port.number,)), info[37:40], _NOTHING[40:])
-        )
+        return 0, nodeInfoAt(port) + _NOTHING[NodeInfo.size :]
 
     @staticmethod
     def _switchInfo(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
         if not node.isSwitch:
             return NO_ATTRIBUTE, b""
-        return 0, bytes(node.switchInfo) + _NOTHING[20:]
+        return 0, bytes(node.switchInfo) + _NOTHING[SwitchInfo.size :]
 
     @staticmethod
     def _guids(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
         end = port.end
-        if modifier * 8 >= end.info[50]:
+        if modifier * 8 >= guidCap(end):
             return BAD_VALUE, b""
         return 0, _kept(end, GUID_INFO, modifier, end.guid.raw + _NOTHING[8:] if modifier == 0 else _NOTHING)
 
@@ -201,33 +219,17 @@ class SubnetManagementAgents:
         wanted = _asked(node, port, modifier & _PORT_OF)
         if wanted is None:
             return BAD_VALUE, b""
-        info = bytearray(wanted.info)
-        info[28] = port.number
-        return 0, bytes(info)
+        return 0, portInfoAt(wanted, port.number)
 
-    def _pkeys(self, node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+    @staticmethod
+    def _pkeys(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
         wanted, block = port, modifier & 0xFFFF
         if node.isSwitch:
             number = modifier >> 16
             if number > node.numPorts:
                 return BAD_VALUE, b""
             wanted = node.ports[number]
-        if not _hasKeys(wanted, block):
-            return BAD_VALUE, b""
-        return 0, self.pkeys(wanted, block)
-
-    @staticmethod
-    def pkeys(port: SimulatedPort, block: int) -> bytes:
-        """A block of P_Keys."""
-        return _kept(port, PKEY_TABLE, block, _KEYS if block == 0 else _NOTHING)
-
-    def keys(self, port: SimulatedPort) -> tuple[int, ...]:
-        """All P_Keys of a port, but those that are none."""
-        if port.tables is None:
-            return (DEFAULT_PKEY,)
-        many = int.from_bytes(port.node.info[28:30], "big")
-        found = b"".join(self.pkeys(port, block) for block in range(-(-many // 32)))
-        return tuple(key for (key,) in _KEY.iter_unpack(found) if key & 0x7FFF)
+        return (0, pkeys.block(wanted, block)) if block < pkeys.blocks(wanted) else (BAD_VALUE, b"")
 
     @staticmethod
     def _lanes(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
@@ -246,7 +248,7 @@ class SubnetManagementAgents:
     def _forwarding(self, node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
         if not node.isSwitch or rft.isRandom(node):
             return NO_ATTRIBUTE, b""
-        if modifier * 64 >= int.from_bytes(node.switchInfo[:2], "big"):
+        if modifier * 64 >= _linearCap(node.switchInfo):
             return BAD_VALUE, b""
         block = tableOf(node)[modifier * 64 : modifier * 64 + 64]
         return 0, bytes(block) + _NO_PORT[len(block) :]
@@ -282,14 +284,14 @@ class SubnetManagementAgents:
     @staticmethod
     def _led(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
         end = port.end
-        if not int.from_bytes(end.info[20:24], "big") & PortCapability.LED_INFO:
+        if not end.capabilities & PortCapability.LED_INFO:
             return NO_ATTRIBUTE, b""
         return 0, _kept(end, LED_INFO, 0, _NOTHING)
 
     @staticmethod
     def _extended(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
         wanted = _asked(node, port, modifier & _PORT_OF)
-        return (BAD_VALUE, b"") if wanted is None else (0, _kept(wanted, 0xFF90, 0, _NOTHING))
+        return (BAD_VALUE, b"") if wanted is None else (0, _kept(wanted, *EXTENDED_PORT_INFO, _NOTHING))
 
     # What lets itself be set; the answer is what then is.
 
@@ -298,20 +300,21 @@ class SubnetManagementAgents:
     ) -> Result:
         if not node.isSwitch:
             return NO_ATTRIBUTE, b""
-        info = node.switchInfo
-        if rft.isRandom(node):
-            content = content[:6] + bytes(2) + content[8:]
-        elif int.from_bytes(content[6:8], "big") >= int.from_bytes(info[:2], "big"):
+        now, said = SwitchInfo.decode(node.switchInfo), SwitchInfo.decode(content)
+        isRandom = rft.isRandom(node)
+        if not isRandom and said.linearFDBTop >= now.linearFDBCap:
             return BAD_VALUE, b""
-        info[6:11] = content[6:11]
-        kept = info[11] & 0x04 & ~content[11]  # writing 1 clears PortStateChange
-        info[11] = content[11] & 0xF8 | kept | content[11] & 0x03
-        info[18:20] = content[18:20]
+        changes = {name: getattr(said, name) for name in _SETTABLE}
+        if isRandom:
+            changes["linearFDBTop"] = 0
+        if said.portStateChange:  # writing 1 clears it
+            changes["portStateChange"] = False
+        node.switchInfo[:] = now.replace(**changes).encode()
         return self._switchInfo(node, port, modifier)
 
     def _setGUIDs(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
         end = port.end
-        if modifier * 8 >= end.info[50]:
+        if modifier * 8 >= guidCap(end):
             return BAD_VALUE, b""
         if modifier == 0:
             content = end.guid.raw + content[8:]  # the first one is the port's own
@@ -327,7 +330,7 @@ class SubnetManagementAgents:
         if hasChanged:
             self._changed(wanted)
         for attachment in wanted.attachments:
-            attachment.changed(bool(content[_REREGISTER_AT] & _REREGISTER))
+            attachment.changed(bool(_reregisters(content)))
         return self._portInfo(node, port, modifier)
 
     def _setPKeys(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
@@ -395,19 +398,28 @@ class SubnetManagementAgents:
         wanted = _asked(node, port, modifier & _PORT_OF)
         if wanted is None:
             return BAD_VALUE, b""
-        now = _kept(wanted, 0xFF90, 0, _NOTHING)
-        if now[_FDR10_SUPPORTED]:  # of which only what is enabled can be set, where the first field says so
-            if content[_FDR10_ENABLED] & ~now[_FDR10_SUPPORTED]:
+        now = ExtendedPortInfo.decode(_kept(wanted, *EXTENDED_PORT_INFO, _NOTHING))
+        if now.linkSpeedSupported:  # of which only what is enabled can be set, where the first field says so
+            said = ExtendedPortInfo.decode(content)
+            if said.linkSpeedEnabled & ~now.linkSpeedSupported:
                 return BAD_VALUE, b""
-            if content[3] & 1:
-                now = now[:_FDR10_ENABLED] + content[_FDR10_ENABLED : _FDR10_ENABLED + 1] + now[12:]
-            content = now
-        return _keep(wanted, 0xFF90, 0, content)
+            if said.stateChangeEnable & 1:
+                now = now.replace(linkSpeedEnabled=said.linkSpeedEnabled)
+            content = now.encode()
+        return _keep(wanted, *EXTENDED_PORT_INFO, content)
 
 
-def sharesPartition(one: int, other: int) -> bool:
-    """Whether two P_Keys are of one partition, and at least one of a full member (IBA 10.9.1)."""
-    return (one ^ other) & 0x7FFF == 0 and (one | other) & 0x8000 != 0
+def nodeInfoAt(port: SimulatedPort) -> bytes:
+    """The NodeInfo of a node, with the fields of the port that was asked."""
+    info = port.node.info
+    return b"".join((info[_BEFORE_PORT], port.guid.raw, info[_BETWEEN], bytes((port.number,)), info[_VENDOR]))
+
+
+def portInfoAt(port: SimulatedPort, number: int) -> bytes:
+    """The PortInfo of a port, as the port of that number tells it."""
+    info = bytearray(port.info)
+    _setNumber(info, number)
+    return bytes(info)
 
 
 def _asked(node: SimulatedNode, port: SimulatedPort, number: int) -> SimulatedPort | None:
@@ -415,14 +427,6 @@ def _asked(node: SimulatedNode, port: SimulatedPort, number: int) -> SimulatedPo
     if number > node.numPorts:
         return None
     return port if number == 0 and not node.isSwitch else node.ports[number]
-
-
-def _hasKeys(port: SimulatedPort, block: int) -> bool:
-    node = port.node
-    many = int.from_bytes(node.info[28:30], "big")
-    if node.isSwitch:
-        many = int.from_bytes(node.switchInfo[14:16], "big") if port.number else PKEYS_PER_SWITCH
-    return block * 32 < many
 
 
 def _laned(node: SimulatedNode, port: SimulatedPort, modifier: int) -> tuple[SimulatedPort | None, int]:

@@ -9,19 +9,19 @@ thousand hosts has a hundred thousand ports.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, TYPE_CHECKING
+from typing import Final, Protocol
 
 from txrdma.fabric.linkspeeds import mayHaveFDR10
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
-from txrdma.mad.smp import NodeInfo, PortInfo, SwitchInfo
+from txrdma.mad.smp import ExtendedPortInfo, NodeInfo, PortInfo, SwitchInfo
 from txrdma.mad.values import DownDefault, PathMTU, PortCapability
+from txrdma.rawfields import peek, poke
 from txrdma.sim.fabric.model.counters import Counters
 from txrdma.sim.nets.netfile import Net, NetLink, NetNode
 
-if TYPE_CHECKING:
-    from txrdma.sim.fabric.sm.routing import Routing
-    from txrdma.sim.fabric.wire.madport import SimulatedMADPort
+SUBNET_TIMEOUT: Final = 14
+"""Code of 67 ms: how long a packet may be on its way in a simulated fabric that says nothing else."""
 
 ALL_WIDTHS: Final = 0x1F
 ALL_SPEEDS: Final = 7
@@ -65,30 +65,57 @@ _CABLED: Final = PortCapability.CAPABILITY_MASK_NOTICE
 NO_EXTENDED_SPEED: Final = 30
 """LinkSpeedExtEnabled of a port that is to use none (IBA 14.2.5.6)."""
 
-STATE: Final = 32
-"""Byte of a PortInfo with the port's state, in its low half; C{PHYSICAL} in its high half."""
+EXTENDED_PORT_INFO: Final = (ExtendedPortInfo.attributeID, 0)
+"""Key of a vendor's ExtendedPortInfo among a port's tables."""
 
-PHYSICAL: Final = 33
-_WIDTH, _SPEED, _EXTENDED = 29, 35, 62
-
-EXTENDED_PORT_INFO: Final = (0xFF90, 0)
-"""Where a port keeps its vendor's ExtendedPortInfo, among its tables."""
-
-_FDR10_SUPPORTED, _FDR10_ENABLED, _FDR10_ACTIVE = 7, 11, 15
-_NO_FDR10: Final = bytes(64)
-_MELLANOX: Final = b"\x00\x02\xc9"
+_MELLANOX: Final = 0x0002C9
 _SWITCHX: Final = 0xC738
 _CONNECTX3: Final = 0x1003
 _QDR: Final = 4
 
 
+# Fields of a PortInfo.
+
+_lid, _lmc = peek(PortInfo, "lid"), peek(PortInfo, "lmc")
+_setLID, _setLMC = poke(PortInfo, "lid"), poke(PortInfo, "lmc")
+_state, _setState = peek(PortInfo, "portState"), poke(PortInfo, "portState")
+_physical, _setPhysical = peek(PortInfo, "portPhysicalState"), poke(PortInfo, "portPhysicalState")
+_capabilities, _setCapabilities = peek(PortInfo, "capabilityMask"), poke(PortInfo, "capabilityMask")
+_smLID, _guidCap = peek(PortInfo, "masterSMLID"), peek(PortInfo, "guidCap")
+
+
+def guidCap(port: SimulatedPort) -> int:
+    """How many GUIDs a port has room for."""
+    return int(_guidCap(port.info))
+
+
+class Attachment(Protocol):
+    """A management port at a port of the fabric, as its node and the wire see it."""
+
+    def serves(self, managementClass: int, method: int) -> bool:
+        """Whether requests of this class with this method are for the attachment, not for its node."""
+
+    def deliver(self, datagram: bytes, envelope: object) -> None:
+        """Take a datagram that has come to the port."""
+
+    def changed(self, wantsRegistration: bool) -> None:
+        """See that the PortInfo of the port was set."""
+
+
+class Forwarder(Protocol):
+    """Ways through the fabric, by which switches fill their tables."""
+
+    def table(self, switch: SimulatedNode) -> bytearray:
+        """The linear forwarding table of a switch."""
+
+
 class SimulatedPort:
     """
-    A port.
+    A port of a simulated node.
 
     @ivar info: its PortInfo.
     @ivar peer: the port that its cable leads to; C{way} is the same while the link is up.
-    @ivar attachments: who sends and receives here.
+    @ivar attachments: the management ports here.
     """
 
     __slots__ = ("attachments", "counters", "info", "isCut", "node", "number", "peer", "tables", "way")
@@ -102,7 +129,7 @@ class SimulatedPort:
         self.isCut = False
         self.counters: Counters | None = None
         self.tables: dict[tuple[int, int], bytes] | None = None
-        self.attachments: tuple[SimulatedMADPort, ...] = ()
+        self.attachments: tuple[Attachment, ...] = ()
 
     def __repr__(self) -> str:
         return f"<SimulatedPort {self}>"
@@ -125,26 +152,55 @@ class SimulatedPort:
 
     @property
     def lid(self) -> LID:
-        return LID(self.info[16] << 8 | self.info[17])
+        """The base LID of the port; 0 is none."""
+        return LID(_lid(self.info))
+
+    @lid.setter
+    def lid(self, lid: int) -> None:
+        _setLID(self.info, lid)
 
     @property
     def lmc(self) -> int:
-        return self.info[34] & 7
+        """The LID mask control: the port has two to the power of it LIDs."""
+        return int(_lmc(self.info))
+
+    @lmc.setter
+    def lmc(self, lmc: int) -> None:
+        _setLMC(self.info, lmc)
+
+    def owns(self, lid: int) -> bool:
+        """Whether a LID is one of the port's own."""
+        base: int = _lid(self.info)
+        return base != 0 and base <= lid < base + (1 << _lmc(self.info))
+
+    @property
+    def smLID(self) -> LID:
+        """The LID of the subnet manager that the port knows of; 0 is none."""
+        return LID(_smLID(self.info))
+
+    @property
+    def capabilities(self) -> int:
+        """The CapabilityMask of the port, by the bits of L{PortCapability}."""
+        return int(_capabilities(self.info))
+
+    @capabilities.setter
+    def capabilities(self, capabilities: int) -> None:
+        _setCapabilities(self.info, capabilities)
 
     @property
     def state(self) -> int:
-        """By the numbers of L{PortState}."""
-        return self.info[STATE] & 15
+        """The state of the port, by the numbers of L{PortState}."""
+        return int(_state(self.info))
 
     @property
     def physicalState(self) -> int:
-        """By the numbers of L{PhysicalState}."""
-        return self.info[PHYSICAL] >> 4
+        """The physical state of the port, by the numbers of L{PhysicalState}."""
+        return int(_physical(self.info))
 
     def become(self, state: int, physical: int) -> None:
-        """Take these states."""
-        self.info[STATE] = self.info[STATE] & 0xF0 | state
-        self.info[PHYSICAL] = self.info[PHYSICAL] & 0x0F | physical << 4
+        """Change the state of the port, and the physical one."""
+        _setState(self.info, state)
+        _setPhysical(self.info, physical)
 
     def count(self) -> Counters:
         """The counters, made when somebody wants them."""
@@ -192,7 +248,7 @@ class SimulatedNode:
         self.switchInfo = bytearray()
         self.linear: bytearray | None = None
         self.random: bytearray | None = None
-        self.routing: Routing | None = None
+        self.routing: Forwarder | None = None
         self.multicast: dict[tuple[int, int], bytes] | None = None
 
     def __repr__(self) -> str:
@@ -207,9 +263,9 @@ class SimulatedNode:
         """All ports that can have a link."""
         return self.ports[1:]
 
-    def call(self, guid: GUID) -> None:
-        """Give it this GUID, whoever else may have it."""
-        self.info = self.info[:12] + guid.raw + self.info[20:]
+    def setGUID(self, guid: GUID) -> None:
+        """Give the node this GUID, whatever other node may have it."""
+        self.info = NodeInfo.decode(self.info).replace(nodeGUID=guid).encode()
         self.guid = guid
 
 
@@ -266,8 +322,7 @@ class _Builder:
         ends = node.ports[:1] if isSwitch else node.ports[1:]
         if said.lid:
             for end in ends[:1]:
-                end.info[16:18] = said.lid.to_bytes(2, "big")
-                end.info[34] |= said.lmc & 7
+                end.lid, end.lmc = said.lid, said.lmc & 7
         return node
 
     def _portInfo(self, isSwitch: bool, link: NetLink | None, number: int) -> bytes:
@@ -356,16 +411,28 @@ def _switchInfo() -> SwitchInfo:
 def learnFDR10(port: SimulatedPort) -> None:
     """Let a port be a vendor's that knows FDR10, and has it enabled in place of the extended speeds."""
     node = port.node
-    if not mayHaveFDR10(NodeInfo.decode(node.info)):  # else nobody asks for the vendor's attribute
-        device = (_SWITCHX if node.isSwitch else _CONNECTX3).to_bytes(2, "big")
-        node.info = node.info[:30] + device + node.info[32:37] + _MELLANOX + node.info[40:]
+    info = NodeInfo.decode(node.info)
+    if not mayHaveFDR10(info):  # else nobody asks for the vendor's attribute
+        device = _SWITCHX if node.isSwitch else _CONNECTX3
+        node.info = info.replace(deviceID=device, vendorID=_MELLANOX).encode()
     port.tables = port.tables or {}
-    port.tables[EXTENDED_PORT_INFO] = bytes((0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1)).ljust(64, b"\0")
-    port.info[_SPEED] |= port.info[32] >> 4
-    port.info[_EXTENDED] = port.info[_EXTENDED + 1] = 0
+    port.tables[EXTENDED_PORT_INFO] = ExtendedPortInfo(linkSpeedSupported=1, linkSpeedEnabled=1).encode()
+    known = PortInfo.decode(port.info)
+    port.info[:] = known.replace(
+        linkSpeedEnabled=known.linkSpeedEnabled | known.linkSpeedSupported,
+        linkSpeedExtActive=0,
+        linkSpeedExtSupported=0,
+        linkSpeedExtEnabled=0,
+    ).encode()
 
 
 # Links.
+
+_widthEnabled, _setWidth = peek(PortInfo, "linkWidthEnabled"), poke(PortInfo, "linkWidthActive")
+_speedEnabled, _extendedEnabled = peek(PortInfo, "linkSpeedEnabled"), peek(PortInfo, "linkSpeedExtEnabled")
+_speedActive, _extendedActive = peek(PortInfo, "linkSpeedActive"), peek(PortInfo, "linkSpeedExtActive")
+_setSpeed, _setExtended = poke(PortInfo, "linkSpeedActive"), poke(PortInfo, "linkSpeedExtActive")
+setPortStateChange: Final = poke(SwitchInfo, "portStateChange")
 
 
 def bringUp(port: SimulatedPort) -> bool:
@@ -400,36 +467,39 @@ def bringDown(port: SimulatedPort, physical: int = PhysicalState.POLLING) -> Non
 def _changed(port: SimulatedPort) -> None:
     """A switch remembers that one of its ports has changed."""
     if port.node.isSwitch:
-        port.node.switchInfo[11] |= 4
+        setPortStateChange(port.node.switchInfo, True)
 
 
 def negotiate(port: SimulatedPort, peer: SimulatedPort) -> None:
     """What is active is the best that both have enabled (IBA 14.2.5.6)."""
     one, other = port.info, peer.info
-    widths = one[_WIDTH] & other[_WIDTH]
-    speeds = one[_SPEED] & other[_SPEED] & 15
+    widths = _widthEnabled(one) & _widthEnabled(other)
+    speeds = _speedEnabled(one) & _speedEnabled(other)
     extended = _extendedOf(one) & _extendedOf(other)
     for info in (one, other):
-        info[31] = _best(widths, _BY_LANES) or 1
-        info[_SPEED] = (_highest(speeds) or 1) << 4 | info[_SPEED] & 15
-        info[_EXTENDED] = _highest(extended) << 4 | info[_EXTENDED] & 15
+        _setWidth(info, _best(widths, _BY_LANES) or 1)
+        _setSpeed(info, _highest(speeds) or 1)
+        _setExtended(info, _highest(extended))
     if port.tables is not None or peer.tables is not None:
         _negotiateFDR10(port, peer)
 
 
 def _negotiateFDR10(port: SimulatedPort, peer: SimulatedPort) -> None:
     """A link at QDR, with no extended speed, runs at FDR10 if both ends know it and have it enabled."""
-    known = [(end.tables or {}).get(EXTENDED_PORT_INFO, _NO_FDR10) for end in (port, peer)]
-    isPlain = port.info[_SPEED] >> 4 == _QDR and not port.info[_EXTENDED] >> 4
-    both = all(info[_FDR10_SUPPORTED] & info[_FDR10_ENABLED] & 1 for info in known)
+    known = [
+        ExtendedPortInfo.decode((end.tables or {}).get(EXTENDED_PORT_INFO, bytes(ExtendedPortInfo.size)))
+        for end in (port, peer)
+    ]
+    isPlain = _speedActive(port.info) == _QDR and not _extendedActive(port.info)
+    both = all(info.linkSpeedSupported & info.linkSpeedEnabled & 1 for info in known)
     for end, info in zip((port, peer), known, strict=True):
-        if end.tables is not None and info[_FDR10_SUPPORTED]:
-            end.tables[EXTENDED_PORT_INFO] = info[:_FDR10_ACTIVE] + bytes((isPlain and both,)) + info[16:]
+        if end.tables is not None and info.linkSpeedSupported:
+            end.tables[EXTENDED_PORT_INFO] = info.replace(linkSpeedActive=int(isPlain and both)).encode()
 
 
 def _extendedOf(info: bytearray) -> int:
     """The extended speeds that a port has enabled."""
-    enabled = info[_EXTENDED + 1] & 31
+    enabled: int = _extendedEnabled(info)
     return 0 if enabled == NO_EXTENDED_SPEED else enabled
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
+from txrdma.mad.smp import SwitchInfo
+from txrdma.rawfields import peek
 from txrdma.sim.fabric.model.nodes import SimulatedNode
 
 ENTRIES_PER_BLOCK: Final = 16
@@ -20,14 +22,23 @@ _NO_PORT: Final = 0xFF
 _LIDS: Final = 0xC000
 
 
+_linearCap, _randomCap = peek(SwitchInfo, "linearFDBCap"), peek(SwitchInfo, "randomFDBCap")
+_defaultPort = peek(SwitchInfo, "defaultPort")
+
+
+def defaultPort(switch: SimulatedNode) -> int:
+    """The port for all LIDs that no entry of a switch's random table names."""
+    return int(_defaultPort(switch.switchInfo))
+
+
 def isRandom(switch: SimulatedNode) -> bool:
-    """Whether it has a random table in place of a linear one."""
-    return not any(switch.switchInfo[:2]) and any(switch.switchInfo[2:4])
+    """Whether a switch has a random table in place of a linear one."""
+    return not _linearCap(switch.switchInfo) and _randomCap(switch.switchInfo) != 0
 
 
 def capacity(switch: SimulatedNode) -> int:
     """How many entries it has room for."""
-    return int.from_bytes(switch.switchInfo[2:4], "big")
+    return int(_randomCap(switch.switchInfo))
 
 
 def entriesOf(linear: bytes | bytearray, most: int) -> bytearray:
@@ -68,4 +79,4 @@ def setBlock(switch: SimulatedNode, number: int, content: bytes) -> None:
     entries = switch.random = switch.random if switch.random is not None else bytearray()
     entries.extend(bytes(max(0, (number + 1) * BLOCK - len(entries))))
     entries[number * BLOCK : (number + 1) * BLOCK] = content
-    switch.linear = linearOf(entries, switch.switchInfo[8])
+    switch.linear = linearOf(entries, defaultPort(switch))

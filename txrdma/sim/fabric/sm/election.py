@@ -8,7 +8,7 @@ each other). They find each other as their sweeps would; they poll, and command,
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, TYPE_CHECKING
+from typing import Final
 
 from twisted.internet.interfaces import IDelayedCall
 
@@ -20,9 +20,7 @@ from txrdma.mad.smp import SMInfo
 from txrdma.mad.values import PortCapability, SMState
 from txrdma.sim.fabric.model.nodes import SimulatedPort
 from txrdma.sim.fabric.sm.manager import SubnetManager
-
-if TYPE_CHECKING:
-    from txrdma.sim.fabric.fabric import SimulatedFabric
+from txrdma.sim.fabric.sm.subnet import Subnet
 
 HANDOVER, ACKNOWLEDGE, DISABLE, STANDBY, DISCOVER = 1, 2, 3, 4, 5
 """The commands: modifiers of Set(SMInfo)."""
@@ -44,7 +42,7 @@ class Candidate:
 
     def __init__(
         self,
-        fabric: SimulatedFabric,
+        fabric: Subnet,
         port: SimulatedPort,
         lmc: int = 0,
         priority: int = PRIORITY,
@@ -59,8 +57,7 @@ class Candidate:
         self._agent: MADAgent | None = None
         self._timer: IDelayedCall | None = None
         fabric.sma.managers[port] = self
-        capabilities = int.from_bytes(port.info[20:24], "big") | PortCapability.SM
-        port.info[20:24] = capabilities.to_bytes(4, "big")
+        port.capabilities |= PortCapability.SM
 
     def __repr__(self) -> str:
         return f"<Candidate at {self.port}: {self.state.name}>"
@@ -123,7 +120,7 @@ class Candidate:
 
     def _whereIs(self, info: SMInfo) -> LID:
         known = (one.lid for one in self._fabric.sma.managers if one.guid == info.guid)
-        return next(known, LID(int.from_bytes(self.port.info[18:20], "big")))
+        return next(known, self.port.smLID)
 
     # Looking after each other.
 
@@ -159,7 +156,7 @@ class Candidate:
 
     def _poll(self) -> None:
         """Ask whether the master still is one."""
-        master = LID(int.from_bytes(self.port.info[18:20], "big"))
+        master = self.port.smLID
         if self._agent is None or not master:
             self.state = SMState.DISCOVERING
             return

@@ -12,15 +12,31 @@ from typing import Final
 
 from txrdma.iba.types import LID
 from txrdma.iba.verbs import NodeType, PortState
-from txrdma.sim.fabric.model.nodes import endPorts, SimulatedNode, SimulatedPort
+from txrdma.mad.smp import PortInfo, SwitchInfo
+from txrdma.rawfields import peek, poke
+from txrdma.sim.fabric.model.forwarding import outOf
+from txrdma.sim.fabric.model.nodes import (
+    endPorts,
+    setPortStateChange,
+    SimulatedNode,
+    SimulatedPort,
+    SUBNET_TIMEOUT,
+)
 from txrdma.sim.fabric.model.rft import isRandom
-from txrdma.sim.fabric.sm.routing import Routing, tableOf
-from txrdma.sim.fabric.wire.madport import SUBNET_TIMEOUT
+from txrdma.sim.fabric.sm.routing import Routing
 
 GID_PREFIX: Final = 0xFE80000000000000
 _HIGHEST_LID: Final = 0xBFFF
 _ROOM_OF_TABLE: Final = 64
 _FIRST_MLID: Final = 0xC000
+
+_linearCap, _setLinearCap = peek(SwitchInfo, "linearFDBCap"), poke(SwitchInfo, "linearFDBCap")
+_setTop = poke(SwitchInfo, "linearFDBTop")
+_setPrefix, _setSMLID = poke(PortInfo, "gidPrefix"), poke(PortInfo, "masterSMLID")
+_setTimeout, _setMTU, _setLanes = (
+    poke(PortInfo, name) for name in ("subnetTimeOut", "neighborMTU", "operationalVLs")
+)
+_mtuCap, _vlCap = peek(PortInfo, "mtuCap"), peek(PortInfo, "vlCap")
 
 
 class SubnetManager:
@@ -53,9 +69,8 @@ class SubnetManager:
         reachable = self.reachable()
         present = self._present(reachable)
         self._assign(present)
-        smLID = self.lid.to_bytes(2, "big")
         for port in present:
-            self._activate(port, smLID)
+            self._activate(port, self.lid)
         top = max((lid + (1 << port.lmc) - 1 for lid, port in self.ports.items()), default=0)
         switches = [node for node in self.nodes.values() if node.isSwitch and node in reachable]
         routing = Routing(switches, top)
@@ -63,12 +78,12 @@ class SubnetManager:
             switch.linear = switch.random = None
             switch.routing = routing
             info = switch.switchInfo
-            info[11] &= ~0x04
+            setPortStateChange(info, False)
             if isRandom(switch):
                 continue
-            info[6:8] = top.to_bytes(2, "big")
-            if top >= int.from_bytes(info[:2], "big"):
-                info[0:2] = (_HIGHEST_LID + 1).to_bytes(2, "big")
+            _setTop(info, top)
+            if top >= _linearCap(info):
+                _setLinearCap(info, _HIGHEST_LID + 1)
 
     def lay(self, mlid: int, members: Iterable[SimulatedPort]) -> None:
         """
@@ -96,11 +111,10 @@ class SubnetManager:
                 if port.node.ports[0].lid == lid:
                     yield port.node.ports[0]
                     return
-                table = tableOf(port.node)
-                out = table[lid] if lid < len(table) else 0xFF
-                if not 0 < out < len(port.node.ports):
+                out = outOf(port.node, lid)
+                if out is None:
                     return
-                port = port.node.ports[out]
+                port = out
                 yield port
             elif port.lid == lid and port is not member or port is member and member.lid == lid:
                 if port is member and port.way is not None:
@@ -150,7 +164,7 @@ class SubnetManager:
                 and not taken.keys() & set(wanted)
             ):
                 taken |= dict.fromkeys(wanted, port)
-                port.info[34] = port.info[34] & 0xF8 | lmc
+                port.lmc = lmc
             else:
                 without.append((port, lmc))
         following = 1
@@ -161,28 +175,25 @@ class SubnetManager:
                 following += step
             if following + step - 1 > _HIGHEST_LID:
                 raise ValueError(f"{len(taken)} LIDs are not enough")
-            port.info[16:18] = following.to_bytes(2, "big")
-            port.info[34] = port.info[34] & 0xF8 | lmc
+            port.lid, port.lmc = following, lmc
             taken |= dict.fromkeys(range(following, following + step), port)
             following += step
         self.ports = {lid: port for lid, port in taken.items() if port.lid == lid}
 
     @staticmethod
-    def _activate(port: SimulatedPort, smLID: bytes) -> None:
+    def _activate(port: SimulatedPort, smLID: int) -> None:
         """Say to a port, and on a switch to all others, that they are managed."""
         info = port.info
-        info[8:16] = GID_PREFIX.to_bytes(8, "big")
-        info[18:20] = smLID
-        info[51] = info[51] & 0xE0 | SUBNET_TIMEOUT
+        _setPrefix(info, GID_PREFIX)
+        _setSMLID(info, smLID)
+        _setTimeout(info, SUBNET_TIMEOUT)
         for one in port.node.ports if port.node.isSwitch else (port,):
             peer = one.way
             if peer is None or one.state not in (PortState.INIT, PortState.ARMED):
                 continue
             for end, other in ((one, peer), (peer, one)):
-                mtu = min(end.info[41] & 15, other.info[41] & 15)
-                lanes = min(end.info[37] >> 4, other.info[37] >> 4)
-                end.info[36] = end.info[36] & 0x0F | mtu << 4
-                end.info[43] = end.info[43] & 0x0F | lanes << 4
+                _setMTU(end.info, min(_mtuCap(end.info), _mtuCap(other.info)))
+                _setLanes(end.info, min(_vlCap(end.info), _vlCap(other.info)))
                 end.become(PortState.ACTIVE, end.physicalState)
 
 

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from txrdma.iba.verbs import PortState
-from txrdma.sim.fabric.model.nodes import endPorts, SimulatedNode, SimulatedPort
-from txrdma.sim.fabric.model.rft import capacity, entriesOf, isRandom, linearOf
+from txrdma.sim.fabric.model.nodes import SimulatedNode
 
 NO_PORT: Final = 0xFF
 
@@ -147,17 +146,6 @@ class Routing:
         return (period * ((begin + length) // len(period) + 1))[begin : begin + length]
 
 
-def tableOf(switch: SimulatedNode) -> bytearray:
-    """The forwarding table that a switch has got, made when somebody looks at it first."""
-    if switch.linear is None:
-        table = bytearray() if switch.routing is None else switch.routing.table(switch)
-        if isRandom(switch):
-            switch.random = entriesOf(table, capacity(switch))
-            table = linearOf(switch.random, switch.switchInfo[8])
-        switch.linear = table
-    return switch.linear
-
-
 def _lidsAt(switch: SimulatedNode) -> Iterator[tuple[int, int, int]]:
     """The LIDs that end at a switch, from and to, and by what port each; neighbours by one port are one."""
     own = switch.ports[0]
@@ -174,11 +162,3 @@ def _bitsOf(members: int) -> Iterator[int]:
         lowest = members & -members
         yield lowest.bit_length() - 1
         members ^= lowest
-
-
-def lidsOf(nodes: Iterator[SimulatedNode]) -> Iterator[SimulatedPort]:
-    """All ports with LIDs of their own that have a link, or are a switch's."""
-    for node in nodes:
-        for port in endPorts(node):
-            if node.isSwitch or port.way is not None:
-                yield port

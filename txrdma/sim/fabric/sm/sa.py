@@ -8,7 +8,7 @@ of the subnet's manager, so that long answers go by RMPP and notices by reports.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, TYPE_CHECKING
+from typing import Any, Final
 
 from zope.interface import implementer
 
@@ -32,9 +32,8 @@ from txrdma.mad.sa import Record
 from txrdma.mad.serving import MADServer
 from txrdma.mad.smp import GUIDInfo
 from txrdma.mad.values import PathMTU, Rate
-from txrdma.sim.fabric.model.nodes import SimulatedPort
+from txrdma.sim.fabric.model.nodes import guidCap, SimulatedPort
 from txrdma.sim.fabric.sm.manager import GID_PREFIX
-from txrdma.sim.fabric.sm.routing import tableOf
 from txrdma.sim.fabric.sm.sagroups import (
     Group,
     Groups,
@@ -48,12 +47,10 @@ from txrdma.sim.fabric.sm.sagroups import (
     Subscriptions,
     TOO_MANY,
 )
-from txrdma.sim.fabric.sm.sapaths import MOST_PATHS, Paths, rateOf
+from txrdma.sim.fabric.sm.sapaths import MOST_PATHS, mtuCap, neighborMTU, Paths, rateOf
 from txrdma.sim.fabric.sm.sarecords import Matcher, ONLY_OF_SWITCHES, Records
+from txrdma.sim.fabric.sm.subnet import Subnet
 from txrdma.sim.fabric.wire.traps import gidChanged
-
-if TYPE_CHECKING:
-    from txrdma.sim.fabric.fabric import SimulatedFabric
 
 SM_KEY: Final = 1
 """Who has it is trusted: it sees who the members of groups are."""
@@ -77,12 +74,12 @@ class SubnetAdministration:
     @ivar asked: how many requests it got.
     """
 
-    def __init__(self, fabric: SimulatedFabric, port: SimulatedPort) -> None:
+    def __init__(self, fabric: Subnet, port: SimulatedPort) -> None:
         """@param port: the manager's."""
         self.asked = 0
         self._fabric = fabric
-        self._records = Records(fabric.sma, tableOf)
-        self._paths = Paths(self._ends, fabric.portOf, lambda port: tableOf(port.node), fabric.sma)
+        self._records = Records(fabric.sma)
+        self._paths = Paths(self._ends, fabric.portOf)
         self.groups = Groups(self._regrouped, self.notice, self._measure)
         self.services = Services(fabric.clock.seconds)
         self.subscriptions = Subscriptions()
@@ -220,19 +217,19 @@ class SubnetAdministration:
         """Give a port GUIDs besides its own, or take them away (IBA 15.2.5.18)."""
         masks, _owners = sa.componentsOf(sa.GUIDInfoRecord)
         port = self._fabric.portOf(wanted.lid)
-        if port is None or wanted.blockNum * 8 >= port.info[50]:
+        if port is None or wanted.blockNum * 8 >= guidCap(port):
             raise MADRefusal(NO_RECORDS, "there is no such block")
         first = masks["guids"] & -masks["guids"]
         if mask & first and wanted.blockNum == 0:
             raise MADRefusal(INVALID, "the first of all is the port's own")
-        before = GUIDInfo.decode(self._fabric.sma.told(port, 0x14, wanted.blockNum)).guids
+        before = GUIDInfo.decode(self._fabric.sma.told(port, GUIDInfo.attributeID, wanted.blockNum)).guids
         guids = [
             (new if isSet else _NO_GUID) if mask & first << at else old
             for at, (old, new) in enumerate(zip(before, wanted.guidInfo.guids, strict=True))
         ]
         port.tables = port.tables or {}
         info = GUIDInfo(guids=tuple(guids))
-        port.tables[0x14, wanted.blockNum] = info.encode()
+        port.tables[GUIDInfo.attributeID, wanted.blockNum] = info.encode()
         return sa.GUIDInfoRecord(lid=wanted.lid, blockNum=wanted.blockNum, guidInfo=info)
 
     def _inform(self, wanted: InformInfo, path: IBPath) -> InformInfo:
@@ -254,7 +251,7 @@ class SubnetAdministration:
         port = self._with(gid)
         if port is None:
             return PathMTU.MTU_2048, Rate.GBPS_10
-        return PathMTU(port.info[36] >> 4 or port.info[41] & 15), rateOf(port)
+        return PathMTU(neighborMTU(port.info) or mtuCap(port.info)), rateOf(port)
 
     def _regrouped(self, group: Group) -> None:
         """Lay the ways of a group anew: a tree in the switches between its members."""

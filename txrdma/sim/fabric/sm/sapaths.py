@@ -13,6 +13,7 @@ from typing import Final
 from txrdma.iba.types import GID, LID
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.sa import componentsOf, PathRecord, TraceRecord
+from txrdma.mad.smp import GUIDInfo, PortInfo
 from txrdma.mad.values import (
     EXTENDED_GIGABITS,
     GIGABITS,
@@ -24,10 +25,11 @@ from txrdma.mad.values import (
     Rate,
     Selector,
 )
-from txrdma.sim.fabric.agents.sma import GUID_INFO, sharesPartition, SubnetManagementAgents
-from txrdma.sim.fabric.model.nodes import SimulatedNode, SimulatedPort
+from txrdma.rawfields import peek
+from txrdma.sim.fabric.model.forwarding import outOf
+from txrdma.sim.fabric.model.nodes import SimulatedNode, SimulatedPort, SUBNET_TIMEOUT
+from txrdma.sim.fabric.model.pkeys import keysOf, sharesPartition
 from txrdma.sim.fabric.sm.manager import GID_PREFIX
-from txrdma.sim.fabric.wire.madport import SUBNET_TIMEOUT
 
 MOST_PATHS: Final = 100_000
 """More are not told at once."""
@@ -38,18 +40,21 @@ _MOST_HOPS: Final = 255
 
 _RATES: Final = {rate.gigabits: rate for rate in Rate}
 _GIGABITS: Final = [gigabits for gigabits in _RATES if gigabits is not None]
+neighborMTU, mtuCap = peek(PortInfo, "neighborMTU"), peek(PortInfo, "mtuCap")
+_width, _speed = peek(PortInfo, "linkWidthActive"), peek(PortInfo, "linkSpeedActive")
+_extended = peek(PortInfo, "linkSpeedExtActive")
 _MTUS: Final = range(PathMTU.MTU_256, PathMTU.MTU_4096 + 1)
 
 
 def rateOf(port: SimulatedPort) -> Rate:
     """What a link carries, by its width and speed (IBA 15.2.5.16, table 207)."""
     info = port.info
-    lanes = LANES.get(LinkWidth(info[31]), 1)
-    extended = info[62] >> 4
+    lanes = LANES.get(LinkWidth(_width(info)), 1)
+    extended = _extended(info)
     if extended:
         speed = EXTENDED_GIGABITS.get(LinkSpeedExtended(extended), 0.0)
     else:
-        speed = GIGABITS.get(LinkSpeed(info[35] >> 4), 0.0)
+        speed = GIGABITS.get(LinkSpeed(_speed(info)), 0.0)
     wanted = lanes * speed
     known = [gigabits for gigabits in _RATES if gigabits is not None and gigabits <= wanted * 1.001]
     return _RATES[max(known)] if known else Rate.GBPS_2_5
@@ -64,18 +69,13 @@ class Paths:
         self,
         ends: Callable[[], Iterable[SimulatedPort]],
         portOf: Callable[[int], SimulatedPort | None],
-        linear: Callable[[SimulatedPort], bytearray],
-        sma: SubnetManagementAgents,
     ) -> None:
         """
         @param ends: all end ports with a LID.
         @param portOf: whose a LID is.
-        @param linear: the forwarding table of a port's switch.
         """
         self._ends = ends
         self._portOf = portOf
-        self._linear = linear
-        self._sma = sma
         self._byGUID: dict[bytes, SimulatedPort] = {}
         self._rates: dict[tuple[int, int, int], Rate] = {}
 
@@ -111,16 +111,14 @@ class Paths:
                 return
             entry = port = out.way
 
-    def _outOf(self, port: SimulatedPort, dlid: int, isFirst: bool) -> SimulatedPort | None:
+    @staticmethod
+    def _outOf(port: SimulatedPort, dlid: int, isFirst: bool) -> SimulatedPort | None:
         """The port by which a packet that is at a node leaves it again; None where it stays."""
-        own = port.end
-        if own.lid <= dlid < own.lid + (1 << own.lmc):
+        if port.end.owns(dlid):
             return None
         if not port.node.isSwitch:
             return port if isFirst else None
-        table = self._linear(port)
-        number = table[dlid] if dlid < len(table) else 0xFF
-        return port.node.ports[number] if 0 < number < len(port.node.ports) else None
+        return outOf(port.node, dlid)
 
     def _routers(self, lid: int | None) -> list[SimulatedPort]:
         """By which router's port other subnets are reached: by the first one's."""
@@ -186,10 +184,11 @@ class Paths:
                 packetLifeTime=0 if source is target else SUBNET_TIMEOUT,
             )
 
-    def _pkey(self, source: SimulatedPort, target: SimulatedPort, wanted: int | None) -> int | None:
+    @staticmethod
+    def _pkey(source: SimulatedPort, target: SimulatedPort, wanted: int | None) -> int | None:
         """A partition that both are in, one of them as a full member."""
-        theirs = self._sma.keys(target)
-        for key in self._sma.keys(source):
+        theirs = keysOf(target)
+        for key in keysOf(source):
             if (wanted is None or (wanted ^ key) & 0x7FFF == 0) and any(
                 sharesPartition(key, other) for other in theirs
             ):
@@ -198,27 +197,26 @@ class Paths:
 
     def _measured(self, source: SimulatedPort, dlid: int) -> tuple[int, Rate] | None:
         """The MTU and the rate of the narrowest link on the way; None when there is no way."""
-        mtu, port = source.info[36] >> 4 if source.number else source.info[41] & 15, source
+        mtu, port = neighborMTU(source.info) if source.number else mtuCap(source.info), source
         slowest, rate = _byGigabits(self._rate(source))
         for hop in range(64):
             if port.node.isSwitch:
                 own = port.node.ports[0]
-                if own.lid <= dlid < own.lid + (1 << own.lmc):
-                    mtu = min(mtu, own.info[41] & 15)
+                if own.owns(dlid):
+                    mtu = min(mtu, mtuCap(own.info))
                     slowest, rate = min((slowest, rate), _byGigabits(self._rate(own)))
                     break
-                table = self._linear(port)
-                out = table[dlid] if dlid < len(table) else 0xFF
-                if not 0 < out < len(port.node.ports):
+                out = outOf(port.node, dlid)
+                if out is None:
                     return None
-                port = port.node.ports[out]
-            elif port.lid <= dlid < port.lid + (1 << port.lmc):
+                port = out
+            elif port.owns(dlid):
                 break
             elif hop:
                 return None
             if port.way is None:
                 return None
-            mtu = min(mtu, port.info[36] >> 4)
+            mtu = min(mtu, neighborMTU(port.info))
             slowest, rate = min((slowest, rate), _byGigabits(self._rate(port)))
             port = port.way
         else:
@@ -226,7 +224,7 @@ class Paths:
         return mtu, rate
 
     def _rate(self, port: SimulatedPort) -> Rate:
-        key = (port.info[31], port.info[35] >> 4, port.info[62] >> 4)
+        key = (_width(port.info), _speed(port.info), _extended(port.info))
         known = self._rates.get(key)
         if known is None:
             known = self._rates[key] = rateOf(port)
@@ -237,7 +235,7 @@ def _guidsOf(port: SimulatedPort) -> Iterator[bytes]:
     """The port's own, and its aliases."""
     yield port.guid.raw
     for (attribute, _block), content in (port.tables or {}).items():
-        if attribute == GUID_INFO:
+        if attribute == GUIDInfo.attributeID:
             yield from (guid for at in range(0, 64, 8) if any(guid := content[at : at + 8]))
 
 

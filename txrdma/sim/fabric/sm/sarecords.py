@@ -11,13 +11,16 @@ from typing import Final
 
 from txrdma.mad import sa
 from txrdma.mad.sa import componentsOf, Record
-from txrdma.sim.fabric.agents.sma import SubnetManagementAgents
-from txrdma.sim.fabric.model import rft
-from txrdma.sim.fabric.model.nodes import MULTICAST_CAP, SimulatedNode, SimulatedPort
+from txrdma.mad.smp import PortInfo
+from txrdma.rawfields import span
+from txrdma.sim.fabric.agents.sma import nodeInfoAt, portInfoAt, SubnetManagementAgents
+from txrdma.sim.fabric.model import pkeys, rft
+from txrdma.sim.fabric.model.forwarding import tableOf
+from txrdma.sim.fabric.model.nodes import guidCap, MULTICAST_CAP, SimulatedPort
 from txrdma.sim.fabric.model.rft import isRandom
 
-_SWITCHES_BLOCK: Final = 32
 _ARBITRATION_BLOCKS: Final = (1, 3)
+_LID: Final = span(PortInfo, "lid")
 
 
 class Matcher:
@@ -74,10 +77,8 @@ class Records:
     def __init__(
         self,
         sma: SubnetManagementAgents,
-        linear: Callable[[SimulatedNode], bytearray],
     ) -> None:
         self._sma = sma
-        self._linear = linear
         self._makers: dict[type[Record], Callable[[SimulatedPort], Iterator[bytes]]] = {
             sa.NodeRecord: self._node,
             sa.PortInfoRecord: self._ports,
@@ -117,34 +118,31 @@ class Records:
 
     @staticmethod
     def _node(port: SimulatedPort) -> Iterator[bytes]:
-        node = port.node
-        info = b"".join(
-            (node.info[:20], port.guid.raw, node.info[28:36], bytes((port.number,)), node.info[37:])
-        )
-        yield _lid(port) + bytes(2) + info + node.description.encode()[:64].ljust(64, b"\0")
+        described = port.node.description.encode()[:64].ljust(64, b"\0")
+        yield _lid(port) + bytes(2) + nodeInfoAt(port) + described
 
     @staticmethod
     def _ports(port: SimulatedPort) -> Iterator[bytes]:
         for one in port.node.ports if port.node.isSwitch else (port,):
-            info = bytearray(one.info)
-            info[28] = one.number
-            yield _lid(port) + bytes((one.number, 0)) + info
+            yield _lid(port) + bytes((one.number, 0)) + portInfoAt(one, one.number)
 
     @staticmethod
     def _switch(port: SimulatedPort) -> Iterator[bytes]:
         if port.node.isSwitch:
             yield _lid(port) + bytes(2) + port.node.switchInfo
 
-    def _forwarding(self, port: SimulatedPort) -> Iterator[bytes]:
+    @staticmethod
+    def _forwarding(port: SimulatedPort) -> Iterator[bytes]:
         if port.node.isSwitch and not isRandom(port.node):
-            table = self._linear(port.node)
+            table = tableOf(port.node)
             for block in range(-(-len(table) // 64)):
                 part = bytes(table[block * 64 : block * 64 + 64]).ljust(64, b"\xff")
                 yield _lid(port) + block.to_bytes(2, "big") + bytes(4) + part
 
-    def _random(self, port: SimulatedPort) -> Iterator[bytes]:
+    @staticmethod
+    def _random(port: SimulatedPort) -> Iterator[bytes]:
         if port.node.isSwitch and isRandom(port.node):
-            self._linear(port.node)
+            tableOf(port.node)
             for number in range(-(-len(port.node.random or b"") // rft.BLOCK)):
                 part = rft.block(port.node, number)
                 yield _lid(port) + number.to_bytes(2, "big") + bytes(4) + part
@@ -169,19 +167,17 @@ class Records:
     @staticmethod
     def _guids(port: SimulatedPort) -> Iterator[bytes]:
         tables = port.tables or {}
-        for block in range(-(-port.info[50] // 8)):
+        for block in range(-(-guidCap(port) // 8)):
             default = (port.guid.raw if block == 0 else b"").ljust(64, b"\0")
             yield _lid(port) + bytes((block, 0)) + bytes(4) + tables.get((0x14, block), default)
 
-    def _pkeys(self, port: SimulatedPort) -> Iterator[bytes]:
+    @staticmethod
+    def _pkeys(port: SimulatedPort) -> Iterator[bytes]:
         node = port.node
         for one in node.ports if node.isSwitch else (port,):
-            many = int.from_bytes(node.info[28:30], "big")
-            if node.isSwitch and one.number:
-                many = int.from_bytes(node.switchInfo[14:16], "big")
-            for block in range(-(-many // _SWITCHES_BLOCK)):
+            for block in range(pkeys.blocks(one)):
                 head = _lid(port) + block.to_bytes(2, "big") + bytes((one.number, 0, 0, 0))
-                yield head + self._sma.pkeys(one, block)
+                yield head + pkeys.block(one, block)
 
     def _lanes(self, port: SimulatedPort) -> Iterator[bytes]:
         node = port.node
@@ -201,4 +197,4 @@ class Records:
 
 
 def _lid(port: SimulatedPort) -> bytes:
-    return bytes(port.info[16:18])
+    return bytes(port.info[_LID])

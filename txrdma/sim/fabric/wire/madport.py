@@ -5,7 +5,7 @@ An attachment to a simulated fabric: a management port like that of a real devic
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, TYPE_CHECKING
+from typing import NamedTuple, Protocol
 
 from zope.interface import implementer
 
@@ -19,18 +19,13 @@ from txrdma.interfaces import IMADPort, IMADReceiver
 from txrdma.mad._choices import mayBeFrom
 from txrdma.mad.messages import MAD_LENGTH
 from txrdma.mad.smp import PKeyTable, PortInfo
-from txrdma.sim.fabric.model.nodes import SimulatedPort
-
-if TYPE_CHECKING:
-    from txrdma.sim.fabric.fabric import SimulatedFabric
+from txrdma.sim.fabric.model.nodes import SimulatedPort, SUBNET_TIMEOUT
+from txrdma.sim.fabric.model.pkeys import block
 
 _log = Logger()
 
-SUBNET_TIMEOUT: Final = 14
-"""67 ms: how long a packet may be on its way in a simulated fabric that says nothing else."""
 
-
-class Envelope(NamedTuple):
+class SimulatedEnvelope(NamedTuple):
     """
     What was on a datagram that LIDs led here: its path is made when somebody wants to know.
 
@@ -42,7 +37,7 @@ class Envelope(NamedTuple):
     isSMP: bool
     isAnswer: bool = False
 
-    def back(self) -> Envelope:
+    def back(self) -> SimulatedEnvelope:
         """That of the answer."""
         return self._replace(isAnswer=True)
 
@@ -63,6 +58,21 @@ class Envelope(NamedTuple):
         return path.reverse() if self.isAnswer else path
 
 
+class Carrier(Protocol):
+    """The wire, as a management port needs it."""
+
+    def sent(self, sender: SimulatedMADPort, datagram: bytes, path: IBPath) -> None:
+        """Carry a datagram that a port sends."""
+
+
+class Fabric(Protocol):
+    """The fabric that a management port is attached to."""
+
+    @property
+    def wire(self) -> Carrier:
+        """Carries what ports send."""
+
+
 @implementer(IMADPort)
 class SimulatedMADPort:
     """
@@ -77,7 +87,7 @@ class SimulatedMADPort:
     hasSMI = True
     doesRMPP = False
 
-    def __init__(self, fabric: SimulatedFabric, port: SimulatedPort, name: str = "") -> None:
+    def __init__(self, fabric: Fabric, port: SimulatedPort, name: str = "") -> None:
         self.fabric = fabric
         self.port = port
         self.name = name or f"sim:node={port.node.identifier}"
@@ -86,7 +96,7 @@ class SimulatedMADPort:
         self._served: dict[tuple[int, int], int] = {}
         self._isClosed = False
         self._closers: list[Callable[[], None]] = []
-        self._sent = fabric.delivery.sent
+        self._sent = fabric.wire.sent
         port.attachments = (*port.attachments, self)
 
     def __repr__(self) -> str:
@@ -100,7 +110,7 @@ class SimulatedMADPort:
         """Bring requests of this class with these methods, too; the answer ends it."""
         wanted = {(managementClass, method): oui for method in methods}
         for attachment in self.port.attachments:
-            if wanted.keys() & attachment._served.keys():
+            if any(attachment.serves(*key) for key in wanted):
                 raise ResourceExhausted(f"class {managementClass:#04x} is served at {self.port} already")
         self._served.update(wanted)
 
@@ -133,14 +143,14 @@ class SimulatedMADPort:
 
     def pathOf(self, envelope: object) -> IBPath:
         """The way that a datagram took."""
-        if isinstance(envelope, Envelope):
+        if isinstance(envelope, SimulatedEnvelope):
             return envelope.path()
         assert isinstance(envelope, IBPath)
         return envelope
 
     def isFrom(self, envelope: object, path: IBPath) -> bool:
         """Whether a datagram can be an answer of whom this path leads to."""
-        if not isinstance(envelope, Envelope):
+        if not isinstance(envelope, SimulatedEnvelope):
             return True
         sent = envelope.sent
         slid, sgid = (sent.dlid, sent.dgid) if envelope.isAnswer else (envelope.lid, sent.sgid)
@@ -150,8 +160,7 @@ class SimulatedMADPort:
         """Look anew at what the port is."""
         port = self.port
         info = PortInfo.decode(port.info)
-        sma = self.fabric.sma
-        keys = PKeyTable.decode(sma.pkeys(port, 0)).pkeys
+        keys = PKeyTable.decode(block(port, 0)).pkeys
         self.endPort = MADEndPort(
             portGUID=port.guid,
             gids=(GID.fromParts(info.gidPrefix, port.guid),),

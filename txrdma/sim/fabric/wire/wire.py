@@ -7,26 +7,27 @@ way is walked when it is sent; what comes of it arrives later.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 from random import Random
-from typing import Final, TYPE_CHECKING
+from typing import Final
 
 from txrdma.iba.path import GMP_QKEY, IBPath, PERMISSIVE_LID
 from txrdma.iba.types import DEFAULT_PKEY, LID, QPN
-from txrdma.iba.verbs import PortState
+from txrdma.iba.verbs import Buffer, PortState
 from txrdma.mad.messages import ClassPortInfo, formatOf, Notice
+from txrdma.mad.smp import PortInfo, SwitchInfo
+from txrdma.rawfields import peek, poke
 from txrdma.sim.fabric.agents.congestion import CONGESTION, CongestionAgents
 from txrdma.sim.fabric.agents.pma import PerformanceManagementAgents
-from txrdma.sim.fabric.agents.sma import sharesPartition
+from txrdma.sim.fabric.agents.sma import SubnetManagementAgents
 from txrdma.sim.fabric.agents.vendor import answerVendor, CLASSES
-from txrdma.sim.fabric.model.nodes import SimulatedNode, SimulatedPort
+from txrdma.sim.fabric.model.forwarding import outOf
+from txrdma.sim.fabric.model.nodes import Attachment, SimulatedNode, SimulatedPort
+from txrdma.sim.fabric.model.pkeys import keysOf, sharesPartition
 from txrdma.sim.fabric.model.rft import isRandom
-from txrdma.sim.fabric.sm.routing import tableOf
-from txrdma.sim.fabric.wire.madport import Envelope, SimulatedMADPort
+from txrdma.sim.fabric.wire.madport import SimulatedEnvelope, SimulatedMADPort
 from txrdma.sim.fabric.wire.traps import badKey, trapDatagram
-
-if TYPE_CHECKING:
-    from txrdma.sim.fabric.fabric import SimulatedFabric
 
 MOST_HOPS: Final = 63
 _DIRECTED_WAY: Final = IBPath(slid=PERMISSIVE_LID, dlid=PERMISSIVE_LID)
@@ -45,28 +46,52 @@ _BUSY: Final = 0x01
 _REDIRECT: Final = 0x02
 
 
-class Delivery:
+_Counter = tuple[Callable[[Buffer], int], Callable[[bytearray, int], None]]
+_PKEY_VIOLATIONS: Final = (peek(PortInfo, "pkeyViolations"), poke(PortInfo, "pkeyViolations"))
+_QKEY_VIOLATIONS: Final = (peek(PortInfo, "qkeyViolations"), poke(PortInfo, "qkeyViolations"))
+_top = peek(SwitchInfo, "linearFDBTop")
+
+
+class Wire:
     """
-    Everything that is on its way.
+    The links and switches of a fabric, as datagrams pass them, and the agents at their ends.
 
     @ivar datagrams: how many were sent, C{lost} how many the fabric has lost by chance.
+    @ivar latencySeconds: from a request to its answer. C{jitterSeconds} is what may be added, C{loss} how
+        probably a datagram is lost; all three can be changed at any time.
     """
 
-    def __init__(self, fabric: SimulatedFabric, seed: int) -> None:
-        """@param seed: of what is lost, and of jitter."""
+    def __init__(
+        self,
+        seconds: Callable[[], float],
+        later: Callable[..., None],
+        sma: SubnetManagementAgents,
+        *,
+        latencySeconds: float,
+        jitterSeconds: float,
+        loss: float,
+        seed: int,
+    ) -> None:
+        """
+        @param seconds: tells the time.
+        @param later: takes seconds and what is to be called then.
+        @param seed: of what is lost, and of jitter.
+        """
         self.datagrams = self.lost = 0
-        self._fabric = fabric
-        self._sma = fabric.sma
-        self._pma = PerformanceManagementAgents(fabric.clock.seconds, fabric.timetable.later)
-        self._congestion = CongestionAgents(fabric.clock.seconds)
-        self._later = fabric.timetable.later
+        self.latencySeconds = latencySeconds
+        self.jitterSeconds = jitterSeconds
+        self.loss = loss
+        self._sma = sma
+        self._pma = PerformanceManagementAgents(seconds, later)
+        self._congestion = CongestionAgents(seconds)
+        self._later = later
         self._random = Random(seed)
         self._traps = count()
 
     def sent(self, sender: SimulatedMADPort, datagram: bytes, path: IBPath) -> None:
         """A datagram enters the fabric."""
         self.datagrams += 1
-        if self._fabric.loss and self._isLost():
+        if self.loss and self._isLost():
             return
         if datagram[1] == _DIRECTED:
             if datagram[3] & _RESPONSE or datagram[3] == _TRAP_REPRESS:
@@ -79,7 +104,7 @@ class Delivery:
             self._arrived(sender, there, datagram, path)
 
     def _isLost(self) -> bool:
-        if self._random.random() < self._fabric.loss:
+        if self._random.random() < self.loss:
             self.lost += 1
             return True
         return False
@@ -131,7 +156,7 @@ class Delivery:
         reply[192 : 193 + hops] = back
         self._answer(node, sender, bytes(reply), path)
 
-    def _askDirected(self, server: SimulatedMADPort, datagram: bytes, back: bytearray) -> None:
+    def _askDirected(self, server: Attachment, datagram: bytes, back: bytearray) -> None:
         """Somebody attached answers, not the node's own agent."""
         request = bytearray(datagram)
         request[6] = len(back)
@@ -164,22 +189,18 @@ class Delivery:
         for hop in range(_LID_HOPS):
             if node.isSwitch:
                 own = node.ports[0]
-                if _owns(own, dlid):
+                if own.owns(dlid):
                     return port
-                table = node.linear
-                if table is None:
-                    table = tableOf(node)
-                top = node.switchInfo[6] << 8 | node.switchInfo[7]
-                out = table[dlid] if dlid < len(table) and (dlid <= top or isRandom(node)) else 0xFF
-                if not 0 < out < len(node.ports):
+                out = outOf(node, dlid) if dlid <= _top(node.switchInfo) or isRandom(node) else None
+                if out is None:
                     return None
-                port = node.ports[out]
-            elif _owns(port, dlid):
+                port = out
+            elif port.owns(dlid):
                 return port
             elif hop:
                 return None
             there = port.way
-            if there is None or port.info[32] & 15 != PortState.ACTIVE:
+            if there is None or port.state != PortState.ACTIVE:
                 return None
             port = there
             node = port.node
@@ -193,7 +214,7 @@ class Delivery:
         if node.isDead:
             return
         isSMP = managementClass == _SUBN
-        came = Envelope(path, _sourceOf(sender.port, path), isSMP)
+        came = SimulatedEnvelope(path, _sourceOf(sender.port, path), isSMP)
         if not isSMP and not self._isAdmitted(end, came):
             return
         if method & _RESPONSE or method == _TRAP_REPRESS or _isAboutRMPP(datagram):
@@ -215,22 +236,24 @@ class Delivery:
         if reply is not None and self.walk(end, path.slid or sender.port.lid) is not None:
             self._answer(node, sender, bytes(reply), came.back())
 
-    def _isAdmitted(self, end: SimulatedPort, came: Envelope) -> bool:
+    def _isAdmitted(self, end: SimulatedPort, came: SimulatedEnvelope) -> bool:
         """Whether the keys of a datagram are right; if not, that is counted, and the manager is told."""
         sent = came.sent
         if end.tables is not None or sent.pkey != DEFAULT_PKEY:
-            if not any(sharesPartition(key, sent.pkey) for key in self._sma.keys(end)):
-                self._denied(end, 46, badKey(257, end.lid, end.node.kind, came.path(), sent.pkey))
+            if not any(sharesPartition(key, sent.pkey) for key in keysOf(end)):
+                self._denied(end, _PKEY_VIOLATIONS, 257, came, sent.pkey)
                 return False
         if sent.qkey and sent.qkey != GMP_QKEY:
-            self._denied(end, 48, badKey(258, end.lid, end.node.kind, came.path(), sent.qkey))
+            self._denied(end, _QKEY_VIOLATIONS, 258, came, sent.qkey)
             return False
         return True
 
-    def _denied(self, end: SimulatedPort, counter: int, notice: Notice) -> None:
-        violations = min(int.from_bytes(end.info[counter : counter + 2], "big") + 1, 0xFFFF)
-        end.info[counter : counter + 2] = violations.to_bytes(2, "big")
-        self.trap(end, notice)
+    def _denied(
+        self, end: SimulatedPort, counter: _Counter, trap: int, came: SimulatedEnvelope, key: int
+    ) -> None:
+        read, write = counter
+        write(end.info, min(read(end.info) + 1, 0xFFFF))
+        self.trap(end, badKey(trap, end.lid, end.node.kind, came.path(), key))
 
     def _byItself(self, port: SimulatedPort, datagram: bytes) -> bytearray | None:
         """What a node's own agents answer; None for silence."""
@@ -243,25 +266,23 @@ class Delivery:
         return self._pma.answer(port, datagram) if datagram[1] == _PERFORMANCE else None
 
     def _answer(self, node: SimulatedNode, to: SimulatedMADPort, reply: bytes, envelope: object) -> None:
-        if self._fabric.loss and self._isLost():
+        if self.loss and self._isLost():
             return
-        fabric = self._fabric
-        delay = fabric.latencySeconds + node.delaySeconds
-        if fabric.jitterSeconds:
-            delay += self._random.random() * fabric.jitterSeconds
+        delay = self.latencySeconds + node.delaySeconds
+        if self.jitterSeconds:
+            delay += self._random.random() * self.jitterSeconds
         self._later(delay, to.deliver, reply, envelope)
 
     def _halfway(self) -> float:
         """How long it takes one way."""
-        fabric = self._fabric
-        jitter = fabric.jitterSeconds and self._random.random() * fabric.jitterSeconds
-        return (fabric.latencySeconds + jitter) / 2
+        jitter = self.jitterSeconds and self._random.random() * self.jitterSeconds
+        return (self.latencySeconds + jitter) / 2
 
     # What nodes send by themselves.
 
     def trap(self, end: SimulatedPort, notice: Notice) -> None:
         """Tell the manager of the subnet, if somebody attached is there to hear it (IBA 13.4.9)."""
-        smLID = int.from_bytes(end.info[18:20], "big")
+        smLID = end.smLID
         if not smLID or end.node.isDead:
             return
         there = self.walk(end, smLID)
@@ -269,7 +290,7 @@ class Delivery:
             return
         server = servedBy(there.end, _SUBN, _TRAP)
         if server is not None:
-            came = IBPath(slid=end.lid, dlid=LID(smLID))
+            came = IBPath(slid=end.lid, dlid=smLID)
             datagram = trapDatagram(notice, next(self._traps))
             self._later(self._halfway(), server.deliver, datagram, came)
 
@@ -284,18 +305,12 @@ def _leftBy(port: SimulatedPort, out: int, isFirst: bool) -> SimulatedPort | Non
     return node.ports[out].way
 
 
-def _owns(port: SimulatedPort, lid: int) -> bool:
-    info = port.info
-    base = info[16] << 8 | info[17]
-    return base != 0 and base <= lid < base + (1 << (info[34] & 7))
-
-
 def _sourceOf(port: SimulatedPort, path: IBPath) -> LID:
     """The LID that a port puts on what it sends: one of its own, whatever the path says."""
-    return path.slid if path.slid and _owns(port.end, path.slid) else port.lid
+    return path.slid if path.slid and port.end.owns(path.slid) else port.lid
 
 
-def servedBy(end: SimulatedPort, managementClass: int, method: int) -> SimulatedMADPort | None:
+def servedBy(end: SimulatedPort, managementClass: int, method: int) -> Attachment | None:
     for attachment in end.attachments:
         if attachment.serves(managementClass, method):
             return attachment
