@@ -1,5 +1,5 @@
 """
-Tests for L{txrdma.cm._manager}: connections between hosts whose messages get lost, come twice, late, or crossed.
+Tests for L{txrdma.cm._manager}: connections between hosts whose messages get lost, come twice, late, crossed.
 """
 
 from __future__ import annotations
@@ -576,7 +576,7 @@ class SeedTests(Case):
                 )
 
     def test_thousands(self) -> None:
-        """Ten thousand connections are open at once, with one timer for all of them, and none for the open."""
+        """Ten thousand connections are open at once, with one timer for all, and none for the open."""
         self.server.listen(backlog=10_000)
         for _ in range(10_000):
             self.client.connect(self.server)
