@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import Enum, IntEnum
-from typing import Protocol, Union
+from typing import Final, Protocol, Union
 
 from txrdma.machines import Row, Table
 from txrdma.smc.wire.cdc import StateFlags
@@ -54,11 +54,18 @@ class Ending(Enum):
     LOST = "the link is gone"
 
 
+# As numbers: flags that know their names are slow to combine.
+_DONE_FLAG: Final = int(StateFlags.DONE_WRITING)
+_CLOSED_FLAG: Final = int(StateFlags.CLOSED)
+_ABORT_FLAG: Final = int(StateFlags.ABNORMAL_CLOSE)
+_KNOWN: Final = _DONE_FLAG | _CLOSED_FLAG | _ABORT_FLAG
+
+
 @frozen
 class Send:
     """Send a CDC message with these flags, after all that was written; every later one has them, too."""
 
-    flags: StateFlags
+    flags: int
 
 
 @frozen
@@ -144,7 +151,7 @@ class Closing:
     _place: str
 
     def __init__(self) -> None:
-        self.flags = StateFlags(0)
+        self.flags = 0
         self._pending: list[Event] = []
         self._behind: list[Ending | None] = []
         self.over = False
@@ -223,9 +230,9 @@ class Closing:
         new = flags & ~self._peer & _KNOWN
         if new:
             self._peer |= new
-            if new & StateFlags.ABNORMAL_CLOSE:
+            if new & _ABORT_FLAG:
                 self._inputs.peerAborted()
-            elif new & StateFlags.CLOSED:
+            elif new & _CLOSED_FLAG:
                 self._inputs.peerClosed()
             else:
                 self._inputs.peerDoneWriting()
@@ -244,18 +251,18 @@ class Closing:
 
     # What transitions do
 
-    def _send(self, flag: StateFlags) -> None:
+    def _send(self, flag: int) -> None:
         self.flags |= flag
         self._pending.append(Send(self.flags))
 
     def _sendDone(self) -> None:
-        self._send(StateFlags.DONE_WRITING)
+        self._send(_DONE_FLAG)
 
     def _sendClosed(self) -> None:
-        self._send(StateFlags.CLOSED)
+        self._send(_CLOSED_FLAG)
 
     def _sendAbort(self) -> None:
-        self._send(StateFlags.ABNORMAL_CLOSE)
+        self._send(_ABORT_FLAG)
 
     def _endOfData(self) -> None:
         self._behind.append(None)
@@ -403,7 +410,6 @@ _OURS: frozenset[tuple[str, str]] = frozenset(
 
 
 _TABLE = Table(Inputs, Closing, _ROWS, _OURS)
-_KNOWN = int(StateFlags.DONE_WRITING | StateFlags.CLOSED | StateFlags.ABNORMAL_CLOSE)
 
 
 def diagram() -> str:
