@@ -110,7 +110,7 @@ class Inputs(Protocol):
         """The queue pair says that it has migrated, and had no path to migrate to."""
 
     def close(self) -> None:
-        """The connection ends."""
+        """The connection ends, by either end."""
 
 
 class Alternate(Core):
@@ -213,7 +213,7 @@ class Alternate(Core):
         privateData: bytes = b"",
     ) -> bool:
         """
-        Answer a LAP.
+        Answer a LAP of the peer.
 
         @param transactionID: the one that came with L{AlternatePathRequested}.
         @raise InvalidRequest: this LAP does not wait for an answer any more.

@@ -47,14 +47,14 @@ class Patience:
         return lifetimeSeconds(min(code, LONGEST_SERVICE)) + 2 * lifetimeSeconds(self.lifeTime)
 
     def by(self, path: CMPath) -> Patience:
-        """The same response timeout and retries on another path."""
+        """Patience with the same response timeout and retries on another path."""
         return Patience(self.responseTimeout, lifeTimeOf(path), self.retries)
 
 
 @frozen
 class Outgoing:
     """
-    A message to send.
+    A message to send in a transaction.
 
     @ivar isAgain: the same message was sent before, in this transaction.
     """

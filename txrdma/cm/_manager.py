@@ -47,7 +47,7 @@ BACKLOG: Final = 1024
 """Connections of a listener that are asked for and not established yet, unless it has another number."""
 
 NOTCH_SECONDS: Final = 0.01
-"""The precision of timeouts."""
+"""The precision of timeouts, in seconds."""
 
 MOST_QUESTIONS: Final = 1024
 """SIDR_REQs of peers that are kept with their answers: a flood of others gets none."""

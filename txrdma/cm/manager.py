@@ -232,7 +232,7 @@ class CMConnection:
 @implementer(IMADHandler)
 class ConnectionManager:
     """
-    Connections through one port.
+    A manager of connections through one port.
 
     @ivar guid: the CA GUID in REQs and REPs: of the process, unless one is given.
     """
@@ -264,7 +264,7 @@ class ConnectionManager:
         return self._core.counters
 
     def seconds(self) -> float:
-        """The reactor's time."""
+        """The time of the reactor, in seconds."""
         return self._reactor.seconds()
 
     def listen(
