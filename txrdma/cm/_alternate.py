@@ -13,7 +13,7 @@ one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import Final, Protocol, Union
 
 from txrdma.cm._exchange import Core, LONGEST_SERVICE, LOW_BITS, Patience
 from txrdma.cm.events import (
@@ -41,6 +41,14 @@ LATE: Final = 1 << 16
 
 Refusal = tuple[APStatus, bytes]
 """A reason for which an end can't use a path, with its additional information."""
+
+Judge = Callable[[CMPath], Union[Refusal, None]]
+"""A function that finds out why an end can't use a path, as it sees that; None if it can."""
+
+
+def acceptAny(_path: CMPath) -> Refusal | None:
+    """Find nothing against a path: programs are asked themselves."""
+    return None
 
 
 @frozen
@@ -148,7 +156,7 @@ class Alternate(Core):
         patience: Patience,
         isSupported: bool = True,
         mayReload: bool = False,
-        judge: Callable[[CMPath], Refusal | None] = lambda _path: None,
+        judge: Judge = acceptAny,
     ) -> None:
         """
         @param isSupported: what the connection's REP said of failover.

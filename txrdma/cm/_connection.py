@@ -7,10 +7,9 @@ lost, a DREQ or a LAP of the peer takes its place, and so do its data.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import chain
 
-from txrdma.cm._alternate import Alternate, Ends, Refusal
+from txrdma.cm._alternate import acceptAny, Alternate, Ends, Judge
 from txrdma.cm._closing import Closing
 from txrdma.cm._exchange import Core, LOW_BITS, Outgoing, Patience
 from txrdma.cm._opening import Opening
@@ -50,7 +49,7 @@ class Connection:
         transactionID: int,
         *,
         mayReload: bool = False,
-        judge: Callable[[CMPath], Refusal | None] = lambda _path: None,
+        judge: Judge = acceptAny,
     ) -> None:
         """
         @param guid: this end's CA GUID.

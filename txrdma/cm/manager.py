@@ -17,7 +17,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
-from txrdma.cm._alternate import Refusal
+from txrdma.cm._alternate import acceptAny, Judge
 from txrdma.cm._connection import Connection
 from txrdma.cm._exchange import Patience
 from txrdma.cm._manager import BACKLOG, Listener, Managed, Manager
@@ -275,6 +275,8 @@ class ConnectionManager:
         backlog: int = BACKLOG,
         offset: int = 0,
         pattern: bytes = b"",
+        mayReload: bool = False,
+        judge: Judge = acceptAny,
     ) -> Callable[[], None]:
         """
         Have REQs for a service reported to C{heard}, as all events of their connections.
@@ -282,10 +284,11 @@ class ConnectionManager:
         @param backlog: connections that may be asked for and not established yet; REQs beyond are dropped.
         @param pattern: bytes that the private data must have behind C{offset} others: listeners can share a
             service id.
+        @param mayReload: of these connections, as in L{connect}, and C{judge}.
         @return: call it to listen no more. Connections stay.
         @raise InvalidRequest: another listener takes the same.
         """
-        listener = Listener(serviceID, backlog, offset, pattern)
+        listener = Listener(serviceID, backlog, offset, pattern, mayReload, judge)
         self._core.listen(listener)
         self._hearing[listener] = heard
 
@@ -320,7 +323,7 @@ class ConnectionManager:
         *,
         isPeerToPeer: bool = False,
         mayReload: bool = False,
-        judge: Callable[[CMPath], Refusal | None] = lambda _path: None,
+        judge: Judge = acceptAny,
     ) -> CMConnection:
         """
         Send a REQ; comm id and CA GUID are filled in, and the primary path if it has none.
@@ -329,6 +332,7 @@ class ConnectionManager:
         @param heard: is called with each event of the connection.
         @param isPeerToPeer: the peer may ask for the same connection meanwhile; one of both REQs counts.
         @param mayReload: an alternate path can be replaced before it was migrated to.
+        @param judge: finds out why this end can't use an alternate path: a GID that is none of its own, say.
         @raise txrdma.error.ResourceExhausted: no comm id is free.
         """
         if request.primary == CMPath():

@@ -9,6 +9,7 @@ from typing import cast
 
 from twisted.internet.defer import CancelledError
 
+from txrdma.cm._alternate import acceptAny, Judge
 from txrdma.cm.errors import PeerSilent
 from txrdma.cm.events import (
     AlternatePathRequested,
@@ -80,9 +81,9 @@ class PortCase(VerbsPortCase):
                       localCMResponseTimeout=14, maxCMRetries=3)  # fmt: skip
         return self.client.connect(request, self.way, self.hearClient)
 
-    def opened(self) -> CMConnection:
+    def opened(self, judge: Judge = acceptAny) -> CMConnection:
         """A connection."""
-        self.host.listen(SERVICE, self.hearHost)
+        self.host.listen(SERVICE, self.hearHost, judge=judge)
         connection = self.connect()
         self.wait(lambda: self.kinds(1)[-1:] == [ConnectionEstablished])
         return connection
@@ -186,10 +187,7 @@ class ConnectionTests(PortCase):
 
     def test_refusedPath(self) -> None:
         """A path that the peer rejects fails with the status; one without an answer, with a timeout."""
-        connection = self.opened()
-        core = self.made[0]._core
-        assert core.alternate is not None
-        core.alternate._judge = lambda _path: (APStatus.GID_REJECTED, b"")
+        connection = self.opened(lambda _path: (APStatus.GID_REJECTED, b""))
         loading = connection.loadAlternatePath(self.other_(1))
         self.wait(lambda: loading.called)
         self.assertEqual(self.failureResultOf(loading, Refused).value.status, APStatus.GID_REJECTED)
