@@ -11,7 +11,7 @@ from itertools import chain
 
 from txrdma.cm._alternate import acceptAny, Alternate, Ends, Judge
 from txrdma.cm._closing import Closing
-from txrdma.cm._exchange import Core, LOW_BITS, Outgoing, Patience
+from txrdma.cm._exchange import Core, LONGEST_SERVICE, LOW_BITS, Outgoing, Patience
 from txrdma.cm._opening import Opening
 from txrdma.cm.events import Event
 from txrdma.cm.messages import (
@@ -249,7 +249,7 @@ class Connection:
         return False
 
     def _newClosing(self) -> Closing:
-        rest = lifetimeSeconds(self.opening.request.primary.localACKTimeout)
+        rest = lifetimeSeconds(min(self.opening.request.primary.localACKTimeout, LONGEST_SERVICE))
         return Closing(self.localCommID, self.remoteCommID, self.remoteQPN, self._patience(), rest)
 
     def _patience(self) -> Patience:

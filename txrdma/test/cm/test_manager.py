@@ -4,6 +4,9 @@ Connections between hosts whose messages get lost, come twice, late, or crossed.
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.cm._exchange import Patience
@@ -463,6 +466,41 @@ class StrangerTests(Case):
         self.theirs.alternate.wasUsed = False
         self.answers(rejection)
         self.assertEqual(self.theirs.state, "TIMEWAIT")
+
+
+class LiarTests(SynchronousTestCase):
+    """Messages with anything in them."""
+
+    KINDS = (REQ, MRA, REJ, REP, RTU, DREQ, DREP, SIDRREQ, SIDRREP, LAP, APR)
+    MESSAGES = st.tuples(st.sampled_from(KINDS), st.binary(min_size=232, max_size=232), st.integers(0, 3))
+
+    @given(st.lists(st.tuples(MESSAGES, st.booleans()), max_size=12))
+    def test_anything(self, messages: list[tuple[tuple[type[Layout], bytes, int], bool]]) -> None:
+        """Whatever peers send, with right ids or wrong ones, nothing fails, and all comes to an end."""
+        world = World()
+        client, server = world.end("10.0.0.1"), world.end("10.0.0.2")
+        server.listen(backlog=4)
+        connection = client.connect(server).connection
+        world.run(until=0.05)
+        for (kind, raw, which), isServer in messages:
+            message = kind.decode(raw)
+            names = {field.name for field in kind.fields}
+            ids = (connection.localCommID, connection.remoteCommID)
+            ours, theirs = ids if isServer else ids[::-1]
+            if which & 1 and "localCommID" in names:
+                message = message.replace(localCommID=ours)
+            if which & 2 and "remoteCommID" in names:
+                message = message.replace(remoteCommID=theirs)
+            one, other = (server, client) if isServer else (client, server)
+            one.manager.received(message, 7, other.pathTo(one), world.now)
+            one.turn()
+            world.run(until=world.now + 0.02)
+        client.disconnect(next(iter(managed for managed, _ in client.happened)))
+        for end in (client, server):
+            for managed in list(end.manager._connections.values()):
+                end.disconnect(managed)
+        world.run(until=world.now + 1e6)
+        self.assertEqual((len(client.manager), len(server.manager)), (0, 0))
 
 
 class AlternateTests(Case):

@@ -117,6 +117,7 @@ class RequestTests(SynchronousTestCase):
     def test_patience(self) -> None:
         """No peer makes us wait for hours."""
         self.assertLess(Patience(0, 18, 0).service(31), lifetimeSeconds(LONGEST_SERVICE) + 3)
+        self.assertLess(Patience(31, 30, 15).seconds, 60)
 
     def test_timeoutREJ(self) -> None:
         """Who gives up says so by its CA GUID, without an id of the peer that it does not know."""
