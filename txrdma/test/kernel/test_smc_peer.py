@@ -19,7 +19,7 @@ from twisted.internet.threads import deferToThread
 
 from txrdma.test.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.kernel.agent import Refused
-from txrdma.test.kernel.smcworld import HERE, KernelPeerTestCase, OURS, Ours, Theirs, THERE, UEID
+from txrdma.test.kernel.smcworld import environment, HERE, KernelPeerTestCase, OURS, Ours, Theirs, THERE, UEID
 from txrdma.test.smc.ends import reactor
 
 BOXES = (Box(smc=True, timeout=1000),)
@@ -320,7 +320,8 @@ class KilledTests(KernelPeerTestCase):
 
     def idler(self, *words: str) -> subprocess.Popen[bytes]:
         """Start a process of ours."""
-        process = subprocess.Popen([sys.executable, IDLER, *words], stdout=subprocess.PIPE)
+        words = (sys.executable, IDLER, *words)
+        process = subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE)
         self.addCleanup(process.communicate)
         self.addCleanup(process.kill)
         return process
