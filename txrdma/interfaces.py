@@ -120,7 +120,9 @@ class IProtectionDomain(Interface):
         """
         A new queue pair, in C{RESET}.
 
+        @param kind: with C{GSI} the queue pair is UD, and number 1 of the port that C{modify} names.
         @param shared: where it takes its receives from, if it has no receive queue of its own.
+        @raise txrdma.error.InvalidRequest: the device has none of this kind.
         """
 
     def close() -> None:

@@ -38,6 +38,7 @@ from txrdma.smc.group._linkgroup import (
     RKeyRefused,
     RKeysDeleted,
 )
+from txrdma.smc.group._linkstate import RuleBroken
 from txrdma.smc.group.attachment import Port
 from txrdma.smc.group.buffers import BufferPool, Element, MAX_BUFFERS
 from txrdma.smc.group.further import FurtherLinks
@@ -349,6 +350,13 @@ class Group:
             for link in [link for link in self.links if link.life is event.link]:
                 for stream in list(link.members):
                     stream.remoteBuffersGone(event.rkeys)
+        elif isinstance(event, RuleBroken):
+            _seldom.warn(
+                (self.key.witness, "rules"),
+                "the peer {peer} breaks the rules of SMC-R link groups: {rule}",
+                peer=self._peer(),
+                rule=event.text,
+            )
         elif isinstance(event, GroupEnded) and not self._isParting:
             self._over(event.text, Diagnosis.NOACTLINK, mayVanish=True)
 
@@ -529,6 +537,11 @@ class Group:
                 stream.linkLost(vanishes, arrived)
                 if stream.connected:
                     self.groups.orphaned(stream)
+
+    def _peer(self) -> str:
+        """The peer, by a TCP address of its, else by the GID of its port."""
+        streams = self.streams()
+        return describe(streams[0].peer) if streams else str(self.key.gid)
 
     def _release(self) -> None:
         """Let go of everything, children first."""

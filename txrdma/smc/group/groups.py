@@ -286,12 +286,14 @@ class LinkGroups:
 
     def ringSize(self) -> int:
         """Bytes of the next connection's ring."""
-        count, enough = 0, max((most for most, _ in RINGS), default=0)
+        count = 0
         for groups in self._groups.values():
-            if count >= enough:
-                break  # however many more there are
-            count += sum(len(group.core.connections) for group in groups)
-        return next((size for most, size in RINGS if count < most), SMALL_RING)
+            for group in groups:
+                count += len(group.core.connections)
+        for most, size in RINGS:
+            if count < most:
+                return size
+        return SMALL_RING
 
     def _serving(self, key: GroupKey) -> list[Group]:
         """The groups with the peer that this names, by whichever of its links."""
