@@ -6,6 +6,7 @@ Both find out about each other by SMC's TCP option. The kernel's word on its end
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -291,10 +292,10 @@ class ServerTests(Conversations, KernelPeerTestCase):
 
 
 class KilledTests(KernelPeerTestCase):
-    """A process of ours that is killed while the kernel waits for it."""
+    """A process of ours that ends while the kernel waits for it."""
 
     skip = OUTSIDE
-    witness = Witness("smc: over pyverbs, killed", "Linux AF_SMC", "the kernel's program hears of an end")
+    witness = Witness("smc: over pyverbs, killed or ended", "Linux AF_SMC", "its program hears of an end")
 
     def setUp(self) -> None:
         super().setUp()
@@ -309,6 +310,15 @@ class KilledTests(KernelPeerTestCase):
         idler = self.idler("connect", f"smc:{THERE}:{port}:bindAddress={HERE}:{OURS}")
         theirs = Theirs(*await accepting)
         await self.kill(idler, theirs)
+
+    async def test_stopped(self) -> None:
+        """Our client's process ends in order, while the kernel's program has not closed yet."""
+        number, _, port = await self.program.call("listen")
+        accepting = self.program.call("accept", listener=number)
+        idler = self.idler("connect", f"smc:{THERE}:{port}:bindAddress={HERE}:{OURS}")
+        theirs = Theirs(*await accepting)
+        await self.kill(idler, theirs, signal.SIGTERM)
+        await self.until(lambda: idler.poll() is not None)
 
     async def test_server(self) -> None:
         """Our server is killed."""
@@ -326,12 +336,12 @@ class KilledTests(KernelPeerTestCase):
         self.addCleanup(process.kill)
         return process
 
-    async def kill(self, idler: subprocess.Popen[bytes], theirs: Theirs) -> None:
-        """Kill a process of ours, and see what its peer hears of that."""
+    async def kill(self, idler: subprocess.Popen[bytes], theirs: Theirs, by: int = signal.SIGKILL) -> None:
+        """End a process of ours, and see what its peer hears of that."""
         await self.until(lambda: self.said(theirs).mode == "SMC-R")
         assert idler.stdout is not None
         self.assertEqual(await deferToThread(idler.stdout.readline), b"served by SMC-R\n")
-        idler.kill()
+        idler.send_signal(by)
         begun = time.monotonic()
         try:
             heard = (await self.program.call("receive", number=theirs.number, length=1))[0]
