@@ -62,7 +62,10 @@ By shared memory that is at once, unless a peer does not read; by RoCE peers hav
 """
 
 PARTING_SECONDS: Final = 2.0
-"""Seconds that an end of groups over adapters waits for peers, at most: see L{LinkGroups.close}."""
+"""
+Seconds that an end of groups over adapters waits for peers' connections to end, at most, and then for their
+consent: see L{LinkGroups.close}.
+"""
 
 _QUIET_SECONDS: Final = 0.3
 """
@@ -485,14 +488,16 @@ class LinkGroups:
             group.takeLeave()
         while monotonic() < until and any(group.core.connections for group in groups if not group.isOver):
             self._lookAround()
-        last = monotonic() + _QUIET_SECONDS if any(group.core.connections for group in groups) else 0.0
+        isLate = any(group.core.connections for group in groups)
         for group in groups:
             group.part()
+        until = monotonic() + PARTING_SECONDS
         while monotonic() < until and any(group.core.state != "ended" for group in groups):
             self._lookAround()
-        while monotonic() < min(last, until):
+        quiet = monotonic() + _QUIET_SECONDS if isLate else 0.0
+        while monotonic() < min(quiet, until + _QUIET_SECONDS):
             if self._lookAround():
-                last = monotonic() + _QUIET_SECONDS
+                quiet = monotonic() + _QUIET_SECONDS
 
     def _lookAround(self) -> bool:
         """
@@ -514,12 +519,13 @@ class LinkGroups:
         """
         Close all groups, then the devices. Twice is fine.
 
-        Over adapters that takes up to L{PARTING_SECONDS}, while the peers' kernels do their part of the end.
+        Over adapters that takes up to twice L{PARTING_SECONDS}, while the peers' kernels do their part.
         """
-        self._attendant.stop()
         self._isAtRest = False
         if self._attended and _open.get(self._key) is self:
             self._part()
+        self._attendant.stop()
+        self._isAtRest = False  # the end of the last connection may have put all to rest
         if _open.get(self._key) is self:
             del _open[self._key]
         self.presence.remove(self)

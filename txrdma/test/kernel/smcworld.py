@@ -4,6 +4,7 @@ Connections between C{smc:} endpoints of ours and AF_SMC sockets of the kernel's
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from twisted.internet.interfaces import IHalfCloseableProtocol
 from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
 
+import txrdma
 from txrdma.smc.kernel.sockdiag import Diagnosed, diagnosed
 from txrdma.test.kernel.agent import Asking
 from txrdma.test.kernel.smcprogram import chunks
@@ -34,6 +36,13 @@ END_SECONDS = 10.0
 acknowledgements as long as it takes."""
 
 PROGRAM = str(Path(__file__).with_name("smcprogram.py"))
+
+
+def environment() -> dict[str, str]:
+    """The environment of processes that are to run this very package, and to say at once what they say."""
+    checkout = str(Path(txrdma.__file__).parent.parent)
+    paths = os.pathsep.join([checkout, *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    return {**os.environ, "PYTHONPATH": paths, "PYTHONUNBUFFERED": "1"}
 
 
 class Theirs(NamedTuple):

@@ -6,6 +6,7 @@ Both find out about each other by SMC's TCP option. The kernel's word on its end
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from twisted.internet.threads import deferToThread
 
 from txrdma.test.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.kernel.agent import Refused
-from txrdma.test.kernel.smcworld import HERE, KernelPeerTestCase, OURS, Ours, Theirs, THERE, UEID
+from txrdma.test.kernel.smcworld import environment, HERE, KernelPeerTestCase, OURS, Ours, Theirs, THERE, UEID
 from txrdma.test.smc.ends import reactor
 
 BOXES = (Box(smc=True, timeout=1000),)
@@ -291,10 +292,10 @@ class ServerTests(Conversations, KernelPeerTestCase):
 
 
 class KilledTests(KernelPeerTestCase):
-    """A process of ours that is killed while the kernel waits for it."""
+    """A process of ours that ends while the kernel waits for it."""
 
     skip = OUTSIDE
-    witness = Witness("smc: over pyverbs, killed", "Linux AF_SMC", "the kernel's program hears of an end")
+    witness = Witness("smc: over pyverbs, killed or ended", "Linux AF_SMC", "its program hears of an end")
 
     def setUp(self) -> None:
         super().setUp()
@@ -310,6 +311,15 @@ class KilledTests(KernelPeerTestCase):
         theirs = Theirs(*await accepting)
         await self.kill(idler, theirs)
 
+    async def test_stopped(self) -> None:
+        """Our client's process ends in order, while the kernel's program has not closed yet."""
+        number, _, port = await self.program.call("listen")
+        accepting = self.program.call("accept", listener=number)
+        idler = self.idler("connect", f"smc:{THERE}:{port}:bindAddress={HERE}:{OURS}")
+        theirs = Theirs(*await accepting)
+        await self.kill(idler, theirs, signal.SIGTERM)
+        await self.until(lambda: idler.poll() is not None)
+
     async def test_server(self) -> None:
         """Our server is killed."""
         idler = self.idler("listen", f"smc:{HERE}:0:{OURS}")
@@ -320,17 +330,18 @@ class KilledTests(KernelPeerTestCase):
 
     def idler(self, *words: str) -> subprocess.Popen[bytes]:
         """Start a process of ours."""
-        process = subprocess.Popen([sys.executable, IDLER, *words], stdout=subprocess.PIPE)
+        words = (sys.executable, IDLER, *words)
+        process = subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE)
         self.addCleanup(process.communicate)
         self.addCleanup(process.kill)
         return process
 
-    async def kill(self, idler: subprocess.Popen[bytes], theirs: Theirs) -> None:
-        """Kill a process of ours, and see what its peer hears of that."""
+    async def kill(self, idler: subprocess.Popen[bytes], theirs: Theirs, by: int = signal.SIGKILL) -> None:
+        """End a process of ours, and see what its peer hears of that."""
         await self.until(lambda: self.said(theirs).mode == "SMC-R")
         assert idler.stdout is not None
         self.assertEqual(await deferToThread(idler.stdout.readline), b"served by SMC-R\n")
-        idler.kill()
+        idler.send_signal(by)
         begun = time.monotonic()
         try:
             heard = (await self.program.call("receive", number=theirs.number, length=1))[0]

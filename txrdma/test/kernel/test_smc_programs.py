@@ -8,13 +8,13 @@ A preloaded library swaps the address family of sockets; it is compiled in the b
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from random import Random
@@ -28,9 +28,10 @@ from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 from twisted.web.client import Agent
 
+from txrdma.smc.kernel.sockdiag import diagnosed
 from txrdma.smc.options import Options
 from txrdma.test.kernel import Box, OUTSIDE, record, Witness
-from txrdma.test.kernel.smcworld import HERE, OURS, THERE, UEID
+from txrdma.test.kernel.smcworld import environment, HERE, OURS, THERE, UEID
 from txrdma.test.smc.ends import EndsTestCase, reactor
 from txrdma.web import SMCAgentEndpointFactory
 
@@ -54,7 +55,7 @@ class ProgramTestCase(EndsTestCase):
         self.addCleanup(temporary.cleanup)
         self.folder = Path(temporary.name)
         self.library = self.folder / "smcfamily.so"
-        words = ["cc", "-shared", "-fPIC", "-o", self.library, SOURCE, "-ldl"]
+        words = ["cc", "-shared", "-fPIC", "-o", str(self.library), str(SOURCE), "-ldl"]
         subprocess.run(words, check=True)
         self.content = Random(5).randbytes(LENGTH)
         (self.folder / "content").write_bytes(self.content)
@@ -62,12 +63,12 @@ class ProgramTestCase(EndsTestCase):
     def start(self, *words: str, swapped: bool) -> tuple[subprocess.Popen[bytes], Path]:
         """Start a program, with its family of sockets swapped or not; the process, and what it says."""
         said = self.folder / f"said-{len(list(self.folder.iterdir()))}"
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        settings = environment()
         if swapped:
-            environment["LD_PRELOAD"] = str(self.library)
+            settings["LD_PRELOAD"] = str(self.library)
         with open(said, "wb") as file:
             process = subprocess.Popen(
-                words, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
+                words, env=settings, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
             )
         self.addCleanup(self._end, process)
         return process, said
@@ -85,12 +86,19 @@ class ProgramTestCase(EndsTestCase):
 
     async def found(self, said: Path, pattern: str) -> str:
         """What a program has said, as soon as it matches."""
+        try:
+            await self.until(lambda: re.search(pattern, said.read_text()))
+        except self.failureException:
+            self.fail(f"it said only {said.read_text()!r}")
+        return str(re.findall(pattern, said.read_text())[0])
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait for something to be true: programs need some time to start."""
         end = time.monotonic() + START_SECONDS
-        while (match := re.search(pattern, said.read_text())) is None:
+        while not condition():
             if time.monotonic() > end:
-                self.fail(f"it said only {said.read_text()!r}")
+                self.fail("it has not come to be")
             await deferLater(reactor, 0.05)
-        return match[1]
 
 
 class HTTPTests(ProgramTestCase):
@@ -108,8 +116,10 @@ class HTTPTests(ProgramTestCase):
         _, said = self.start(*words, swapped=False)
         port = await self.found(said, r"starting on (\d+)")
         address = f"http://{HERE}:{port}/content"
-        words = ("curl", "--silent", "--show-error", "--interface", THERE, "--output", f"{self.folder}/got")
-        curl, complaint = self.start(*words, address, swapped=True)
+        got = str(self.folder / "got")
+        curl, complaint = self.start(
+            "curl", "--silent", "--show-error", "--interface", THERE, "--output", got, address, swapped=True
+        )
         self.assertEqual(await self.status(curl, 60), 0, complaint.read_text())
         self.assertEqual(sha256((self.folder / "got").read_bytes()).digest(), sha256(self.content).digest())
 
@@ -189,8 +199,8 @@ class IperfTests(ProgramTestCase):
         """Have iperf3 measure, through us."""
         with socket.create_server((THERE, 0)) as free:
             number = free.getsockname()[1]
-        server, said = self.start("iperf3", "-s", "-1", "-B", THERE, "-p", str(number), swapped=True)
-        await self.found(said, r"(listening)")
+        server, _ = self.start("iperf3", "-s", "-1", "-B", THERE, "-p", str(number), swapped=True)
+        await self.until(lambda: any(each.state == "LISTEN" for each in diagnosed()))
         endpoint = clientFromString(reactor, f"smc:{THERE}:{number}:bindAddress={HERE}:{ONLY}")
         passing = Passing(endpoint)
         port = await serverFromString(reactor, f"smc:{HERE}:0:{ONLY}").listen(passing)
