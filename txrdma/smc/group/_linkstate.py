@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol, Union
 
 from txrdma.iba.types import GID, MACAddress, QPN, RKey
-from txrdma.smc.common._machines import machineBuilder
+from txrdma.machines import machineBuilder
 from txrdma.smc.handshake._offer import Choice
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
 from txrdma.smc.wire.llc import (

@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import Protocol, Union
 
 from txrdma.error import RDMAError, WireError
-from txrdma.smc.common._machines import machineBuilder
+from txrdma.machines import machineBuilder
 from txrdma.smc.handshake._offer import Agreement, check, checkConfirm, Offer, VERSIONS
 from txrdma.smc.wire.clc import (
     Accept,

@@ -385,8 +385,10 @@ class Negotiation(Protocol):
 
     def _realWays(self) -> tuple[LinkGroups, tuple[Candidate, ...]] | None:
         """The same by the RDMA port of the interface of the TCP connection, if that can be had."""
+        if not realPorts.isAny():
+            return None
         own, place = self._peer.own, self._peer.place
-        if own is None or place is None or not realPorts.isAny():
+        if own is None or place is None:
             return None
         found = realPorts.portFor(own.host, place.host)
         if found is None:

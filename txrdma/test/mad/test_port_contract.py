@@ -17,7 +17,7 @@ from txrdma.interfaces import AsyncEvent, IMADPort
 from txrdma.mad.verbsport import IReactor, VerbsPort
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
-from txrdma.sim.fabric.madport import SimulatedMADPort
+from txrdma.sim.fabric.wire.madport import SimulatedMADPort
 from txrdma.sim.network import SimulatedNetwork
 from txrdma.test.mad.simulated import gmp, route, twoSwitches
 from txrdma.test.mad.test_umad import GIDS, UmadCase
@@ -105,3 +105,13 @@ class VerbsTests(MADPortContract, SynchronousTestCase):
 
     def lose(self, number: int) -> None:
         cast(VerbsPort, self.ports[number])._told(AsyncEvent(AsyncEventKind.DEVICE_FATAL, None))
+
+
+class GSITests(VerbsTests):
+    """Queue pairs 1 of software devices: no number has to be known."""
+
+    def makePort(self, number: int) -> VerbsPort:
+        return VerbsPort(cast("IReactor", self.clock), self.devices[number], isGSI=True)
+
+    def pathTo(self, number: int) -> IBPath:
+        return IBPath(dgid=GID.fromIP(f"10.0.0.{number + 1}"))

@@ -21,8 +21,6 @@ from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.sim.outcome import Violation
-from txrdma.sim.simulate import drawSeed
 from txrdma.smc.group.buffers import Element
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import linkGroups
@@ -34,10 +32,12 @@ from txrdma.smc.options import Options
 from txrdma.smc.stream._closing import LINGER_TIMEOUT
 from txrdma.smc.wire.clc import Accept, Confirm, Decline, decode, Diagnosis, Proposal
 from txrdma.test.smc.races import Listener, RaceTestCase
+from txrdma.testing.outcome import Violation
 from txrdma.testing.smc import simulate as command
 from txrdma.testing.smc.canary import Canary
 from txrdma.testing.smc.hosts import connectedSockets, Host, MemoryTCP
 from txrdma.testing.smc.scenario import DEVICE, Outcome, simulate
+from txrdma.testing.verbs.simulate import drawSeed
 
 SEEDS = int(os.environ.get("TXRDMA_SEEDS", "1000"))
 PARTS = 4
