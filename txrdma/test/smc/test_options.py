@@ -262,7 +262,7 @@ class LimitTests(OptionTestCase):
         before = BufferPool.total
         with self.flood(10_000, crowd, handshakes=100) as clients:
             self.assertEqual(crowd.present, 100)
-            self.assertLessEqual(BufferPool.total - before, 7 * 16 * 16_384)  # a hundred rings, 16 in a buffer
+            self.assertLessEqual(BufferPool.total - before, 7 * 16 * 16_384)  # 16 rings in each
             for number in range(50):
                 here.transport.write(b"%02d" % number)
             self.until(lambda: len(there.heard) == 100)
