@@ -343,6 +343,8 @@ class LinkFlows:
             raise WireError("REQUEST ADD LINK", 0, "a server asks for a link, which it adds itself")
         elif isinstance(current, _Adding) and current.far is not None and current.far == body:
             pass  # it has come twice
+        elif isinstance(body, AddLink) and self._isTaken(body.link):
+            raise WireError("ADD LINK", 31, f"there is a link {body.link}")
         elif self._isSuperseded(body):
             self._giveUp(one, link, now)
         elif current is not None:
@@ -353,13 +355,17 @@ class LinkFlows:
                 self.renew()
             else:
                 self._reject(one, link)
-        elif isinstance(body, AddLink) and any(each.number == body.link for each in self._core.links):
-            raise WireError("ADD LINK", 31, f"there is a link {body.link}")
         elif isinstance(body, AddLink) and self.mayAdd():
             self.current = _Adding(link, one, far=body)
             self._core.pending.append(LinkWanted(body))
         else:
             self._reject(one, link)
+
+    def _isTaken(self, number: int) -> bool:
+        """Whether the server gives a number to a new link that another one has."""
+        making = self.current.link if isinstance(self.current, _Adding) else None
+        taken = any(link.number == number and link is not making for link in self._core.links)
+        return taken and not self._core.isServer
 
     def _isSuperseded(self, body: object) -> bool:
         """Whether the server begins anew what a client still has under way: it has one flow at a time."""

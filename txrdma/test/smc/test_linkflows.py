@@ -178,17 +178,21 @@ class End:
         """Do what the core says."""
         while events := self.core.events():
             for event in events:
-                self.events.append(event)
-                if isinstance(event, LinkWanted):
-                    used = {link.local for link in self.made if link.place != "gone"}
-                    free = [port for port in self.ports if port not in used]
-                    link = self.core.offer(free[0], 1, 1, self.tokens(), now) if free else None
-                    if link is None:
-                        self.core.decline(now)
-                    else:
-                        self.made.append(link)
-                elif isinstance(event, LinkMade):
-                    self.core.made(event.link, now)
+                self.act(event, now)
+
+    def act(self, event: Event, now: float) -> None:
+        """Do what one event asks for."""
+        self.events.append(event)
+        if isinstance(event, LinkWanted):
+            used = {link.local for link in self.made if link.place != "gone"}
+            free = [port for port in self.ports if port not in used]
+            link = self.core.offer(free[0], 1, 1, self.tokens(), now) if free else None
+            if link is None:
+                self.core.decline(now)
+            else:
+                self.made.append(link)
+        elif isinstance(event, LinkMade):
+            self.core.made(event.link, now)
 
 
 class SeedTests(SynchronousTestCase):

@@ -255,12 +255,14 @@ class LimitTests(OptionTestCase):
             self.assertNotIsInstance(decode(socket.recv(1000)), Decline)
 
     def test_thousands(self) -> None:
-        """Thousands of handshakes that go nowhere leave established connections alone, and nothing behind."""
+        """Ten thousand handshakes that go nowhere hold the memory of a hundred, and disturb no connection."""
         here, there = self.pair()
         [group] = self.groupsOf[self.server].groups()
         crowd = Crowd()
-        with self.flood(2000, crowd, handshakes=100) as clients:
+        before = BufferPool.total
+        with self.flood(10_000, crowd, handshakes=100) as clients:
             self.assertEqual(crowd.present, 100)
+            self.assertLessEqual(BufferPool.total - before, 7 * 16 * 16_384)  # 16 rings in each
             for number in range(50):
                 here.transport.write(b"%02d" % number)
             self.until(lambda: len(there.heard) == 100)
@@ -269,6 +271,19 @@ class LimitTests(OptionTestCase):
             self.wait(CLC_TIMEOUT + 2)
             self.assertEqual({end.mode for _, end in clients}, {"TCP"})
         self.assertEqual(crowd.present, 0)
+
+    def test_thousandsOfNames(self) -> None:
+        """Nor do those of ever new names make more groups than there may be handshakes."""
+        here, there = self.pair()
+        crowd = Crowd()
+        with self.flood(2000, crowd, isNew=True, handshakes=100) as clients:
+            self.wait(2.0)
+            self.assertEqual((crowd.present, len(self.groupsOf[self.server].groups())), (100, 101))
+            here.transport.write(b"hello")
+            self.until(lambda: there.heard == b"hello")
+            self.wait(2 * CLC_TIMEOUT)
+            self.assertEqual({end.mode for _, end in clients}, {"TCP"})
+        self.assertEqual((crowd.present, len(self.groupsOf[self.server].groups())), (0, 1))
 
     def test_pace(self) -> None:
         """Groups for clients under ever new names are made some at a time; established connections go on."""
