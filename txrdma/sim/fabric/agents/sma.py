@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from txrdma.mad.messages import MADStatus
 from txrdma.mad.smp import (
     ExtendedPortInfo,
+    GUIDInfo,
     NodeInfo,
     PortInfo,
     SLtoVLMappingTable,
@@ -317,7 +318,8 @@ class SubnetManagementAgents:
         if modifier * 8 >= guidCap(end):
             return BAD_VALUE, b""
         if modifier == 0:
-            content = end.guid.raw + content[8:]  # the first one is the port's own
+            _own, *others = GUIDInfo.decode(content).guids  # the first one is the port's own
+            content = GUIDInfo(guids=(end.guid, *others)).encode()
         return _keep(end, GUID_INFO, modifier, content)
 
     def _setPortInfo(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
