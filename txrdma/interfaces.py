@@ -120,7 +120,9 @@ class IProtectionDomain(Interface):
         """
         A new queue pair, in C{RESET}.
 
+        @param kind: with C{GSI} the queue pair is UD, and number 1 of the port that C{modify} names.
         @param shared: where it takes its receives from, if it has no receive queue of its own.
+        @raise txrdma.error.InvalidRequest: the device has none of this kind.
         """
 
     def close() -> None:
@@ -305,6 +307,26 @@ class IRestingDevice(Interface):
 
     def wake() -> None:
         """Be part of the reactor, again or still: who was removed from it without a word is added, too."""
+
+
+class IAttendedDevice(Interface):
+    """
+    Optional on a device that works without this process, as adapters do, but has events that cannot wait.
+
+    While it rests somebody watches its descriptors, and calls C{attend} when one of them is readable.
+    """
+
+    def rest() -> None:
+        """Leave the reactor. Twice is fine."""
+
+    def wake() -> None:
+        """Be part of the reactor, again or still: who was removed from it without a word is added, too."""
+
+    def descriptors() -> Sequence[int]:
+        """The file descriptors that become readable when the device has something to tell."""
+
+    def attend() -> None:
+        """Take what the device has to tell, if there is anything."""
 
 
 class ISharedReceiveQueue(Interface):

@@ -123,6 +123,7 @@ class _Question(Call):
         self.content = b""
         self.modifier = modifier
         self.mask = 0
+        self.chosenID = 0
         self.redirections = 0
         self.path = route
         self.sweep = sweep

@@ -21,8 +21,14 @@ Buffer = Union[bytes, bytearray, memoryview]
 
 
 class QPKind(IntEnum):
-    """The transport service of a queue pair (IBA 9.1.2)."""
+    """
+    The transport service of a queue pair (IBA 9.1.2).
 
+    C{GSI} asks for queue pair 1 of a port (IBA 11.2.5.1), whose service is that of C{UD}: of kernels' devices
+    it is the kernel's.
+    """
+
+    GSI = 1
     RC = 2
     UC = 3
     UD = 4

@@ -13,9 +13,9 @@ from typing import Final, Generic, TypeVar
 
 from typing_extensions import NamedTuple
 
-from txrdma.error import ResourceExhausted
+from txrdma.error import InvalidRequest, ResourceExhausted
 from txrdma.iba.path import IBPath
-from txrdma.mad._wheel import Notch, Wheel
+from txrdma.wheel import Notch, Wheel
 
 NOTCH_SECONDS: Final = 0.01
 """How late a timeout may be."""
@@ -91,6 +91,20 @@ class Transactions(Generic[T]):
             identifier = self._drawn.pop() & self._mask
             if identifier and identifier not in self._open:
                 return identifier
+
+    def check(self, identifier: int) -> None:
+        """
+        Look whether a transaction ID that somebody has chosen can be one of ours.
+
+        @raise InvalidRequest: it has more bits than are ours, or is that of an open transaction, or 0.
+        """
+        if not 0 < identifier <= self._mask:
+            bits = self._mask.bit_length()
+            raise InvalidRequest(
+                f"transaction IDs of this port have {bits} bits, and {identifier:#x} is none"
+            )
+        if identifier in self._open:
+            raise InvalidRequest(f"transaction {identifier:#x} is on its way already")
 
     def begin(self, transaction: T, now: float) -> None:
         """It goes out, all its attributes but two are said."""

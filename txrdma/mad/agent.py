@@ -12,6 +12,7 @@ from os import urandom
 from struct import Struct
 from typing import Any, Final
 
+from typing_extensions import Unpack
 from zope.interface import implementer
 
 from twisted.internet.defer import Deferred, fail, succeed
@@ -19,14 +20,14 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, ResourceExhausted, WireError
-from txrdma.iba.path import IBPath, lifetimeSeconds, RESPONSE_TIME
-from txrdma.iba.types import GID, LID
+from txrdma.iba.path import IBPath
 from txrdma.interfaces import IMADAgent, IMADPort, IMADReceiver
 from txrdma.mad._answers import answerOf, check, HEADER, OFFSETS, Records, redirected, TABLES, whole
 from txrdma.mad._frames import Keys, NO_KEYS
 from txrdma.mad._long import Failed, isLong, LongMessages, Received, RMPP_CLASSES
+from txrdma.mad._timeouts import Timeouts
 from txrdma.mad._transaction import Transactions
-from txrdma.mad.attributes import Attribute, ManagementClass, Method, RPCS
+from txrdma.mad.attributes import Attribute, ManagementClass, Method, RPC, RPCS
 from txrdma.mad.calls import Call
 from txrdma.mad.datagrams import Datagrams
 from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError, MADTransferError, silence
@@ -34,7 +35,7 @@ from txrdma.mad.messages import ClassPortInfo, MAD_LENGTH, MADStatus
 from txrdma.mad.paths import toAdministration
 from txrdma.mad.portwatch import PortListener, PortLost, PortReturned, PortWatch, Return, WATCH_SECONDS
 from txrdma.mad.redirection import Redirections
-from txrdma.mad.rpcs import checkedKind, RPCs
+from txrdma.mad.rpcs import CallOptions, checkedKind, RPCs
 from txrdma.mad.sa import PathRecord, Query
 from txrdma.mad.tables import Tables
 
@@ -42,9 +43,6 @@ _log = Logger()
 
 RETRIES: Final = 3
 MOST_REDIRECTIONS: Final = 4
-MOST_RESPONSE_TIME: Final = 22
-"""How long who is asked may ask us to wait, a time's code: 17 seconds; some say hours."""
-
 LONG_PATIENCE_SECONDS: Final = 10.0
 """How long the next piece of a long message is awaited, at least: Linux sends one again after 2 seconds."""
 
@@ -65,11 +63,8 @@ class MADAgent(RPCs):
     """
     Calls through one port.
 
-    @ivar timeoutSeconds: how long answers are awaited; None is as long as the port's subnet may take (IBA
-        13.4.6.2), which a call can say otherwise.
-    @ivar retries: how often a request is sent again.
-    @ivar reactor: whose time it goes by.
-    @ivar strangers: how many answers were dropped that came from somebody else than who was asked.
+    @ivar timeoutSeconds: how long answers are awaited; None is as long as the subnet may take (13.4.6.2).
+    @ivar strangers: how many answers were dropped that came from somebody else than the peer asked.
     """
 
     def __init__(
@@ -106,8 +101,7 @@ class MADAgent(RPCs):
         self._timer: IDelayedCall | None = None
         self._timerAt = 0.0
         self._closed = ""
-        self._patience: dict[int, float] = {}
-        self._slow: dict[tuple[int, GID | LID], float] = {}
+        self._timeouts = Timeouts()
         self._datagram = Datagrams().datagram
         self._redirections = Redirections(self._askForWay, self._issueThere)
         self._tables: Tables[Call] = Tables(reactor, self._stumbled)
@@ -129,23 +123,21 @@ class MADAgent(RPCs):
         self,
         rpc: str,
         payload: Any,
-        path: IBPath,
+        path: IBPath | None = None,
         attributeModifier: int = 0,
-        *,
-        timeoutSeconds: float | None = None,
-        retries: int | None = None,
-        keys: Keys | None = None,
-        componentMask: int = 0,
+        **options: Unpack[CallOptions],
     ) -> Deferred[Any]:
         """Make a call: see L{RPCs.call}."""
         try:
-            call = self._made(rpc, payload, attributeModifier, keys or self.keys, componentMask)
+            keys, mask = options.get("keys") or self.keys, options.get("componentMask", 0)
+            call = self._made(rpc, payload, attributeModifier, keys, mask)
+            path = path or self._toSA(call.rpc)
+            seconds, retries = options.get("timeoutSeconds"), options.get("retries")
             call.timeoutSeconds = (
-                self._patienceFor(path, call.rpc.managementClass)
-                if timeoutSeconds is None
-                else timeoutSeconds
+                self._patienceFor(path, call.rpc.managementClass) if seconds is None else seconds
             )
             call.retriesLeft = self.retries if retries is None else retries
+            call.chosenID = options.get("transactionID", 0)
             self._issue(call, path)
         except WireError as error:  # a value of the caller's
             return fail(InvalidRequest(str(error)))
@@ -167,6 +159,25 @@ class MADAgent(RPCs):
         call.retriesLeft = self.retries
         self._issue(call, path)
 
+    def newTransactionID(self) -> int:
+        """
+        Draw a transaction ID that nobody could foresee, for a call or a datagram that names its own.
+
+        @raise ResourceExhausted: all are on their way.
+        """
+        return self._newIdentifier()
+
+    def send(self, datagram: bytes, path: IBPath) -> None:
+        """
+        Send a datagram as it stands, for protocols that keep their own transactions: no answer is awaited.
+
+        @param datagram: 256 bytes, headers included: see L{frame <txrdma.mad._frames.frame>}.
+        @raise RDMAError: it cannot be sent.
+        """
+        if self._closed:
+            raise DeviceUnavailable(self._closed)
+        self._send(datagram, path)
+
     def close(self) -> None:
         """Give up all calls, and close the port. Twice is fine."""
         self._end("the agent is closed")
@@ -182,6 +193,15 @@ class MADAgent(RPCs):
         @param isLooking: whether changes matter that the port does not tell of by itself.
         """
         return self._watch.add(listener, isLooking)
+
+    def _toSA(self, rpc: RPC) -> IBPath:
+        """The way of a call for which none is named."""
+        if rpc.managementClass is not _ADM:
+            raise InvalidRequest(f"{rpc.name}: a path has to lead to the peer that is asked")
+        end = self.port.endPort
+        if not end.smLID:
+            raise DeviceUnavailable("no subnet manager is known to our port, so none can be asked")
+        return toAdministration(end)
 
     def _made(self, name: str, payload: Any, modifier: int, keys: Keys, mask: int) -> Call:
         more = b""
@@ -208,7 +228,12 @@ class MADAgent(RPCs):
         """Send it for the first time, or to somebody else."""
         if self._closed:
             raise DeviceUnavailable(self._closed)
-        identifier = call.identifier = self._newIdentifier()
+        identifier = call.chosenID
+        if not identifier:
+            identifier = self._newIdentifier()
+        elif call.rpc.answer is not None:
+            self._transactions.check(identifier)
+        call.identifier = identifier
         datagram = call.datagram = self._datagram(call, path, identifier)
         call.path = path
         rpc = call.rpc
@@ -233,28 +258,9 @@ class MADAgent(RPCs):
             self._reschedule()
 
     def _patienceFor(self, path: IBPath, managementClass: int) -> float:
-        """Twice the time that a packet may be on its way, and that for the answer (IBA 13.4.6.2)."""
         if self.timeoutSeconds is not None:
             return self.timeoutSeconds
-        code = path.packetLifeTime
-        if code is None:
-            code = self.port.endPort.subnetTimeout
-        known = self._patience.get(code)
-        if known is None:
-            known = self._patience[code] = 2 * lifetimeSeconds(code) + lifetimeSeconds(RESPONSE_TIME)
-        if path.responseTime is not None:
-            return known + lifetimeSeconds(path.responseTime) - lifetimeSeconds(RESPONSE_TIME)
-        return known + self._slow.get((managementClass, path.dgid or path.dlid), 0.0) if self._slow else known
-
-    def _learn(self, call: Call, said: ClassPortInfo) -> None:
-        """How long this one takes to answer: remembered when that is longer than most do."""
-        key = call.rpc.managementClass, call.path.dgid or call.path.dlid
-        code = min(said.responseTimeValue, MOST_RESPONSE_TIME)
-        longer = lifetimeSeconds(code) - lifetimeSeconds(RESPONSE_TIME)
-        if longer > 0:
-            self._slow[key] = longer
-        else:
-            self._slow.pop(key, None)
+        return self._timeouts.seconds(path, managementClass, self.port.endPort.subnetTimeout)
 
     # IMADReceiver
 
@@ -305,11 +311,10 @@ class MADAgent(RPCs):
                     raise WireError(kind.__name__, 24, "the table is no long message")
                 self._told(call, datagram, answerOf(call.rpc, kind, datagram, datagram[offset:]))
                 return
-            else:
-                answer: Any = kind.decode(datagram, offset)
+            answer: Any = kind.decode(datagram, offset)
             self._transactions.end(call)
             if kind is ClassPortInfo:
-                self._learn(call, answer)
+                self._timeouts.learn(call.path, managementClass, answer.responseTimeValue)
             call.answered(answer)
         except Exception as error:
             self._stumbled(call, datagram, error)

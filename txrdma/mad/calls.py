@@ -19,10 +19,22 @@ class Call(Transaction):
     A call on its way.
 
     @ivar kind: class of the answer's payload.
+    @ivar chosenID: the transaction ID that the caller has chosen; 0 for a drawn one.
     @ivar redirections: how often somebody else was named, for this call and for those that it is made for.
     """
 
-    __slots__ = ("_deferred", "content", "forget", "keys", "kind", "mask", "modifier", "redirections", "rpc")
+    __slots__ = (
+        "_deferred",
+        "chosenID",
+        "content",
+        "forget",
+        "keys",
+        "kind",
+        "mask",
+        "modifier",
+        "redirections",
+        "rpc",
+    )
 
     def __init__(
         self,
@@ -40,6 +52,7 @@ class Call(Transaction):
         self.modifier = modifier
         self.keys = keys
         self.mask = mask
+        self.chosenID = 0
         self.redirections = 0
         self.forget = forget
         self._deferred: Deferred[Any] | None = None

@@ -10,6 +10,8 @@ from abc import ABC, abstractmethod
 from difflib import get_close_matches
 from typing import Any, Final, Generic, TypeVar, Union
 
+from typing_extensions import TypedDict, Unpack
+
 from twisted.internet.defer import Deferred
 
 from txrdma.error import InvalidRequest
@@ -51,6 +53,25 @@ def checkedKind(name: str, payload: object) -> type[Attribute]:
     raise InvalidRequest(f"{kind.__name__} is not for {name}, but for {', '.join(sorted(kind.rpcs))}")
 
 
+class CallOptions(TypedDict, total=False):
+    """
+    Options of a call.
+
+    @ivar timeoutSeconds: how long an answer is awaited, each time that the request is sent.
+    @ivar retries: how often a request that nobody answers is sent again.
+    @ivar keys: M_Key, SM_Key and others that a class wants to see.
+    @ivar componentMask: which fields of a record are meant; a L{Query} brings its own.
+    @ivar transactionID: the transaction ID to send, which no other call of the agent has now; a drawn one
+        without it, or when it is 0. A port may have only its lower half to choose: C{transactionIDBits}.
+    """
+
+    timeoutSeconds: float | None
+    retries: int | None
+    keys: Keys | None
+    componentMask: int
+    transactionID: int
+
+
 class _Calling:
     """One of the calls, of one agent."""
 
@@ -67,7 +88,11 @@ class Answered(_Calling):
     __slots__ = ()
 
     def __call__(
-        self, payload: Union[type[A], A], path: IBPath, attributeModifier: int = 0, **options: Any
+        self,
+        payload: Union[type[A], A],
+        path: IBPath,
+        attributeModifier: int = 0,
+        **options: Unpack[CallOptions],
     ) -> Deferred[A]:
         return self._agent.call(self._name, payload, path, attributeModifier, **options)
 
@@ -78,7 +103,11 @@ class Unanswered(_Calling):
     __slots__ = ()
 
     def __call__(
-        self, payload: Union[type[A], A], path: IBPath, attributeModifier: int = 0, **options: Any
+        self,
+        payload: Union[type[A], A],
+        path: IBPath,
+        attributeModifier: int = 0,
+        **options: Unpack[CallOptions],
     ) -> Deferred[None]:
         return self._agent.call(self._name, payload, path, attributeModifier, **options)
 
@@ -89,7 +118,11 @@ class OneRecord(_Calling):
     __slots__ = ()
 
     def __call__(
-        self, payload: Union[type[R], R, Query[R]], path: IBPath, attributeModifier: int = 0, **options: Any
+        self,
+        payload: Union[type[R], R, Query[R]],
+        path: IBPath | None = None,
+        attributeModifier: int = 0,
+        **options: Unpack[CallOptions],
     ) -> Deferred[R]:
         return self._agent.call(self._name, payload, path, attributeModifier, **options)
 
@@ -100,7 +133,11 @@ class ManyRecords(_Calling):
     __slots__ = ()
 
     def __call__(
-        self, payload: Union[type[R], R, Query[R]], path: IBPath, attributeModifier: int = 0, **options: Any
+        self,
+        payload: Union[type[R], R, Query[R]],
+        path: IBPath | None = None,
+        attributeModifier: int = 0,
+        **options: Unpack[CallOptions],
     ) -> Deferred[list[R]]:
         return self._agent.call(self._name, payload, path, attributeModifier, **options)
 
@@ -113,9 +150,9 @@ class Paths(_Calling):
     def __call__(
         self,
         payload: Union[MultiPathRecord, Query[MultiPathRecord]],
-        path: IBPath,
+        path: IBPath | None = None,
         attributeModifier: int = 0,
-        **options: Any,
+        **options: Unpack[CallOptions],
     ) -> Deferred[list[PathRecord]]:
         return self._agent.call(self._name, payload, path, attributeModifier, **options)
 
@@ -142,8 +179,8 @@ class RPCs(ABC):
     What agents, and those who look like one, offer.
 
     Each takes the payload as a class, whose content then is zeros, or as an instance; records of subnet
-    administration also as a L{Query}. C{path} leads to who is asked, and is reversible. Options are those of
-    C{call}.
+    administration also as a L{Query}. C{path} leads to the peer that is asked, and is reversible; calls of
+    subnet administration need none. Options are L{CallOptions}.
     """
 
     @abstractmethod
@@ -151,21 +188,17 @@ class RPCs(ABC):
         self,
         rpc: str,
         payload: Any,
-        path: IBPath,
+        path: IBPath | None = None,
         attributeModifier: int = 0,
-        *,
-        timeoutSeconds: float | None = None,
-        retries: int | None = None,
-        keys: Keys | None = None,
-        componentMask: int = 0,
+        **options: Unpack[CallOptions],
     ) -> Deferred[Any]:
         """
         Make the call of that name.
 
-        @param timeoutSeconds: how long an answer is awaited, each time that the request is sent.
-        @param retries: how often it is sent again.
-        @param keys: M_Key, SM_Key...
-        @param componentMask: which fields of a record are meant; a L{Query} says so itself.
+        @param path: leads to the peer that is asked; without one, calls of subnet administration go to that
+            of the agent's port.
+        @param attributeModifier: tells what part of an attribute is meant; the structures tell how, some by
+            a C{modifier} of their own.
         @return: fires with the answer; fails with L{MADError <txrdma.mad.errors.MADError>},
             L{MADTimeoutError <txrdma.mad.errors.MADTimeoutError>} or
             L{MADClassError <txrdma.mad.errors.MADClassError>}, with C{InvalidRequest} when nothing was sent.

@@ -10,16 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar
 
+from typing_extensions import Unpack
+
 from twisted.internet.defer import Deferred
 
 from txrdma.iba.path import IBDRPath, IBPath, PERMISSIVE_LID
 from txrdma.iba.types import LID
 from txrdma.iba.verbs import NodeType
-from txrdma.mad._frames import Keys
 from txrdma.mad.attributes import Attribute
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.paths import current, EndPort, toAdministration
-from txrdma.mad.rpcs import RPCs
+from txrdma.mad.rpcs import CallOptions, RPCs
 from txrdma.mad.sa import (
     GUIDInfoRecord,
     LinearForwardingTableRecord,
@@ -142,25 +143,16 @@ class SATransactor(RPCs):
         self,
         rpc: str,
         payload: Any,
-        path: IBPath,
+        path: IBPath | None = None,
         attributeModifier: int = 0,
-        *,
-        timeoutSeconds: float | None = None,
-        retries: int | None = None,
-        keys: Keys | None = None,
-        componentMask: int = 0,
+        **options: Unpack[CallOptions],
     ) -> Deferred[Any]:
         """Make a call: see L{RPCs.call}."""
         kind = payload if isinstance(payload, type) else type(payload)
-        if rpc != "SubnGet" or kind not in _RECODED:
-            return self._agent.call(
-                *(rpc, payload, path, attributeModifier),
-                timeoutSeconds=timeoutSeconds,
-                retries=retries,
-                keys=keys,
-                componentMask=componentMask,
-            )
-        options = {"timeoutSeconds": timeoutSeconds, "retries": retries, "keys": keys}
+        if rpc != "SubnGet" or kind not in _RECODED or path is None:
+            return self._agent.call(rpc, payload, path, attributeModifier, **options)
+        options.pop("componentMask", None)
+        options.pop("transactionID", None)  # it takes several calls
         return Deferred.fromCoroutine(self._asked(_Question(kind, path, attributeModifier, options, [])))
 
     async def _asked(self, question: _Question) -> Attribute:
@@ -259,7 +251,7 @@ class _Question(NamedTuple):
     kind: type[Attribute]
     path: IBPath
     modifier: int
-    options: dict[str, Any]
+    options: CallOptions
     used: list[tuple[dict[Any, Any], object]]
 
     def remembered(self, table: dict[_K, _V], key: _K) -> _V | None:

@@ -11,13 +11,14 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sized
 from typing import Any, Final
 
+from typing_extensions import Unpack
+
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.iba.path import IBPath
-from txrdma.mad._frames import Keys
-from txrdma.mad.rpcs import RPCs
+from txrdma.mad.rpcs import CallOptions, RPCs
 from txrdma.mad.tasks import dropped, Runner, Task, Work
 
 _log = Logger()
@@ -98,24 +99,14 @@ class MADSchedule(RPCs):
         self,
         rpc: str,
         payload: Any,
-        path: IBPath,
+        path: IBPath | None = None,
         attributeModifier: int = 0,
-        *,
-        timeoutSeconds: float | None = None,
-        retries: int | None = None,
-        keys: Keys | None = None,
-        componentMask: int = 0,
+        **options: Unpack[CallOptions],
     ) -> Deferred[Any]:
         """Make a call as soon as the bound allows: see L{RPCs.call}."""
 
         def issue() -> Deferred[Any]:
-            return self.agent.call(
-                *(rpc, payload, path, attributeModifier),
-                timeoutSeconds=timeoutSeconds,
-                retries=retries,
-                keys=keys,
-                componentMask=componentMask,
-            )
+            return self.agent.call(rpc, payload, path, attributeModifier, **options)
 
         if len(self._outstanding) < self.maxOutstanding and not self._waiting:
             return self._issued(issue())

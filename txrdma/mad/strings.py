@@ -110,7 +110,8 @@ class VerbsPortStringParser:
     """
     C{vmad:DEVICE}, where C{DEVICE} is a whole device string, such as C{soft:192.0.2.1} or C{pyverbs:mlx5_0}.
 
-    It brings no datagrams of subnet management. The key C{endport}, of ours, is the number of the port.
+    A port without datagrams of subnet management. Keys of ours are C{endport}, the number of the device's
+    port, and C{qpn=1}: queue pair 1 of a software device, which peers ask without knowing a number.
     """
 
     prefix = "vmad"
@@ -122,11 +123,15 @@ class VerbsPortStringParser:
         number = kwargs.pop("endport", "1")
         if not number.isdecimal():
             raise ValueError(f"vmad: endport is a number, not {number!r}")
+        qpn = kwargs.pop("qpn", "")
+        if qpn not in ("", "1"):
+            raise ValueError(f"vmad: of queue pairs only qpn=1 can be asked for, not {qpn!r}")
         if not args:
             raise ValueError("vmad: by which device? Say vmad:soft or vmad:pyverbs:NAME")
         for parser in getPlugins(IVerbsDeviceStringParser):
             if parser.prefix == args[0]:
-                return VerbsPort(reactor, parser.parseDevice(reactor, *args[1:], **kwargs), int(number))
+                device = parser.parseDevice(reactor, *args[1:], **kwargs)
+                return VerbsPort(reactor, device, int(number), isGSI=qpn == "1")
         raise ValueError(f"vmad: there is no kind of device {args[0]!r}")
 
     def available(self) -> Sequence[str]:

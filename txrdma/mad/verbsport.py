@@ -2,8 +2,10 @@
 General management datagrams by a queue pair of one's own, on any verbs device.
 
 Follows InfiniBand Architecture vol. 1, 13.5.1 (datagrams of classes other than subnet management may come
-from any queue pair) and 11.4.2.1 (a received datagram's GRH). Queue pair 1 of the device remains the
-kernel's: who asks it is answered here, but who wants to ask us has to know our queue pair's number.
+from any queue pair; the general services interface is queue pair 1) and 11.4.2.1 (a received datagram's GRH).
+
+Queue pair 1 of a kernel's device remains the kernel's: whoever is asked there answers us, but whoever wants
+to ask us has to know our queue pair's number. Queue pair 1 of a software device can be ours.
 
 On a device of the kernel's this takes the right to use Q_Keys with the upper bit set (CAP_NET_RAW).
 """
@@ -90,21 +92,34 @@ class VerbsPort:
     """
     A port of a verbs device, by an unreliable datagram queue pair.
 
-    @ivar qpn: the queue pair's number: where requests reach us.
+    @ivar qpn: the queue pair's number, where requests reach us; 1 on the general services interface.
     """
 
     transactionIDBits = 64
     hasSMI = False
     doesRMPP = False
 
-    def __init__(self, reactor: IReactor, device: IVerbsDevice, number: int = 1) -> None:
+    def __init__(
+        self,
+        reactor: IReactor,
+        device: IVerbsDevice,
+        number: int = 1,
+        *,
+        isGSI: bool = False,
+        closesDevice: bool = True,
+    ) -> None:
         """
-        @param device: is the port's from now on, and closed with it.
+        @param device: is closed with the port, unless C{closesDevice} is False.
         @param number: of the device's port.
-        @raise InvalidRequest: it has no such port.
-        @raise txrdma.error.ResourceExhausted: the device gives no queue pair, or no memory.
+        @param isGSI: whether to be the general services interface of the device's port, by its queue pair 1:
+            software devices give it to the first that asks.
+        @raise InvalidRequest: the device has no such port, or does not give queue pair 1.
+        @raise txrdma.error.ResourceExhausted: the device gives no queue pair, or no memory, or the port's
+            queue pair 1 is taken.
         """
-        self.name = f"vmad:{device.name}" + (f":endport={number}" if number != 1 else "")
+        self.name = f"vmad:{device.name}"
+        self.name += (f":endport={number}" if number != 1 else "") + (":qpn=1" if isGSI else "")
+        self._kind = QPKind.GSI if isGSI else QPKind.UD
         self._reactor = reactor
         self._again: IDelayedCall | None = None
         self._device = device
@@ -115,7 +130,7 @@ class VerbsPort:
         self._waiting: deque[tuple[bytes, IBPath]] = deque()
         self._free = deque(range(SENDS))
         self._posted = 0
-        self._closers: list[Callable[[], None]] = [device.close]
+        self._closers: list[Callable[[], None]] = [device.close if closesDevice else lambda: None]
         try:
             self._make()
             self.endPort = self.refresh()
@@ -238,7 +253,7 @@ class VerbsPort:
         self._memory = domain.allocateMemory((SENDS + RECEIVES) * _STRIDE, Access.LOCAL_WRITE)
         self._closers.append(self._memory.close)
         self._domain = domain
-        self._pair = domain.createQueuePair(QPKind.UD, queue, queue, Capacity(SENDS, RECEIVES, 1, 1))
+        self._pair = domain.createQueuePair(self._kind, queue, queue, Capacity(SENDS, RECEIVES, 1, 1))
         self._closers.append(self._pair.close)
         self.qpn: QPN = self._pair.number
         self._channel, self._queue = channel, queue

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from secrets import randbelow
-from typing import cast, TYPE_CHECKING
+from typing import cast, Final, TYPE_CHECKING
 
 from zope.interface import alsoProvides, implementer
 
@@ -19,7 +19,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from txrdma import __version__
-from txrdma.error import DeviceUnavailable, InvalidRequest
+from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.types import GID, GUID, MACAddress, MTU, PKey, QPN
 from txrdma.iba.verbs import (
     AtomicCapability,
@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from txrdma.soft.rc.peers import RoutesPort
 
 _log = Logger()
+
+_GSI: Final = QPN(1)
 
 
 @implementer(IVerbsDevice)
@@ -101,7 +103,8 @@ class SoftDevice:
         self.domains: dict[SoftProtectionDomain, None] = {}
         self.addressHandles: dict[SoftAddressHandle, None] = {}
         self.sharedReceiveQueues: dict[SoftSharedReceiveQueue, None] = {}
-        self._queuePairs: dict[QPN, SoftQueuePair] = {}
+        self._queuePairs: dict[SoftQueuePair, None] = {}
+        self._numbers: set[QPN] = set()
         self._channels: dict[SoftCompletionChannel, None] = {}
         self._completionQueues: dict[SoftCompletionQueue, None] = {}
         self._reactor = reactor
@@ -255,8 +258,19 @@ class SoftDevice:
     # What queue pairs ask for: see txrdma.soft.queuepair.Host.
 
     def connect(self, queuePair: SoftQueuePair) -> Route:
-        """The first route of its port that leads there."""
+        """
+        The first route of its port that leads there.
+
+        @raise ResourceExhausted: another queue pair is number 1 of that port.
+        """
         attributes = queuePair.attributes
+        if queuePair.number == _GSI and any(
+            other is not queuePair
+            and (other.number, other.attributes.port) == (_GSI, attributes.port)
+            and other.route
+            for other in self._queuePairs
+        ):
+            raise ResourceExhausted(f"queue pair 1 of port {attributes.port} of {self.name} is taken")
         for port in self._port(attributes.port or 1).routes:
             if attributes.alternateAddress is not None and isinstance(port, SharedMemoryPort):
                 continue  # memory has no other path
@@ -310,7 +324,8 @@ class SoftDevice:
 
     def forget(self, queuePair: SoftQueuePair) -> None:
         """Forget a queue pair that has been closed."""
-        self._queuePairs.pop(queuePair.number, None)
+        self._queuePairs.pop(queuePair, None)
+        self._numbers.discard(queuePair.number)
         cast(SoftProtectionDomain, queuePair.domain).forget(queuePair)
 
     def newQueuePair(
@@ -323,8 +338,8 @@ class SoftDevice:
         shared: SoftSharedReceiveQueue | None,
     ) -> SoftQueuePair:
         """Create a queue pair of a protection domain, which has checked C{shared}."""
-        if kind not in (QPKind.RC, QPKind.UD):
-            raise InvalidRequest(f"queue pairs are RC or UD here, not {kind!r}")
+        if kind not in (QPKind.RC, QPKind.UD, QPKind.GSI):
+            raise InvalidRequest(f"queue pairs are RC, UD or GSI here, not {kind!r}")
         for queue in (send, receive):
             if queue not in self._completionQueues:
                 raise InvalidRequest(f"{queue!r} is no open completion queue of this device")
@@ -332,20 +347,23 @@ class SoftDevice:
             capacity = replace(capacity, maxReceive=0, maxReceiveSegments=0)
         checkCapacity(capacity, self.limits)
         checkRoom(self._queuePairs, self.limits.maxQueuePairs, "queue pairs")
+        isGSI = kind is QPKind.GSI
         number = QPN(0)
-        while number < 2 or number in self._queuePairs:  # 0 and 1 are for management (IBA 3.5.3)
+        while number < 2 or number in self._numbers:  # 0 and 1 are for management (IBA 3.5.3)
             number = QPN(randbelow(0xFFFFFF))
+        number = _GSI if isGSI else number
         queuePair = SoftQueuePair(
             self,
             domain,
-            kind,
+            QPKind.UD if isGSI else kind,
             number,
             cast(SoftCompletionQueue, send),
             cast(SoftCompletionQueue, receive),
             capacity,
             shared,
         )
-        self._queuePairs[number] = queuePair
+        self._queuePairs[queuePair] = None
+        self._numbers.add(number)
         return queuePair
 
     def _tell(self) -> None:

@@ -31,6 +31,8 @@ FLOORS = {
     "strings": 1,
     "values": 1,
     "logs": 1,
+    "machines": 1,
+    "wheel": 1,
     "unixlines": 1,
     "unixplaces": 1,
     "unixsockets": 1,

@@ -4,17 +4,19 @@ What calls send, and what their errors tell.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.error import InvalidRequest, Refused
+from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
 from txrdma.iba.path import IBDRPath, IBPath, lifetimeSeconds, RESPONSE_TIME
 from txrdma.iba.types import LID, PKey, QPN
 from txrdma.mad._frames import Keys
-from txrdma.mad.agent import MADAgent, MOST_RESPONSE_TIME
+from txrdma.mad._timeouts import MOST_RESPONSE_TIME
+from txrdma.mad.agent import MADAgent
 from txrdma.mad.attributes import Method, RPCS
 from txrdma.mad.baseboard import BKeyInfo
 from txrdma.mad.congestion import CongestionInfo
@@ -102,6 +104,28 @@ class SendingTests(CallTestCase):
         self.assertIsNone(self.successResultOf(call))
         self.assertEqual(self.sent(call)[3], Method.TRAP_REPRESS)
         self.assertIn(" 0 outstanding", repr(self.agent))
+
+
+class AdministrationTests(CallTestCase):
+    """Calls of subnet administration need no path."""
+
+    def test_path(self) -> None:
+        """Without a path they go where the subnet's manager is; with one, there."""
+        port = self.wire.ports[0]
+        port.endPort = replace(port.endPort, smLID=LID(9), smServiceLevel=3)
+        for call in (self.agent.SubnAdmGet, self.agent.SubnAdmGetTable):
+            for path, lid in ((None, 9), (TO_2, TO_2.dlid)):
+                failed = call(PathRecord.query(dlid=LID(7)), path, timeoutSeconds=0.1, retries=0)
+                self.clock.pump([0.2])
+                error = self.failureResultOf(failed, MADTimeoutError).value
+                self.assertEqual((error.path.dlid, error.path.serviceLevel), (lid, 0 if path else 3))
+
+    def test_noManager(self) -> None:
+        """Where no subnet manager is known, nobody can be asked, and other calls name their peer."""
+        port = self.wire.ports[0]
+        port.endPort = replace(port.endPort, smLID=LID(0))
+        self.failureResultOf(self.agent.SubnAdmGet(PathRecord), DeviceUnavailable)
+        self.assertIn("a path", self.refused(self.agent.call("SubnGet", NodeInfo)))
 
 
 class LegalityTests(CallTestCase):

@@ -278,7 +278,7 @@ class Administration(RPCs):
         self.pending: list[Deferred[Any]] = []
 
     def call(
-        self, rpc: str, payload: Any, path: IBPath, attributeModifier: int = 0, **options: Any
+        self, rpc: str, payload: Any, path: Any = None, attributeModifier: int = 0, **options: Any
     ) -> Deferred[Any]:
         told = self.tables.get(payload.__name__, [])
         if told is None:

@@ -217,7 +217,7 @@ class LateAgent(RPCs):
         self.clock = clock
         self.late = late
 
-    def call(self, rpc: str, payload: Any, path: IBPath, *more: Any, **options: Any) -> Deferred[Any]:
+    def call(self, rpc: str, payload: Any, path: Any = None, *more: Any, **options: Any) -> Deferred[Any]:
         """See L{RPCs.call}."""
         return deferLater(self.clock, self.late(path), self.agent.call, rpc, payload, path, *more, **options)
 

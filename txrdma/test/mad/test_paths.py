@@ -347,7 +347,7 @@ class Administration(RPCs):
         self.asked: list[tuple[str, Any, IBPath]] = []
 
     def call(
-        self, rpc: str, payload: Any, path: IBPath, attributeModifier: int = 0, **options: Any
+        self, rpc: str, payload: Any, path: Any = None, attributeModifier: int = 0, **options: Any
     ) -> Deferred[Any]:
         self.asked.append((rpc, payload, path))
         record = payload.record if isinstance(payload, Query) else payload

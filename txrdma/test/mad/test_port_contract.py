@@ -105,3 +105,13 @@ class VerbsTests(MADPortContract, SynchronousTestCase):
 
     def lose(self, number: int) -> None:
         cast(VerbsPort, self.ports[number])._told(AsyncEvent(AsyncEventKind.DEVICE_FATAL, None))
+
+
+class GSITests(VerbsTests):
+    """Queue pairs 1 of software devices: no number has to be known."""
+
+    def makePort(self, number: int) -> VerbsPort:
+        return VerbsPort(cast("IReactor", self.clock), self.devices[number], isGSI=True)
+
+    def pathTo(self, number: int) -> IBPath:
+        return IBPath(dgid=GID.fromIP(f"10.0.0.{number + 1}"))

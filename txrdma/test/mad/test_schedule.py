@@ -32,7 +32,7 @@ class FakeAgent(RPCs):
         self.atOnce: Exception | None = None
 
     def call(
-        self, rpc: str, payload: Any, path: IBPath, attributeModifier: int = 0, **options: Any
+        self, rpc: str, payload: Any, path: Any = None, attributeModifier: int = 0, **options: Any
     ) -> Deferred[Any]:
         if self.atOnce is not None:
             return fail(self.atOnce)

@@ -217,7 +217,7 @@ class SoakTests(SynchronousTestCase):
                 self.assertEqual(agent._long._outgoing, {})
                 self.assertEqual(server._pending, {})
                 self.assertLessEqual(len(server._notices), MOST_REMEMBERED)
-                self.assertLessEqual(len(agent._slow), 2)
+                self.assertLessEqual(len(agent._timeouts._slow), 2)
             self.assertEqual(soak.clock.getDelayedCalls(), [])
             yield
 

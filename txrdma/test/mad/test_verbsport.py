@@ -10,13 +10,13 @@ from typing import Any, cast
 
 from zope.interface.verify import verifyObject
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IReadDescriptor
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.error import DeviceUnavailable, InvalidRequest
+from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.headers import GRH
 from txrdma.iba.path import GMP_QKEY, IBDRPath, IBPath
 from txrdma.iba.types import GID, LID, PKey, QPN
@@ -39,6 +39,7 @@ from txrdma.mad._choices import partitionIndex, sourceIndex
 from txrdma.mad._frames import frame
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.attributes import ManagementClass, Method
+from txrdma.mad.devices import PDUInfo
 from txrdma.mad.errors import MADError, MADTimeoutError
 from txrdma.mad.messages import InformInfo, MADRequest, Notice
 from txrdma.mad.notices import Subscription
@@ -220,6 +221,98 @@ class CallTests(VerbsPortCase):
         request.address, request.remoteQPN = port._handleTo(self.path), self.ports[1].qpn
         request.remoteQKey = GMP_QKEY
         port._pair.postSend([request])
+
+
+class GSITests(VerbsPortCase):
+    """The general services interface of a software device's port."""
+
+    def port(self, device: SoftDevice) -> VerbsPort:
+        return VerbsPort(cast("IReactor", self.clock), device, isGSI=True)
+
+    def test_call(self) -> None:
+        """Whoever knows the address asks queue pair 1, and is answered by it."""
+        counters = PortCounters(portSelect=1, portXmitData=77)
+        served = self.serve(PERFORMANCE, lambda request: counters)
+        path = IBPath(dgid=GID.fromIP(self.addresses[1]))
+        self.assertEqual(self.result(self.agent.PerformanceGet(PortCounters, path)), counters)
+        (request,) = served.asked
+        self.assertEqual((request.path.sqpn, request.path.dqpn), (1, 1))
+        self.assertEqual(self.ports[1].endPort.qpn, 1)
+
+    def test_taken(self) -> None:
+        """A port of a device has one queue pair 1, which can be had again after it was closed."""
+        device = self.network.device("10.0.0.7", "10.0.0.8")
+        self.addCleanup(device.close)
+        reactor = cast("IReactor", self.clock)
+        for again in range(2):
+            ports = [VerbsPort(reactor, device, number, isGSI=True, closesDevice=False) for number in (1, 2)]
+            for number in (1, 2):
+                self.assertRaises(
+                    ResourceExhausted,
+                    *(VerbsPort, reactor, device, number),
+                    isGSI=True,
+                    closesDevice=False,
+                )
+            self.assertEqual([port.qpn for port in ports], [1, 1], again)
+            for port in ports:
+                port.close()
+        self.assertEqual(list(device._queuePairs), [])
+        self.assertEqual(device.gids(2), (GID.fromIP("10.0.0.8"),))
+
+    def test_beside(self) -> None:
+        """Datagrams for queue pair 1 do not come to another queue pair of the same port."""
+        beside = VerbsPort(cast("IReactor", self.clock), self.devices[1], closesDevice=False)
+        other = MADAgent(self.clock, beside)
+        self.addCleanup(other.close)
+        self.assertGreater(beside.qpn, 1)
+        self.serve(PERFORMANCE, lambda request: PortCounters(portXmitData=1))
+        MADServer(other).handle(
+            PERFORMANCE, Answers(lambda request: PortCounters(portXmitData=2)), (Method.GET,)
+        )
+        for qpn, answer in ((1, 1), (beside.qpn, 2)):
+            path = IBPath(dgid=GID.fromIP(self.addresses[1]), dqpn=QPN(qpn))
+            counters = self.result(self.agent.PerformanceGet(PortCounters, path))
+            self.assertEqual(counters.portXmitData, answer)
+
+
+class ChosenTests(VerbsPortCase):
+    """Transactions that somebody else keeps."""
+
+    def test_chosen(self) -> None:
+        """A call goes out under the transaction ID that was chosen for it, and its answer ends it."""
+        served = self.serve(PERFORMANCE, lambda request: PortCounters())
+        number = self.agent.newTransactionID()
+        call = self.agent.PerformanceGet(PortCounters, self.path, transactionID=number)
+        twin = self.agent.PerformanceGet(PortCounters, self.path, transactionID=number)
+        self.failureResultOf(twin, InvalidRequest)
+        self.result(call)
+        self.assertEqual([request.header.transactionID for request in served.asked], [number])
+        self.result(self.agent.PerformanceGet(PortCounters, self.path, transactionID=number))
+        wide = self.agent.PerformanceGet(PortCounters, self.path, transactionID=1 << 64)
+        self.failureResultOf(wide, InvalidRequest)
+
+    def test_unanswered(self) -> None:
+        """A message that nobody answers may bear the number of a transaction of the peer's."""
+        served = self.serve(ManagementClass.SNMP, lambda request: None, Method.SEND)
+        call = self.agent.PerformanceGet(PortCounters, self.path, transactionID=7)
+        self.successResultOf(self.agent.SNMPSend(PDUInfo, self.path, transactionID=7))
+        self.wait(lambda: bool(served.asked))
+        self.assertEqual(served.asked[0].header.transactionID, 7)
+        self.assertNoResult(call)
+        call.cancel()
+        self.failureResultOf(call, CancelledError)
+
+    def test_again(self) -> None:
+        """The same datagram can be sent as often as somebody likes, and nothing is awaited."""
+        served = self.serve(ManagementClass.SNMP, lambda request: None, Method.SEND)
+        datagram = frame(ManagementClass.SNMP, Method.SEND, 99, PDUInfo.attributeID, 0, b"hello")
+        for _ in range(3):
+            self.agent.send(datagram, self.path)
+        self.wait(lambda: len(served.asked) == 3)
+        self.assertEqual({request.header.transactionID for request in served.asked}, {99})
+        self.assertEqual({request.data[:5] for request in served.asked}, {b"hello"})
+        self.agent.close()
+        self.assertRaises(DeviceUnavailable, self.agent.send, datagram, self.path)
 
 
 class OverIPv6Tests(CallTests):
@@ -448,9 +541,16 @@ class StringTests(SynchronousTestCase):
         self.assertEqual(port.endPort.gids, (GID.fromIP("10.0.0.2"),))
         self.assertIn("vmad:", port.name)
 
+    def test_generalServices(self) -> None:
+        """With C{qpn=1} it is the port's queue pair 1."""
+        port = openMADPort(self.clock, "vmad:soft:endport=2:qpn=1")
+        self.addCleanup(port.close)
+        self.assertEqual((self.asked, port.endPort.qpn), ([((), {})], 1))
+        self.assertTrue(port.name.endswith(":endport=2:qpn=1"), port.name)
+
     def test_nonsense(self) -> None:
         """What has no meaning is refused, and closes what was opened."""
-        for text in ("vmad", "vmad:soft:endport=x", "vmad:hard"):
+        for text in ("vmad", "vmad:soft:endport=x", "vmad:soft:qpn=0", "vmad:hard"):
             self.assertRaises(ValueError, openMADPort, self.clock, text)
         self.assertEqual(self.asked, [])
         self.assertRaises(InvalidRequest, openMADPort, self.clock, "vmad:soft:endport=7")

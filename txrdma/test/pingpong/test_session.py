@@ -248,7 +248,7 @@ class TroubleTests(SessionCase):
         assert service is not None and client._link is not None
         client._link.queuePair.modify(QPAttributes(state=QPState.ERR))
         there = self.devices[1]
-        pairs = tuple(there._queuePairs.values())  # type: ignore[attr-defined]  # of the software device
+        pairs = tuple(there._queuePairs)  # type: ignore[attr-defined]  # of the software device
         for pair in pairs:
             pair.failed()
         self.runUntil(lambda: self.clock.seconds() > 1)

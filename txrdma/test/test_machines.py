@@ -12,7 +12,7 @@ from hypothesis import given, strategies
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.common._machines import _quickBuilder, machineBuilder
+from txrdma.machines import _quickBuilder, machineBuilder
 
 
 class Inputs(Protocol):

@@ -1,0 +1,53 @@
+"""
+Timeouts of requests: for how long an answer is awaited, by path and by what peers tell.
+
+Follows InfiniBand Architecture vol. 1, 13.4.6.2 (timeouts) and 13.4.8.1 (RespTimeValue). Nothing here reads a
+clock or a socket.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txrdma.iba.path import IBPath, lifetimeSeconds, RESPONSE_TIME
+from txrdma.iba.types import GID, LID
+
+MOST_RESPONSE_TIME: Final = 22
+"""Longest time to answer that a peer may claim, as a code: 17 seconds. Some claim hours."""
+
+_USUAL_SECONDS: Final = lifetimeSeconds(RESPONSE_TIME)
+
+_Peer = tuple[int, GID | LID]
+
+
+class Timeouts:
+    """Timeouts of one port: twice the time that a packet may be on its way, and the time to answer."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, float] = {}
+        self._slow: dict[_Peer, float] = {}
+
+    def seconds(self, path: IBPath, managementClass: int, subnetTimeout: int) -> float:
+        """
+        Tell for how long an answer along a path is awaited.
+
+        @param subnetTimeout: a packet's life time as a code, where the path tells none.
+        """
+        code = path.packetLifeTime
+        if code is None:
+            code = subnetTimeout
+        known = self._known.get(code)
+        if known is None:
+            known = self._known[code] = 2 * lifetimeSeconds(code) + _USUAL_SECONDS
+        if path.responseTime is not None:
+            return known + lifetimeSeconds(path.responseTime) - _USUAL_SECONDS
+        return known + self._slow.get((managementClass, path.dgid or path.dlid), 0.0) if self._slow else known
+
+    def learn(self, path: IBPath, managementClass: int, responseTime: int) -> None:
+        """Remember the time, as a code, that a peer takes to answer, if that is longer than most take."""
+        key = managementClass, path.dgid or path.dlid
+        longer = lifetimeSeconds(min(responseTime, MOST_RESPONSE_TIME)) - _USUAL_SECONDS
+        if longer > 0:
+            self._slow[key] = longer
+        else:
+            self._slow.pop(key, None)
