@@ -209,6 +209,7 @@ class Sweep:
         self._open: dict[_Question, None] = {}
         self._known: dict[bytes, Node] = {}
         self._before = b""
+        self._isUp = self._isQDR = False
         self._isPlain = True
         self._done: Deferred[Fabric] | None = None
 
@@ -409,14 +410,18 @@ class Sweep:
     def _ported(self, content: bytes, route: IBDRPath, port: Port) -> None:
         if content == self._before:
             content = self._before  # ports of a switch often say the same: then they have the same bytes
-        self._before = port.raw = content
+        else:
+            self._before = content
+            self._isUp = _physicalState(content) == _LINK_UP
+            self._isQDR = _speedActive(content) == _QDR
+        port.raw = content
         if port.number == 0:
             return
-        if _physicalState(content) != _LINK_UP:
+        if not self._isUp:
             if port.peer is not None:
                 self._isDown(port, route)
             return
-        if _speedActive(content) == _QDR:
+        if self._isQDR:
             self._askForFDR10(route, port)
         if port.peer is not None:
             return

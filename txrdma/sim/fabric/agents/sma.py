@@ -79,6 +79,7 @@ _MKEY: Final = span(PortInfo, "mkey")
 _BEFORE_PORT: Final = slice(0, span(NodeInfo, "nodeGUID").stop)
 _BETWEEN: Final = span(NodeInfo, "partitionCap", "revision")
 _VENDOR: Final = span(NodeInfo, "vendorID")
+_AFTER_NODE_INFO: Final = bytes(64 - NodeInfo.size)
 _setNumber = poke(PortInfo, "localPortNum")
 _reregisters = peek(PortInfo, "clientReregister")
 _linearCap = peek(SwitchInfo, "linearFDBCap")
@@ -200,7 +201,7 @@ class SubnetManagementAgents:
 
     @staticmethod
     def _nodeInfo(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
-        return 0, nodeInfoAt(port) + _NOTHING[NodeInfo.size :]
+        return 0, nodeInfoAt(port) + _AFTER_NODE_INFO
 
     @staticmethod
     def _switchInfo(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
