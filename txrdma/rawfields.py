@@ -53,15 +53,25 @@ def poke(layout: type[Layout], name: str) -> Callable[[bytearray, int], None]:
 
     @raise AttributeError: the layout has no such field of its own.
     """
-    first, last, shift, mask = _place(_field(layout, name))
+    field = _field(layout, name)
+    first, last, shift, mask = _place(field)
 
-    def put(raw: bytearray, value: int) -> None:
+    def whole(raw: bytearray, value: int) -> None:
+        raw[first] = value  # which refuses what is no byte
+
+    def part(raw: bytearray, value: int) -> None:
         if value & ~mask:
-            raise ValueError(f"{layout.__name__}.{name} has {mask.bit_length()} bits, {value!r} more")
-        kept = int.from_bytes(raw[first:last], "big") & ~(mask << shift)
-        raw[first:last] = (kept | value << shift).to_bytes(last - first, "big")
+            raise ValueError(f"{layout.__name__}.{name} has {field.width} bits, {value!r} more")
+        raw[first] = raw[first] & kept | value << shift
 
-    return put
+    def several(raw: bytearray, value: int) -> None:
+        if value & ~mask:
+            raise ValueError(f"{layout.__name__}.{name} has {field.width} bits, {value!r} more")
+        before = int.from_bytes(raw[first:last], "big") & ~(mask << shift)
+        raw[first:last] = (before | value << shift).to_bytes(last - first, "big")
+
+    kept = ~(mask << shift) & 0xFF
+    return several if last - first > 1 else part if field.width < 8 else whole
 
 
 def span(layout: type[Layout], begin: str, end: str = "") -> slice:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from twisted.internet.defer import CancelledError
 
-from txrdma.commands.common.progress import Progress
+from txrdma.commands.common.progress import ProgressBar
 from txrdma.commands.common.rows import hexGUID, tellJSON
 from txrdma.commands.common.session import confirmed, opened, Session, TARGET
 from txrdma.commands.common.sweeping import PartOptions, SweepOptions, swept, tellProblems
@@ -113,7 +113,7 @@ async def counted(
     session: Session, fabric: Fabric, thresholds: Thresholds, nodes: Any = None, **options: Any
 ) -> CounterReport:
     """Ask for the counters of these nodes, or of all; progress on a terminal."""
-    with Progress("asking for counters") as progress:
+    with ProgressBar("asking for counters") as progress:
         survey = CounterSurvey(
             *(session.agent, session.endPort, thresholds),
             progress=progress if progress.isShown else None,

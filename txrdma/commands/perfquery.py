@@ -24,8 +24,8 @@ from txrdma.fabric.rates import (
     added,
     changed,
     counterNames,
-    Difference,
     errorNames,
+    Increase,
     Rates,
     TRAFFIC,
     WORD,
@@ -411,7 +411,7 @@ def _rates(
     """Of each port, with what all kinds have counted."""
     rates = []
     for index, port in enumerate(after[0]):
-        difference = Difference({})
+        difference = Increase({})
         for each, olds, news in zip(kinds, before, after, strict=True):
             difference = difference.joined(changed(olds[index], news[index], each.names))
         rates.append(Rates(port.portSelect, seconds, difference))
@@ -439,9 +439,9 @@ _RATES_COLUMNS: Final = (
 def _ratesRow(rates: Rates) -> list[str]:
     """For people: traffic in a second, and what else has counted."""
     others = [f"{name} +{number}" for name, number in rates.counted.items() if number and name not in TRAFFIC]
-    others += [f"{name} is full: clear it" for name in rates.difference.saturated]
-    others += [f"{name} has wrapped" for name in rates.difference.wrapped]
-    others += [f"{name} was cleared" for name in rates.difference.cleared]
+    others += [f"{name} is full: clear it" for name in rates.increase.saturated]
+    others += [f"{name} has wrapped" for name in rates.increase.wrapped]
+    others += [f"{name} was cleared" for name in rates.increase.cleared]
     return [
         "all" if rates.port == 0xFF else str(rates.port),
         f"{rates.perSecond('portXmitData', WORD) / 1e6:,.3f}",

@@ -15,7 +15,7 @@ from twisted.python import usage
 from txrdma.commands.common.attributefields import assigned, attributeDict, forSetting
 from txrdma.commands.common.options import columns
 from txrdma.commands.common.portchanges import Change, FDR10, isSwitchedOn, newKey, OPERATIONS, parsed, STATES
-from txrdma.commands.common.progress import Progress
+from txrdma.commands.common.progress import ProgressBar
 from txrdma.commands.common.rows import tellJSON
 from txrdma.commands.common.session import confirmed, FabricOptions, opened, Session, TARGETS, where
 from txrdma.commands.common.values import portNumbers
@@ -259,7 +259,7 @@ async def _everywhere(session: Session) -> list[dict[str, Any]]:
 
     options = session.options
     changes: list[Change] = options["changes"]
-    with Progress("asking") as progress:
+    with ProgressBar("asking") as progress:
         fabric = await Sweep(session.agent, progress=progress).run()
     ports = [port for port in linkedPorts(fabric) if _isFor(port, changes)]
     if _cuts(changes):
@@ -267,7 +267,7 @@ async def _everywhere(session: Session) -> list[dict[str, Any]]:
     said = f"{', '.join(map(str, changes))} {len(ports)} ports of {len(fabric.nodes)} nodes"
     confirmed(said, options["yes"])
     told = []
-    with Progress("changing") as progress:
+    with ProgressBar("changing") as progress:
         for port in ports:
             told.append(await _oneOfMany(session, port, changes))
             progress(len(told), len(ports))

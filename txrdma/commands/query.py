@@ -106,7 +106,7 @@ async def _path(session: Session, rpc: RPC, target: str) -> IBPath:
     if rpc.managementClass is ManagementClass.SUBN_LID:
         return await session.toManagement(target)
     if rpc.managementClass is ManagementClass.SUBN_ADM and not target:
-        return session.administration
+        return session.sa
     return await session.toServices(target)
 
 

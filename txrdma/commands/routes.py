@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from twisted.python import usage
 
-from txrdma.commands.common.progress import Progress
+from txrdma.commands.common.progress import ProgressBar
 from txrdma.commands.common.rows import hexGUID, showRows, tellJSON
 from txrdma.commands.common.session import opened, Session, TARGETS
 from txrdma.commands.common.sweeping import SweepOptions, swept, tellProblems
@@ -207,7 +207,7 @@ async def _read(session: Session, tables: list[Tables], fabric: Fabric) -> None:
     schedule = MADSchedule(session.rpcs, session.options["outstanding"])
     isMulticast = session.options["multicast"]
     done = 0
-    with Progress("reading tables") as progress:
+    with ProgressBar("reading tables") as progress:
 
         async def read(each: Tables) -> None:
             nonlocal done
@@ -235,7 +235,7 @@ def _owners(fabric: Fabric, names: NodeNames) -> dict[int, str]:
         if port.lid:
             info = port.node.info
             name = names.name(port.node.guid, port.node.description)
-            owners.update(_ownersOf(port.lid, port.raw[34] & 7, info.nodeType, hexGUID(port.guid), name))
+            owners.update(_ownersOf(port.lid, port.lmc, info.nodeType, hexGUID(port.guid), name))
     return owners
 
 

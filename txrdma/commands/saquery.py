@@ -25,8 +25,8 @@ from txrdma.mad._frames import Keys
 from txrdma.mad.attributes import Attribute, lines
 from txrdma.mad.errors import MADError
 from txrdma.mad.messages import ClassPortInfo
+from txrdma.mad.values import SAStatus
 
-_NO_RECORDS: Final = 3
 _EXACTLY: Final = "EXACTLY"
 _SELECTED: Final = ("mtu", "rate", "packetLifeTime")
 """Components that mean nothing without their selector (IBA 15.2.5.16)."""
@@ -295,7 +295,7 @@ class Owners:
 async def _owners(session: Session) -> Owners:
     """All nodes' names, as the administration knows them."""
     owners = Owners(session.names)
-    for record in await session.agent.SubnAdmGetTable(sa.NodeRecord, session.administration):
+    for record in await session.agent.SubnAdmGetTable(sa.NodeRecord, session.sa):
         name = owners.name(record)
         owners.byLID[record.lid] = owners.byGUID[record.nodeInfo.portGUID] = name
     return owners
@@ -307,7 +307,7 @@ async def _asked(session: Session) -> list[Any]:
     view: View | None = options["view"]
     if not issubclass(kind.record, sa.Record):
         keys = _keys(options)
-        return [await session.agent.call("SubnAdmGet", kind.record, session.administration, keys=keys)]
+        return [await session.agent.call("SubnAdmGet", kind.record, session.sa, keys=keys)]
     rpc = _rpc(kind, options)
     records: list[Any] = []
     for pairs in view.queries if view is not None else ((),):
@@ -338,7 +338,7 @@ async def _gidOf(session: Session, target: str) -> GID:
     except ValueError:
         pass
     query = sa.NodeRecord.query(lid=(await session.toServices(target)).dlid)
-    node = await session.agent.SubnAdmGet(query, session.administration)
+    node = await session.agent.SubnAdmGet(query, session.sa)
     return GID.fromParts(session.endPort.gids[0].prefix, node.nodeInfo.portGUID)
 
 
@@ -348,9 +348,9 @@ async def _answered(session: Session, rpc: str, query: sa.Query[Any], modifier: 
         modifier = options["modifier"]
     keys = _keys(options)
     try:
-        answer = await session.agent.call(rpc, query, session.administration, modifier, keys=keys)
+        answer = await session.agent.call(rpc, query, session.sa, modifier, keys=keys)
     except MADError as error:
-        if error.status >> 8 & 0x7F == _NO_RECORDS:
+        if SAStatus.of(error.status) is SAStatus.NO_RECORDS:
             return []
         raise
     return answer if isinstance(answer, list) else [answer]

@@ -66,7 +66,7 @@ async def _path(session: Session) -> IBPath:
         return await session.toManagement(session.options["target"])
     if not session.endPort.smLID:
         raise DeviceUnavailable("no subnet manager is known to our port; say where it is")
-    return session.administration
+    return session.sa
 
 
 def _told(options: CommandOptions, info: SMInfo) -> SMInfo:

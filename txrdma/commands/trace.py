@@ -15,11 +15,11 @@ from txrdma.commands.common.session import FabricOptions, opened, Session, TARGE
 from txrdma.commands.common.values import count
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.routing import (
-    AdministeredView,
     DirectView,
     Hop,
     IView,
     NoRoute,
+    SAView,
     Stop,
     trace,
     traceMulticast,
@@ -83,7 +83,7 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
 
 def _view(session: Session) -> IView:
     if session.options["sa"]:
-        return AdministeredView(session.agent, session.endPort)
+        return SAView(session.agent, session.endPort)
     return DirectView(session.agent)
 
 
@@ -96,7 +96,7 @@ async def _unicast(session: Session) -> tuple[PathRecord | None, list[Hop]]:
     if not session.options["sa"]:
         return None, await trace(view, lid, source)
     record = await _recordOf(session, source, lid)
-    hops = await tracedBySA(session.agent, session.administration, view, source or session.endPort.lid, lid)
+    hops = await tracedBySA(session.agent, session.sa, view, source or session.endPort.lid, lid)
     return record, await trace(view, lid, source) if hops is None else hops
 
 
@@ -132,7 +132,7 @@ async def lidOf(session: Session, target: str) -> int:
 
 async def _recordOf(session: Session, source: int | None, lid: int) -> PathRecord:
     query = PathRecord.query(slid=source or session.endPort.lid, dlid=lid, reversible=True, numbPath=1)
-    return await session.agent.SubnAdmGet(query, session.administration)
+    return await session.agent.SubnAdmGet(query, session.sa)
 
 
 def described(

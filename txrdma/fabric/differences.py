@@ -88,8 +88,8 @@ def _ofPort(old: Port | None, new: Port | None, name: str) -> Iterator[Differenc
     isEnd = (new.number == 0) == new.node.isSwitch
     if isEnd and old.lid != new.lid:
         yield difference("lid-changed", f"LID {old.lid}", f"LID {new.lid}")
-    elif isEnd and old.raw[34] & 7 != new.raw[34] & 7:
-        yield difference("lid-changed", f"LMC {old.raw[34] & 7}", f"LMC {new.raw[34] & 7}")
+    elif isEnd and old.lmc != new.lmc:
+        yield difference("lid-changed", f"LMC {old.lmc}", f"LMC {new.lmc}")
 
 
 def _what(node: Node) -> str:

@@ -16,8 +16,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.error import RDMAError
-from txrdma.fabric.linkspeeds import mayHaveFDR10, wantsAsking
-from txrdma.fabric.model import Fabric, isSame, Node, Port, Problem
+from txrdma.fabric.model import Fabric, isSame, localPortIn, Node, nodeGUIDIn, Port, portGUIDIn, Problem
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import Buffer, PhysicalState
@@ -28,6 +27,7 @@ from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.ports import openMADPort
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.smp import ExtendedPortInfo, NodeDescription, NodeInfo, PortInfo, SwitchInfo
+from txrdma.rawfields import peek, span
 
 _log = Logger()
 
@@ -42,6 +42,9 @@ _LEAST_OUTSTANDING: Final = 8
 _MOST_HOPS: Final = 63
 _LINK_UP: Final = int(PhysicalState.LINK_UP)
 _QDR: Final = 4
+_BEFORE_NUMBER: Final = span(NodeInfo, "baseVersion", "revision")
+_VENDOR: Final = span(NodeInfo, "vendorID")
+_physicalState, _speedActive = peek(PortInfo, "portPhysicalState"), peek(PortInfo, "linkSpeedActive")
 _SUBN_GET: Final = RPCS["SubnGet"]
 
 
@@ -206,6 +209,7 @@ class Sweep:
         self._open: dict[_Question, None] = {}
         self._known: dict[bytes, Node] = {}
         self._before = b""
+        self._isUp = self._isQDR = False
         self._isPlain = True
         self._done: Deferred[Fabric] | None = None
 
@@ -326,11 +330,12 @@ class Sweep:
 
     def _found(self, content: bytes, route: IBDRPath, came: Port | None) -> None:
         """Somebody is at the end of this route."""
-        node = self._known.get(content[12:20])
+        guid, number = nodeGUIDIn(content), localPortIn(content)
+        node = self._known.get(guid)
         if node is None:
             node, _ = self.fabric.add(content, bytes(route.drPath) if self._isPlain else route)
-            self._known[content[12:20]] = node
-            here = self._entered(node, content[36], route, came)
+            self._known[guid] = node
+            here = self._entered(node, number, route, came)
             self._ask(NodeDescription, route, 0, self._named, node)
             if node.isSwitch:
                 self._ask(SwitchInfo, route, 0, self._switched, node)
@@ -343,15 +348,15 @@ class Sweep:
             return
         raw = node.raw
         # The port is another one; all else most switches tell as before, which is a fifth of the time to see.
-        isNews = content[:36] != raw[:36] or content[37:] != raw[37:]
+        isNews = content[_BEFORE_NUMBER] != raw[_BEFORE_NUMBER] or content[_VENDOR] != raw[_VENDOR]
         if isNews and not isSame(content, raw):
             self._problem("duplicate-guid", route, f"{node} is at {node.route}; here is another one")
             return
-        isKnown = node.known(content[36]) is not None
-        other = self._entered(node, content[36], route, came)
+        isKnown = node.known(number) is not None
+        other = self._entered(node, number, route, came)
         if other is not None:
             if isNews or not node.isSwitch:
-                node.hear(other.number, GUID(content[20:28]))
+                node.hear(other.number, GUID(portGUIDIn(content)))
             if not isKnown and not node.isSwitch:
                 self._ask(_PortInfo, route, other.number, self._ported, other)
             if self._isLimited and came is not None:
@@ -369,7 +374,7 @@ class Sweep:
             for port in there.node.ports.values() if there.node.isSwitch else ():
                 if port.peer is not None:
                     self._joined(port, port.peer)
-                elif wasLast and port.number and port.raw and port.raw[33] >> 4 == _LINK_UP:
+                elif wasLast and port.number and port.raw and _physicalState(port.raw) == _LINK_UP:
                     self._ask(_NodeInfo, self._beyond(route, port.number), 0, self._found, port)
 
     def _entered(self, node: Node, number: int, route: IBDRPath, came: Port | None) -> Port | None:
@@ -386,7 +391,7 @@ class Sweep:
             text = f"{here} is at {came}, and is linked to {here.peer or came.peer}"
             self._problem("duplicate-guid", route, text)
             return None
-        if here.raw and here.raw[33] >> 4 != _LINK_UP:
+        if here.raw and _physicalState(here.raw) != _LINK_UP:
             self._isDown(here, route)
         return here
 
@@ -405,14 +410,18 @@ class Sweep:
     def _ported(self, content: bytes, route: IBDRPath, port: Port) -> None:
         if content == self._before:
             content = self._before  # ports of a switch often say the same: then they have the same bytes
-        self._before = port.raw = content
+        else:
+            self._before = content
+            self._isUp = _physicalState(content) == _LINK_UP
+            self._isQDR = _speedActive(content) == _QDR
+        port.raw = content
         if port.number == 0:
             return
-        if content[33] >> 4 != _LINK_UP:
+        if not self._isUp:
             if port.peer is not None:
                 self._isDown(port, route)
             return
-        if content[35] >> 4 == _QDR:
+        if self._isQDR:
             self._askForFDR10(route, port)
         if port.peer is not None:
             return
@@ -424,7 +433,7 @@ class Sweep:
 
     def _askForFDR10(self, route: IBDRPath, port: Port) -> None:
         """QDR may be what a port says that has something else, which only its vendor knows."""
-        if wantsAsking(port.raw, port.end) and mayHaveFDR10(port.node.info):
+        if port.mayRunFDR10:
             self._ask(_ExtendedPortInfo, route, port.number, self._extended, port)
 
     @staticmethod

@@ -21,11 +21,14 @@ from txrdma.mad.errors import MADFailure
 from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule
-from txrdma.mad.smp import SMInfo
+from txrdma.mad.smp import PortInfo, SMInfo
 from txrdma.mad.values import LANES, PathMTU, PortCapability, SMState
+from txrdma.rawfields import peek
 
 _ZERO: Final = GUID(bytes(8))
 _HIGHEST_UNICAST: Final = 0xBFFF
+_widthSupported, _widthEnabled = peek(PortInfo, "linkWidthSupported"), peek(PortInfo, "linkWidthEnabled")
+_neighborMTU = peek(PortInfo, "neighborMTU")
 _FDR10: Final = int(LaneSpeed.FDR10)
 
 
@@ -81,10 +84,10 @@ def bestMode(port: Port, asEnabled: bool = False) -> LinkMode:
         return LinkMode(0, 0.0)
     widths, speeds = 0xFF, -1
     for end in ends:
-        widths &= end.raw[30]
+        widths &= _widthSupported(end.raw)
         speeds &= end.supportedSpeeds
         if asEnabled:
-            widths &= end.raw[29]
+            widths &= _widthEnabled(end.raw)
             speeds &= end.enabledSpeeds
     lanes = max((lanes for flag, lanes in LANES.items() if widths & flag), default=0)
     return LinkMode(lanes, RATES.get(fastest(speeds), 0.0))
@@ -124,7 +127,7 @@ def _linkFindings(fabric: Fabric) -> Iterator[Finding]:
         if active.gigabits < best.gigabits:
             rates = f"{active.gigabits} of {best.gigabits} Gbit/s a lane"
             yield _about("speed", one, f"{there} runs at {rates}")
-        here, far = one.raw[36] >> 4, other.raw[36] >> 4
+        here, far = _neighborMTU(one.raw), _neighborMTU(other.raw)
         if here != far:
             mtus = f"{PathMTU(here).name} here, {PathMTU(far).name} there"
             yield _about("mtu", one, f"{there} has different MTUs: {mtus}")
@@ -148,7 +151,7 @@ def _identifierFindings(fabric: Fabric) -> Iterator[Finding]:
             if port.node.isSwitch or hasLink(port):
                 yield _about("no-lid", port, "it has no LID")
             continue
-        lids = range(port.lid, port.lid + (1 << (port.raw[34] & 7)))
+        lids = range(port.lid, port.lid + (1 << port.lmc))
         if lids[-1] > _HIGHEST_UNICAST:
             yield _about("bad-lid", port, f"its LIDs {lids[0]} to {lids[-1]} are not for unicast")
         for lid in lids:

@@ -11,7 +11,9 @@ from enum import IntFlag
 from typing import Final
 
 from txrdma.iba.verbs import PhysicalState
-from txrdma.mad.smp import NodeInfo
+from txrdma.mad.smp import ExtendedPortInfo, NodeInfo, PortInfo
+from txrdma.mad.values import PortCapability
+from txrdma.rawfields import peek
 
 
 class LaneSpeed(IntFlag):
@@ -44,6 +46,7 @@ LANE_GIGABITS: Final = {
 NAMES: Final = {int(speed): str(speed.name) for speed in LANE_GIGABITS}
 RATES: Final = {int(speed): rate for speed, rate in LANE_GIGABITS.items()}
 
+_WHICH: Final = ("Active", "Supported", "Enabled")
 _LINK_UP: Final = int(PhysicalState.LINK_UP)
 _QDR: Final = int(LaneSpeed.QDR)
 _FDR10: Final = int(LaneSpeed.FDR10)
@@ -51,13 +54,18 @@ _VENDORS_FDR10: Final = 1
 _NO_EXTENDED: Final = 30
 """LinkSpeedExtEnabled: only speeds up to QDR are wanted."""
 
-_EXTENDED: Final = 0x40
-_MASK2: Final = 0x80
-_EXTENDED2: Final = 0x08
-"""Bits of CapabilityMask and CapabilityMask2, in bytes 22 and 60 of a PortInfo."""
+_EXTENDED: Final = int(PortCapability.EXTENDED_SPEEDS)
+_MASK2: Final = int(PortCapability.CAPABILITY_MASK2)
+HAS_XDR: Final = 1 << 11
+"""Bit of CapabilityMask2 of ports whose second extended speeds mean something."""
 
-_SUPPORTED, _ENABLED, _ACTIVE = 7, 11, 15
-"""Last bytes of the fields of an ExtendedPortInfo."""
+
+_capabilities, _capabilities2 = peek(PortInfo, "capabilityMask"), peek(PortInfo, "capabilityMask2")
+_physicalState = peek(PortInfo, "portPhysicalState")
+_active, _supported, _enabled = (peek(PortInfo, f"linkSpeed{which}") for which in _WHICH)
+_activeExt, _supportedExt, _enabledExt = (peek(PortInfo, f"linkSpeedExt{which}") for which in _WHICH)
+_activeExt2, _supportedExt2, _enabledExt2 = (peek(PortInfo, f"linkSpeedExt{which}2") for which in _WHICH)
+_activeOwn, _supportedOwn, _enabledOwn = (peek(ExtendedPortInfo, f"linkSpeed{which}") for which in _WHICH)
 
 
 def has(mask: int) -> list[str]:
@@ -78,44 +86,46 @@ def activeSpeed(info: bytes, end: bytes, vendors: bytes = b"") -> int:
     @param end: that of the port with the capabilities: of a switch port 0.
     @param vendors: the port's ExtendedPortInfo, if it was asked for.
     """
-    if end[22] & _EXTENDED:
-        if _hasSecond(end) and info[56] & 0x60:
-            return (info[56] >> 5 & 3) << 8
-        if info[62] >> 4:
-            return info[62] & 0xF0
-    speed = info[35] >> 4
-    if speed == _QDR and vendors and vendors[_ACTIVE] & _VENDORS_FDR10:
+    if _capabilities(end) & _EXTENDED:
+        second = _activeExt2(info)
+        if second and _hasSecond(end):
+            return int(second << 8)
+        extended = _activeExt(info)
+        if extended:
+            return int(extended << 4)
+    speed: int = _active(info)
+    if speed == _QDR and vendors and _activeOwn(vendors) & _VENDORS_FDR10:
         return _FDR10
     return speed
 
 
 def supportedSpeeds(info: bytes, end: bytes, vendors: bytes = b"") -> int:
     """All that it can do. Parameters are as for L{activeSpeed}."""
-    speeds = info[32] >> 4
-    if end[22] & _EXTENDED:
-        speeds |= (info[62] & 15) << 4
+    speeds: int = _supported(info)
+    if _capabilities(end) & _EXTENDED:
+        speeds |= _supportedExt(info) << 4
         if _hasSecond(end):
-            speeds |= (info[56] >> 3 & 3) << 8
-    if vendors and vendors[_SUPPORTED] & _VENDORS_FDR10:
+            speeds |= _supportedExt2(info) << 8
+    if vendors and _supportedOwn(vendors) & _VENDORS_FDR10:
         speeds |= _FDR10
     return speeds
 
 
 def enabledSpeeds(info: bytes, end: bytes, vendors: bytes = b"") -> int:
     """All that it may do. Parameters are as for L{activeSpeed}."""
-    speeds = info[35] & 15
-    if end[22] & _EXTENDED:
-        extended = info[63] & 31
+    speeds: int = _enabled(info)
+    if _capabilities(end) & _EXTENDED:
+        extended = _enabledExt(info)
         speeds |= 0 if extended == _NO_EXTENDED else (extended & 15) << 4
         if _hasSecond(end):
-            speeds |= (info[56] & 3) << 8
-    if vendors and vendors[_ENABLED] & _VENDORS_FDR10:
+            speeds |= (_enabledExt2(info) & 3) << 8
+    if vendors and _enabledOwn(vendors) & _VENDORS_FDR10:
         speeds |= _FDR10
     return speeds
 
 
 def _hasSecond(end: bytes) -> bool:
-    return bool(end[22] & _MASK2 and end[60] & _EXTENDED2)
+    return bool(_capabilities(end) & _MASK2 and _capabilities2(end) & HAS_XDR)
 
 
 # Who has FDR10.
@@ -150,8 +160,8 @@ def wantsAsking(info: bytes, end: bytes) -> bool:
 
     @param end: as for L{activeSpeed}; C{b""} while nobody knows.
     """
-    if info[33] >> 4 != _LINK_UP or info[35] >> 4 != _QDR:
+    if _physicalState(info) != _LINK_UP or _active(info) != _QDR:
         return False
-    if not (info[62] & 0xF0 or info[56] & 0x60):
+    if not (_activeExt(info) or _activeExt2(info)):
         return True
     return bool(end) and activeSpeed(info, end) == _QDR

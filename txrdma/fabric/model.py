@@ -9,24 +9,44 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from struct import Struct
 from typing import Final
 
-from txrdma.fabric.linkspeeds import activeSpeed, enabledSpeeds, NAMES, RATES, supportedSpeeds
+from txrdma.fabric.linkspeeds import (
+    activeSpeed,
+    enabledSpeeds,
+    mayHaveFDR10,
+    NAMES,
+    RATES,
+    supportedSpeeds,
+    wantsAsking,
+)
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
 from txrdma.mad.smp import NodeInfo, PortInfo, SwitchInfo
-from txrdma.mad.values import LANES
+from txrdma.mad.values import LANES, PortCapability
+from txrdma.rawfields import peek, span
 
-_LID: Final = Struct(">16xH")
-_STATES: Final = Struct(">32xBB")
+lidIn, lmcIn = peek(PortInfo, "lid"), peek(PortInfo, "lmc")
+_state, _physicalState = peek(PortInfo, "portState"), peek(PortInfo, "portPhysicalState")
+_width = peek(PortInfo, "linkWidthActive")
+nodeGUIDIn, portGUIDIn = peek(NodeInfo, "nodeGUID"), peek(NodeInfo, "portGUID")
+_systemGUID, nodeTypeIn = peek(NodeInfo, "systemImageGUID"), peek(NodeInfo, "nodeType")
+_numPorts, localPortIn = peek(NodeInfo, "numPorts"), peek(NodeInfo, "localPortNum")
+_vendorID, _deviceID = peek(NodeInfo, "vendorID"), peek(NodeInfo, "deviceID")
+_OF_NODE: Final = (
+    span(NodeInfo, "baseVersion", "nodeGUID"),
+    span(NodeInfo, "partitionCap", "revision"),
+    span(NodeInfo, "vendorID"),
+)
+"""Bytes of a NodeInfo that are the same whatever port of a node was asked."""
+
 _SWITCH: Final = int(NodeType.SWITCH)
 _TYPES: Final = {int(kind): kind for kind in NodeType}
 _PLACES: Final = bytes((3, 1, 0, 2)) + bytes([3]) * 252
 """Of nodes by their type: switches, channel adapters, routers, others."""
 
-_CAPABLE: Final = bytes(22) + b"\x40" + bytes(41)
+_CAPABLE: Final = PortInfo(capabilityMask=PortCapability.EXTENDED_SPEEDS).encode()
 """Where a switch's port 0 has told nothing, its extended speeds are believed."""
 
 
@@ -77,7 +97,12 @@ class Port:
     def lid(self) -> LID:
         """Its LID: of switches that of port 0 for all of them; 0 is none."""
         raw = self.end
-        return LID(_LID.unpack_from(raw)[0]) if raw else LID(0)
+        return LID(lidIn(raw)) if raw else LID(0)
+
+    @property
+    def lmc(self) -> int:
+        """The LID mask control that the port itself told; 0 when it has told nothing."""
+        return lmcIn(self.raw) if self.raw else 0
 
     @property
     def end(self) -> bytes:
@@ -90,12 +115,12 @@ class Port:
     @property
     def state(self) -> PortState:
         """Whether it carries traffic; NOP when it has told nothing."""
-        return PortState(_STATES.unpack_from(self.raw)[0] & 15) if self.raw else PortState.NOP
+        return PortState(_state(self.raw)) if self.raw else PortState.NOP
 
     @property
     def physicalState(self) -> PhysicalState:
         """What its link does; NOP when it has told nothing."""
-        return PhysicalState(_STATES.unpack_from(self.raw)[1] >> 4) if self.raw else PhysicalState.NOP
+        return PhysicalState(_physicalState(self.raw)) if self.raw else PhysicalState.NOP
 
     @property
     def guid(self) -> GUID:
@@ -103,9 +128,14 @@ class Port:
         return self.node.portGUID(self.number) or self.node.guid
 
     @property
+    def mayRunFDR10(self) -> bool:
+        """Whether QDR may stand for FDR10 in what the port told: only its vendor's attribute says which."""
+        return wantsAsking(self.raw, self.end) and mayHaveFDR10(self.node.info)
+
+    @property
     def width(self) -> int:
         """Lanes in use; 0 where nobody knows."""
-        return LANES.get(self.raw[31], 0) if self.raw else 0  # type: ignore[call-overload]  # flags are numbers
+        return LANES.get(_width(self.raw), 0) if self.raw else 0
 
     @property
     def activeSpeed(self) -> int:
@@ -170,11 +200,11 @@ class Node:
         @param route: to it; hops alone, where there is nothing else in it.
         """
         self.raw = info if isinstance(info, bytes) else info.encode()
-        self.guid = GUID(self.raw[12:20])
-        self.isSwitch = self.raw[2] == _SWITCH
+        self.guid = GUID(nodeGUIDIn(self.raw))
+        self.isSwitch: bool = nodeTypeIn(self.raw) == _SWITCH
         self.description = ""
         self._route = _packed(route) if isinstance(route, IBDRPath) else route
-        self._ports: list[Port | None] = [None] * (self.raw[3] + 1)
+        self._ports: list[Port | None] = [None] * (_numPorts(self.raw) + 1)
         self._guids: dict[int, GUID] | None = None
         self._switchInfo = b""
 
@@ -194,28 +224,28 @@ class Node:
     @property
     def type(self) -> NodeType:
         """A switch, a host or a router."""
-        number = self.raw[2]
+        number = nodeTypeIn(self.raw)
         return _TYPES.get(number) or NodeType(number)
 
     @property
     def numPorts(self) -> int:
         """How many it has; of a switch, without port 0."""
-        return self.raw[3]
+        return int(_numPorts(self.raw))
 
     @property
     def systemImageGUID(self) -> GUID:
         """What nodes of one enclosure have in common."""
-        return GUID(self.raw[4:12])
+        return GUID(_systemGUID(self.raw))
 
     @property
     def vendorID(self) -> int:
         """The vendor's OUI."""
-        return int.from_bytes(self.raw[37:40], "big")
+        return int(_vendorID(self.raw))
 
     @property
     def deviceID(self) -> int:
         """What the vendor calls its kind."""
-        return int.from_bytes(self.raw[30:32], "big")
+        return int(_deviceID(self.raw))
 
     @property
     def route(self) -> IBDRPath | None:
@@ -240,7 +270,7 @@ class Node:
     def lid(self) -> LID:
         """Of a switch its LID, of others that of the first port that has one."""
         for port in self._ports[:1] if self.isSwitch else self._ports:
-            if port is not None and port.raw and (lid := _LID.unpack_from(port.raw)[0]):
+            if port is not None and port.raw and (lid := lidIn(port.raw)):
                 return LID(lid)
         return LID(0)
 
@@ -283,18 +313,18 @@ class Node:
             number = 0
         if self._guids is not None and number in self._guids:
             return self._guids[number]
-        return GUID(self.raw[20:28]) if self.isSwitch or number == self.raw[36] else None
+        return GUID(portGUIDIn(self.raw)) if self.isSwitch or number == localPortIn(self.raw) else None
 
     @property
     def portGUIDs(self) -> dict[int, GUID]:
         """The GUIDs of its ports that we have heard, by number; of switches by 0."""
-        first = 0 if self.isSwitch else self.raw[36]
-        return {first: GUID(self.raw[20:28]), **(self._guids or {})}
+        first = 0 if self.isSwitch else localPortIn(self.raw)
+        return {first: GUID(portGUIDIn(self.raw)), **(self._guids or {})}
 
 
 def isSame(one: bytes, other: bytes) -> bool:
     """Whether two NodeInfos may be of one node: all but the fields of a port are the same."""
-    return one[:20] == other[:20] and one[28:36] == other[28:36] and one[37:] == other[37:]
+    return all(one[part] == other[part] for part in _OF_NODE)
 
 
 def _packed(route: IBDRPath) -> bytes | IBDRPath:
@@ -342,7 +372,7 @@ class Fabric:
 
     def ordered(self) -> list[Node]:
         """Switches, then channel adapters, then routers; each kind by GUID."""
-        return sorted(self.nodes.values(), key=lambda node: (_PLACES[node.raw[2]], node.raw[12:20]))
+        return sorted(self.nodes.values(), key=lambda node: (_PLACES[nodeTypeIn(node.raw)], node.guid.raw))
 
     def ports(self) -> Iterator[Port]:
         """All ports that are known."""
@@ -359,9 +389,8 @@ class Fabric:
         """The port that has this LID, its low bits that are the port's own included."""
         for port in self.ports():
             if port.raw and (port.number == 0 or not port.node.isSwitch):
-                mask = port.raw[34] & 7
-                base = _LID.unpack_from(port.raw)[0]
-                if base and base <= lid < base + (1 << mask):
+                base = lidIn(port.raw)
+                if base and base <= lid < base + (1 << port.lmc):
                     return port
         return None
 
@@ -384,13 +413,13 @@ class Fabric:
         @param route: to it, or the hops of one that has nothing else.
         """
         raw = info if isinstance(info, bytes) else info.encode()
-        guid = GUID(raw[12:20])
+        guid = GUID(nodeGUIDIn(raw))
         node = self.nodes.get(guid)
         if node is None:
             node = Node(raw, route)
             self.nodes[node.guid] = node
             return node, True
-        node.hear(raw[36], GUID(raw[20:28]))
+        node.hear(localPortIn(raw), GUID(portGUIDIn(raw)))
         return node, False
 
     def link(self, one: Port, other: Port) -> bool:

@@ -12,16 +12,16 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 
+from txrdma.fabric.asking import Asker
 from txrdma.fabric.health import hasLink
-from txrdma.fabric.linkspeeds import mayHaveFDR10, wantsAsking
-from txrdma.fabric.model import Fabric, isSame, Node, Port, Problem
+from txrdma.fabric.model import Fabric, isSame, Node, Port
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort, PERMISSIVE_LID
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.paths import toAdministration, toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.sa import LinkRecord
 from txrdma.mad.schedule import MADSchedule, MAX_OUTSTANDING
-from txrdma.mad.smp import ExtendedPortInfo, NodeDescription, NodeInfo, PortInfo, SwitchInfo
+from txrdma.mad.smp import NodeInfo
 
 _MOST_HOPS: Final = 63
 
@@ -70,7 +70,7 @@ class Neighbourhood:
     Finds out what a node is, and what is around it.
 
     A switch at the end of a directed route is left by its ports. What a host is linked to is a hop back;
-    where there is no directed route, the administration is asked for the links of a LID.
+    where there is no directed route, the SA is asked for the links of a LID.
 
     Nodes are met in the order of their distance, whatever order answers come in.
 
@@ -94,12 +94,13 @@ class Neighbourhood:
         @param hops: how far to go.
         @param withLinks: find out the links of the last nodes, too. Without, they are asked for little more
             than who they are.
-        @param byLIDs: ask by LIDs, along the administration's links, and not by directed routes.
+        @param byLIDs: ask by LIDs, along the SA's links, and not by directed routes.
         """
         self.fabric = Fabric()
         self.first: Node | None = None
         self.progress: Callable[[int, int], None] | None = None
         self._schedule = MADSchedule(rpcs, maxOutstanding)
+        self._asker = Asker(self.fabric, self._schedule)
         self._endPort = endPort
         self._hops = hops
         self._withLinks = withLinks
@@ -150,7 +151,7 @@ class Neighbourhood:
     async def _meet(self, route: IBPath, came: Port | None, number: int | None, places: list[_Place]) -> None:
         """Somebody is at the end of this route: ask who, and what the port is; new nodes become places."""
         if came is None or came.peer is None:
-            info = await self._told(route, "NodeInfo", self._schedule.SubnGet(NodeInfo, route))
+            info = await self._asker.node(route)
             if info is not None:
                 await self._met(info, route, came, number or info.localPortNum, places)
         self._done += 1
@@ -162,39 +163,26 @@ class Neighbourhood:
     ) -> None:
         node, isNew = self.fabric.add(info, route if isinstance(route, IBDRPath) else None)
         if not isSame(info.encode(), node.raw):
-            self._problem("duplicate-guid", route, f"another one has the GUID of {node}")
+            self._asker.problem("duplicate-guid", route, f"another one has the GUID of {node}")
             return
         if number > node.numPorts or (number == 0 and not node.isSwitch):
-            self._problem("contradiction", route, f"{node} says that its port {number} is here")
+            self._asker.problem("contradiction", route, f"{node} says that its port {number} is here")
             return
         here = node.port(number)
         if came is not None and not self.fabric.link(came, here):
             text = f"{here} is at {came}, and is linked to {here.peer or came.peer}"
-            self._problem("duplicate-guid", route, text)
+            self._asker.problem("duplicate-guid", route, text)
         if isNew:
             places.append(_Place(node, route, number))
-            told = await self._told(route, "NodeDescription", self._schedule.SubnGet(NodeDescription, route))
-            if told is not None:
-                node.description = told.text
+            await self._asker.description(node, route)
             if node.isSwitch:
-                await self._port(node.port(0), route)
+                await self._asker.port(node.port(0), route)
         if not here.raw and (came is not None or not node.isSwitch):
-            await self._port(here, route)
-
-    async def _port(self, port: Port, route: IBPath) -> None:
-        told = await self._told(route, "PortInfo", self._schedule.SubnGet(PortInfo, route, port.number))
-        if told is None:
-            return
-        port.tell(told.encode())
-        if port.number and wantsAsking(port.raw, port.end) and mayHaveFDR10(port.node.info):
-            asked = self._schedule.SubnGet(ExtendedPortInfo, route, port.number)
-            vendors = await self._told(route, "", asked)
-            port.vendors = b"" if vendors is None else vendors.encode()
+            await self._asker.port(here, route)
 
     async def _switch(self, place: _Place) -> None:
         if place.node.isSwitch:
-            asked = self._schedule.SubnGet(SwitchInfo, place.route)
-            place.node.switchInfo = await self._told(place.route, "SwitchInfo", asked)
+            await self._asker.switch(place.node, place.route)
 
     async def _whole(self, place: _Place) -> None:
         """All that it has: of a switch all ports."""
@@ -202,7 +190,7 @@ class Neighbourhood:
         node = place.node
         if node.isSwitch:
             ports = [node.port(number) for number in range(1, node.numPorts + 1)]
-            await self._each(self._port(port, place.route) for port in ports if not port.raw)
+            await self._each(self._asker.port(port, place.route) for port in ports if not port.raw)
 
     # Its links.
 
@@ -214,7 +202,7 @@ class Neighbourhood:
         if not open_:
             return
         if self._byLIDs or not isinstance(route, IBDRPath):
-            await self._administered(list(open_.values()), route, ways)
+            await self._linksBySA(list(open_.values()), route, ways)
         elif node.isSwitch or _isHere(route):
             if len(route.drPath) < _MOST_HOPS:
                 ways += [_Way(port, route.then(number)) for number, port in open_.items()]
@@ -228,54 +216,33 @@ class Neighbourhood:
             return toLID(self._endPort, route.dlid)
         return replace(route, drPath=hops)
 
-    async def _administered(self, ports: list[Port], route: IBPath, ways: list[_Way]) -> None:
+    async def _linksBySA(self, ports: list[Port], route: IBPath, ways: list[_Way]) -> None:
         """
-        What the administration knows of the links of these ports, asked one by one.
+        Ask the SA for the links of these ports, one by one.
 
-        There are not many, and not every administration that answers has its tables come through.
+        There are not many, and not every SA that answers has its tables come through.
         """
         first, *others = ports
         if not (first.lid and self._endPort.smLID):
             what = "no subnet manager is known to our port" if first.lid else f"{first.node} has no LID"
-            self._problem("incomplete", route, f"{what}, so nobody tells where its links lead")
+            self._asker.problem("incomplete", route, f"{what}, so nobody tells where its links lead")
         elif await self._linked(first, route, ways):  # who is silent is not asked again
             await self._each(self._linked(port, route, ways) for port in others)
 
     async def _linked(self, port: Port, route: IBPath, ways: list[_Way]) -> bool:
         """Ask where a port's link leads; whether there was an answer."""
         query = LinkRecord.query(fromLID=port.lid, fromPort=port.number)
-        administration = toAdministration(self._endPort)
+        sa = toAdministration(self._endPort)
         try:
-            link = await self._schedule.SubnAdmGet(query, administration)
+            link = await self._schedule.SubnAdmGet(query, sa)
         except MADError as error:
-            self._problem("incomplete", route, f"the administration tells no link of {port}: {error}")
+            self._asker.problem("incomplete", route, f"the administration tells no link of {port}: {error}")
             return True
         except MADFailure as error:
-            self._problem("unreachable", administration, f"LinkRecord of {port}: {error}")
+            self._asker.problem("unreachable", sa, f"LinkRecord of {port}: {error}")
             return False
         ways.append(_Way(port, toLID(self._endPort, link.toLID), link.toPort))
         return True
-
-    # Problems.
-
-    async def _told(self, route: IBPath, what: str, asked: Deferred[Any]) -> Any:
-        """
-        The answer; None without one, which is a problem of the fabric.
-
-        @param what: was asked for; C{""} is what not all know that may be asked.
-        """
-        try:
-            return await asked
-        except MADError as error:
-            if what:
-                self._problem("refused", route, f"{what}: {error}")
-        except MADFailure as error:
-            self._problem("unreachable", route, f"{what}: {error}".removeprefix(": "))
-        return None
-
-    def _problem(self, sort: str, route: IBPath, text: str) -> None:
-        where = str(route) if isinstance(route, IBDRPath) else f"lid {route.dlid}"
-        self.fabric.problems.append(Problem(sort, where, text))
 
 
 def _isHere(route: IBDRPath) -> bool:

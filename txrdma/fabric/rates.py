@@ -51,7 +51,7 @@ def added(told: Sequence[Any], port: int) -> Any:
     return kind(portSelect=port, **values)  # type: ignore[call-arg]  # all that count have it
 
 
-class Difference(NamedTuple):
+class Increase(NamedTuple):
     """
     What has been counted between two looks.
 
@@ -65,15 +65,15 @@ class Difference(NamedTuple):
     wrapped: tuple[str, ...] = ()
     cleared: tuple[str, ...] = ()
 
-    def joined(self, other: Difference) -> Difference:
+    def joined(self, other: Increase) -> Increase:
         """With what other counters of the same port have counted."""
-        return Difference(
+        return Increase(
             {**self.counted, **other.counted},
             *(one + more for one, more in zip(self[1:], other[1:], strict=True)),
         )
 
 
-def changed(before: Any, after: Any, names: Iterable[str]) -> Difference:
+def changed(before: Any, after: Any, names: Iterable[str]) -> Increase:
     """
     How much has been counted between two looks.
 
@@ -98,7 +98,7 @@ def changed(before: Any, after: Any, names: Iterable[str]) -> Difference:
             counted[name], mark = _grown(old, new, field.width)
             if mark:
                 marks[mark].append(name)
-    return Difference(counted, *(tuple(each) for each in marks.values()))
+    return Increase(counted, *(tuple(each) for each in marks.values()))
 
 
 def _grown(old: int, new: int, width: int) -> tuple[int, str]:
@@ -118,11 +118,11 @@ class Rates:
 
     port: int
     seconds: float
-    difference: Difference
+    increase: Increase
 
     @property
     def counted(self) -> dict[str, int]:
-        return self.difference.counted
+        return self.increase.counted
 
     def perSecond(self, name: str, unit: int = 1) -> float:
         """How much of it in a second; 0 when that was not counted."""
@@ -138,7 +138,7 @@ class Rates:
             "xmitPktsPerSecond": round(self.perSecond("portXmitPkts"), 3),
             "rcvPktsPerSecond": round(self.perSecond("portRcvPkts"), 3),
             "counted": self.counted,
-            "saturated": list(self.difference.saturated),
-            "wrapped": list(self.difference.wrapped),
-            "cleared": list(self.difference.cleared),
+            "saturated": list(self.increase.saturated),
+            "wrapped": list(self.increase.wrapped),
+            "cleared": list(self.increase.cleared),
         }

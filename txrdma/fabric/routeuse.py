@@ -165,7 +165,7 @@ def _owners(fabric: Fabric) -> dict[int, Port]:
     owners: dict[int, Port] = {}
     for port in endPorts(fabric):
         if port.lid and port.node.type is not NodeType.SWITCH:
-            owners.update(dict.fromkeys(range(port.lid, port.lid + (1 << port.info.lmc)), port))
+            owners.update(dict.fromkeys(range(port.lid, port.lid + (1 << port.lmc)), port))
     return owners
 
 

@@ -50,7 +50,7 @@ class Stop:
     """
     A node on a way, as seen through the port by which it was entered.
 
-    @ivar route: leads there; of who asks the administration the LID.
+    @ivar route: leads there; of who asks the SA the LID.
     @ivar entry: the port that a packet comes in by; at the beginning that of the node itself, 0 of a switch.
     @ivar lid: of that port, of a switch its own; it has two to the power of C{lmc} of them.
     """
@@ -257,11 +257,11 @@ class DirectView:
         return known
 
 
-# Looking by the administration.
+# Looking by the SA.
 
 
-class AdministeredView:
-    """Asks the subnet's administration, one record at a time: for the tables and for the links."""
+class SAView:
+    """Asks the SA, one record at a time: for the tables and for the links."""
 
     def __init__(self, agent: RPCs, endPort: MADEndPort) -> None:
         """
@@ -271,7 +271,7 @@ class AdministeredView:
             raise DeviceUnavailable("no subnet manager is known to our port, so none can be asked")
         self._agent = agent
         self._endPort = endPort
-        self._administration = toAdministration(endPort)
+        self._sa = toAdministration(endPort)
         self._switches: dict[int, SwitchInfo] = {}
 
     async def begin(self, lid: int | None) -> Stop:
@@ -284,7 +284,7 @@ class AdministeredView:
         if lid > switch.linearFDBTop:
             return NO_PORT
         query = LinearForwardingTableRecord.query(lid=stop.lid, blockNum=lid // _LIDS_IN_BLOCK)
-        record = await self._agent.SubnAdmGet(query, self._administration)
+        record = await self._agent.SubnAdmGet(query, self._sa)
         return record.table.ports[lid % _LIDS_IN_BLOCK]
 
     async def exitsFor(self, stop: Stop, mlid: int) -> list[int]:
@@ -294,7 +294,7 @@ class AdministeredView:
         for position in range(positions(stop.info.numPorts)):
             query = MulticastForwardingTableRecord.query(lid=stop.lid, position=position, blockNum=block)
             try:
-                record = await self._agent.SubnAdmGet(query, self._administration)
+                record = await self._agent.SubnAdmGet(query, self._sa)
             except MADError:
                 continue  # blocks that hold nothing have no record
             exits += ports(record.table.portMasks[offset], position)
@@ -304,18 +304,18 @@ class AdministeredView:
         """Where the record of the link ends."""
         query = LinkRecord.query(fromLID=stop.lid, fromPort=port)
         try:
-            link = await self._agent.SubnAdmGet(query, self._administration)
+            link = await self._agent.SubnAdmGet(query, self._sa)
         except MADError:
             return None
         return await self._stopAt(link.toLID, link.toPort)
 
     async def _stopAt(self, lid: LID, entry: int) -> Stop:
-        record = await self._agent.SubnAdmGet(NodeRecord.query(lid=lid), self._administration)
+        record = await self._agent.SubnAdmGet(NodeRecord.query(lid=lid), self._sa)
         info = record.nodeInfo
         isSwitch = info.nodeType is NodeType.SWITCH
         number = 0 if isSwitch else info.localPortNum
         query = PortInfoRecord.query(endPortLID=record.lid, portNum=number)
-        port = (await self._agent.SubnAdmGet(query, self._administration)).portInfo
+        port = (await self._agent.SubnAdmGet(query, self._sa)).portInfo
         return Stop(
             *(IBPath(dlid=record.lid), info, record.nodeDescription.text, record.lid, port.lmc),
             entry or (0 if isSwitch else info.localPortNum),
@@ -325,7 +325,7 @@ class AdministeredView:
         known = self._switches.get(stop.lid)
         if known is None:
             query = SwitchInfoRecord.query(lid=stop.lid)
-            known = (await self._agent.SubnAdmGet(query, self._administration)).switchInfo
+            known = (await self._agent.SubnAdmGet(query, self._sa)).switchInfo
             self._switches[stop.lid] = known
         return known
 

@@ -13,39 +13,35 @@ from typing import Any, Final
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.python.failure import Failure
 
-from txrdma.fabric.linkspeeds import mayHaveFDR10, wantsAsking
 from txrdma.fabric.model import Fabric, isSame, Node, Port, Problem
-from txrdma.iba.path import IBPath, MADEndPort
+from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import PhysicalState
 from txrdma.mad.errors import MADError, MADFailure
-from txrdma.mad.paths import toAdministration, toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.sa import LinkRecord, NodeRecord, PortInfoRecord, Record, SwitchInfoRecord
-from txrdma.mad.schedule import MADSchedule, MAX_OUTSTANDING
-from txrdma.mad.smp import ExtendedPortInfo, NodeDescription, NodeInfo, PortInfo, SwitchInfo
 
 _TABLES: Final[tuple[type[Record], ...]] = (NodeRecord, LinkRecord, PortInfoRecord, SwitchInfoRecord)
 _SHOWN: Final = 3
 """Of what is missing in tables so many examples are told."""
 
 
-class AdministeredSweep:
+class SASweep:
     """
-    A fabric as its administration knows it, by four tables.
+    A sweep that asks the SA for four tables.
 
     @ivar fabric: what was found so far.
     @ivar progress: is called after answers, with how many tables are there, and how many there will be.
     """
 
-    def __init__(self, agent: RPCs, administration: IBPath) -> None:
+    def __init__(self, agent: RPCs, sa: IBPath) -> None:
         """
         @param agent: remains its owner's.
         """
         self.fabric = Fabric()
         self.progress: Callable[[int, int], None] | None = None
         self._agent = agent
-        self._administration = administration
+        self._sa = sa
         self._ends: dict[LID, Node] = {}
         self._places: dict[tuple[GUID, int], LID] = {}
 
@@ -59,7 +55,7 @@ class AdministeredSweep:
         return Deferred.fromCoroutine(self._run())
 
     async def _run(self) -> Fabric:
-        calls = [self._agent.call("SubnAdmGetTable", kind, self._administration) for kind in _TABLES]
+        calls = [self._agent.call("SubnAdmGetTable", kind, self._sa) for kind in _TABLES]
         done = count(1)
 
         def told(records: Any) -> Any:
@@ -153,117 +149,7 @@ class AdministeredSweep:
             node.switchInfo = record.switchInfo
 
 
-class LIDSweep:
-    """
-    A fabric whose links its administration tells; everything else is asked from the nodes, by LID.
-
-    @ivar fabric: what was found so far.
-    @ivar progress: is called after answers, with how many nodes have told, and how many there are.
-    """
-
-    def __init__(self, agent: RPCs, endPort: MADEndPort, maxOutstanding: int = MAX_OUTSTANDING) -> None:
-        """
-        @param agent: remains its owner's.
-        """
-        self.fabric = Fabric()
-        self.progress: Callable[[int, int], None] | None = None
-        self._schedule = MADSchedule(agent, maxOutstanding)
-        self._endPort = endPort
-        self._ends: dict[LID, Node] = {}
-        self._links: list[LinkRecord] = []
-        self._done = 0
-
-    def run(self) -> Deferred[Fabric]:
-        """
-        Ask for the links, and then all nodes at their ends.
-
-        @return: fires with the fabric, whatever the problems. Fails when the administration tells no links.
-        """
-        return self._schedule.run(self._run())
-
-    async def _run(self) -> Fabric:
-        self._links = await self._schedule.SubnAdmGetTable(LinkRecord, toAdministration(self._endPort))
-        lids = {self._endPort.lid: None}
-        for link in self._links:
-            lids.update({link.fromLID: None, link.toLID: None})
-        await self._schedule.mqueue(self._node(lid, len(lids)) for lid in lids)
-        for link in self._links:
-            self._join(link)
-        self.fabric.problems += missingLinks(self.fabric, self._links)
-        return self.fabric
-
-    async def _node(self, lid: LID, count: int) -> None:
-        path = toLID(self._endPort, lid)
-        info = await self._told(lid, "NodeInfo", self._schedule.SubnGet(NodeInfo, path))
-        if info is not None:
-            node, isNew = self.fabric.add(info)
-            self._ends[lid] = node
-            if isNew:
-                await self._newNode(lid, node, path)
-            elif not isSame(info.encode(), node.raw) or node.isSwitch or node.known(info.localPortNum):
-                self._problem("duplicate-guid", lid, f"another one has the GUID of {node}")
-                del self._ends[lid]
-            if lid in self._ends:
-                await self._ports(lid, node, info.localPortNum, path)
-        self._done += 1
-        if self.progress is not None:
-            self.progress(self._done, count)
-
-    async def _newNode(self, lid: LID, node: Node, path: IBPath) -> None:
-        told = await self._told(lid, "NodeDescription", self._schedule.SubnGet(NodeDescription, path))
-        if told is not None:
-            node.description = told.text
-        if node.isSwitch:
-            node.switchInfo = await self._told(lid, "SwitchInfo", self._schedule.SubnGet(SwitchInfo, path))
-
-    async def _ports(self, lid: LID, node: Node, number: int, path: IBPath) -> None:
-        for each in range(node.numPorts + 1) if node.isSwitch else (number,):
-            port = node.port(each)
-            told = await self._told(lid, "PortInfo", self._schedule.SubnGet(PortInfo, path, each))
-            if told is not None:
-                port.tell(told.encode())
-                if each and wantsAsking(port.raw, port.end) and mayHaveFDR10(node.info):
-                    asked = self._schedule.SubnGet(ExtendedPortInfo, path, each)
-                    vendors = await self._told(lid, "", asked)
-                    port.vendors = b"" if vendors is None else vendors.encode()
-
-    async def _told(self, lid: LID, what: str, asked: Deferred[Any]) -> Any:
-        """
-        The answer; None without one, which is a problem of the fabric.
-
-        @param what: was asked for; C{""} is what not all know that may be asked.
-        """
-        try:
-            return await asked
-        except MADError as error:
-            if what:
-                self._problem("refused", lid, f"{what}: {error}")
-        except MADFailure as error:
-            self._problem("unreachable", lid, f"{what}: {error}".removeprefix(": "))
-        return None
-
-    def _problem(self, sort: str, lid: LID, text: str) -> None:
-        self.fabric.problems.append(Problem(sort, f"lid {lid}", text))
-
-    def _join(self, link: LinkRecord) -> None:
-        one = self._end(link.fromLID, link.fromPort)
-        other = self._end(link.toLID, link.toPort)
-        if one is not None and other is not None and not self.fabric.link(one, other):
-            where = f"lid {link.fromLID} port {link.fromPort}"
-            text = f"leads to {other}, but is linked to {one.peer}"
-            self.fabric.problems.append(Problem("contradiction", where, text))
-
-    def _end(self, lid: LID, number: int) -> Port | None:
-        node = self._ends.get(lid)
-        if node is None:
-            return None  # who did not answer is a problem already
-        if not 0 < number <= node.numPorts:
-            self._problem("contradiction", lid, f"there is a link of port {number} of {node.numPorts}")
-            return None
-        return node.port(number)
-
-
-# What tables do not have that should: some administrations cut long ones, and tell only what one may know.
+# What tables do not have that should: some SAs cut long ones, and tell only what one may know.
 
 
 def missingPorts(fabric: Fabric) -> Iterator[Problem]:

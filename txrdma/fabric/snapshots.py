@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from txrdma.error import WireError
-from txrdma.fabric.model import Fabric, Node, Port, Problem
+from txrdma.fabric.model import Fabric, Node, nodeGUIDIn, Port, Problem
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID
-from txrdma.mad.smp import SwitchInfo
+from txrdma.mad.smp import NodeInfo, PortInfo, SwitchInfo
 
 
 def dump(fabric: Fabric, names: NodeNames | None = None) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def portDict(port: Port) -> dict[str, Any]:
         "number": port.number,
         "guid": None if guid is None else str(guid),
         "lid": port.lid,
-        "lmc": port.raw[34] & 7 if port.raw else 0,
+        "lmc": port.lmc,
         "state": port.state.name,
         "physicalState": port.physicalState.name,
         "width": port.width,
@@ -102,7 +102,7 @@ def load(told: Any) -> Fabric:
 
 def _readNode(fabric: Fabric, told: dict[str, Any]) -> None:
     route = None if told["route"] is None else IBDRPath.fromString(told["route"])
-    node, isNew = fabric.add(_bytes(told["nodeInfo"], 40), route)
+    node, isNew = fabric.add(_bytes(told["nodeInfo"], NodeInfo.size), route)
     if not isNew:
         raise ValueError(f"this is no fabric: node {node.guid} is in it twice")
     node.description = str(told["description"])
@@ -110,14 +110,14 @@ def _readNode(fabric: Fabric, told: dict[str, Any]) -> None:
         node.switchInfo = SwitchInfo.decode(bytes.fromhex(told["switchInfo"]))
     for one in told["ports"]:
         port = node.port(_number(one["number"]))
-        port.tell(_bytes(one["portInfo"], 64))
+        port.tell(_bytes(one["portInfo"], PortInfo.size))
         port.vendors = _bytes(one.get("extendedPortInfo", ""), 64)
         if one["guid"] is not None:
             node.hear(port.number, GUID.fromString(one["guid"]))
 
 
 def _readLinks(fabric: Fabric, told: dict[str, Any]) -> None:
-    node = fabric.nodes[GUID(_bytes(told["nodeInfo"], 40)[12:20])]
+    node = fabric.nodes[GUID(nodeGUIDIn(_bytes(told["nodeInfo"], NodeInfo.size)))]
     for one in told["ports"]:
         there = one["peer"]
         if there is not None:
@@ -135,6 +135,6 @@ def _number(told: Any) -> int:
 def _bytes(told: str, count: int) -> bytes:
     """Of text, so many bytes or none."""
     read = bytes.fromhex(told)
-    if len(read) not in (0, count) or (not read and count == 40):
+    if len(read) not in (0, count) or (not read and count == NodeInfo.size):
         raise ValueError(f"this is no fabric: {told!r} are not {count} bytes")
     return read

@@ -1,5 +1,5 @@
 """
-Ways that the subnet's administration traces itself, where it has trace records.
+Ways that the SA traces itself, where it has trace records.
 
 Follows InfiniBand Architecture vol. 1, 15.2.5.19: the call carries a path record, and its answer the hops.
 """
@@ -39,27 +39,25 @@ def traceOf(path: Query[PathRecord]) -> Query[TraceRecord]:
     return Query(asked, path.mask)
 
 
-async def tracedBySA(
-    agent: RPCs, administration: IBPath, view: IView, source: int, target: int
-) -> list[Hop] | None:
+async def tracedBySA(agent: RPCs, sa: IBPath, view: IView, source: int, target: int) -> list[Hop] | None:
     """
     The way of packets between two LIDs.
 
-    @return: None where the administration has no trace records, or such as we can't read: its IDs of nodes
+    @return: None where the SA has no trace records, or such as we can't read: its IDs of nodes
         may be anything.
     """
-    can = await agent.call("SubnAdmGet", ClassPortInfo, administration)
+    can = await agent.call("SubnAdmGet", ClassPortInfo, sa)
     if not can.capabilityMask & _HAS_OPTIONAL_RECORDS:
         return None
     query = traceOf(PathRecord.query(slid=source, dlid=target, reversible=True, numbPath=1))
     try:
-        records = await agent.SubnAdmGetTraceTable(query, administration)
+        records = await agent.SubnAdmGetTraceTable(query, sa)
     except MADError:
         return None
     hops: list[Hop] = []
     for depth, record in enumerate(records):
         nodes = NodeRecord.query(nodeGUID=GUID.fromInt(record.nodeID))
-        known = await agent.SubnAdmGetTable(nodes, administration)
+        known = await agent.SubnAdmGetTable(nodes, sa)
         lids = [each.lid for each in known]
         if not lids:
             return None

@@ -251,3 +251,20 @@ class FECMode(Code):
     FIRECODE = 1
     RS_FEC = 2
     LOW_LATENCY_RS_FEC = 3
+
+
+class SAStatus(Code):
+    """Refusals by subnet administration, as they stand in the status of a datagram (IBA table 185)."""
+
+    NO_RESOURCES = 0x0100
+    INVALID = 0x0200
+    NO_RECORDS = 0x0300
+    TOO_MANY = 0x0400
+    INVALID_GID = 0x0500
+    INSUFFICIENT = 0x0600
+    DENIED = 0x0700
+
+    @classmethod
+    def of(cls, status: int) -> SAStatus:
+        """The refusal by subnet administration that a status has in it."""
+        return cls(status & 0x7F00)

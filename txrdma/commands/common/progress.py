@@ -9,12 +9,12 @@ from time import monotonic
 from typing import Final, TextIO, TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
+    from rich.progress import Progress
 
 _REDRAWN: Final = 0.1
 
 
-class Progress:
+class ProgressBar:
     """
     How far a long piece of work is, on standard error when that is a terminal; else nothing at all.
 
@@ -24,11 +24,11 @@ class Progress:
     def __init__(self, what: str, stream: TextIO | None = None) -> None:
         self._what = what
         self._stream = sys.stderr if stream is None else stream
-        self._bar: Bar | None = None
+        self._bar: Progress | None = None
         self._next = monotonic() + _REDRAWN
         self.isShown = self._stream.isatty()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressBar:
         return self
 
     def __exit__(self, *reason: object) -> None:
@@ -52,7 +52,13 @@ class Progress:
         """Short work never comes here, and so needs no C{rich}; neither does who does not have it."""
         try:
             from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                Progress,
+                TextColumn,
+                TimeElapsedColumn,
+            )
         except ImportError:
             self.isShown = False
             return False

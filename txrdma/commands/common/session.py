@@ -34,6 +34,7 @@ from txrdma.mad.paths import IPPathResolver, SAPathResolver, toAdministration, t
 from txrdma.mad.ports import defaultMADPort, openMADPort
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.satransactor import SATransactor
+from txrdma.mad.values import SAStatus
 
 if TYPE_CHECKING:
     pass
@@ -52,8 +53,6 @@ _AT_QUEUE_PAIR: Final = re.compile(r"(\S+)\s+dqpn\s+(\d+|0x[0-9a-fA-F]+)")
 _FIELD_STATUS: Final = 0x1C
 _ALL_PORTS: Final = 0xFF
 _LONGEST_PATIENCE: Final = 4.0
-_NO_RECORDS: Final = 3
-_TOO_MANY_RECORDS: Final = 4
 
 
 class FabricOptions(CommandOptions):
@@ -97,7 +96,7 @@ class Session:
     """
     A command's way into a fabric.
 
-    @ivar agent: asks as it is told; C{rpcs} is what to ask: the same, or who asks the administration instead.
+    @ivar agent: asks as it is told; C{rpcs} is what to ask: the same, or who asks the SA instead.
     @ivar endPort: what our own port is.
     @ivar names: of nodes.
     """
@@ -110,9 +109,9 @@ class Session:
     options: FabricOptions
 
     @property
-    def administration(self) -> IBPath:
+    def sa(self) -> IBPath:
         """
-        The way to the subnet's administration.
+        The path to the SA.
 
         @raise DeviceUnavailable: the port knows of none.
         """
@@ -203,11 +202,12 @@ class Session:
         records: list[NodeRecord] = []
         for query in queries or [NodeRecord.query(nodeString=said.ljust(64, b"\0"))]:
             try:
-                records.append(await self.agent.SubnAdmGet(query, self.administration))
+                records.append(await self.agent.SubnAdmGet(query, self.sa))
             except MADError as error:
-                if error.status >> 8 == _TOO_MANY_RECORDS:
-                    records += await self.agent.SubnAdmGetTable(query, self.administration)
-                elif error.status >> 8 != _NO_RECORDS:
+                refusal = SAStatus.of(error.status)
+                if refusal is SAStatus.TOO_MANY:
+                    records += await self.agent.SubnAdmGetTable(query, self.sa)
+                elif refusal is not SAStatus.NO_RECORDS:
                     raise
         if len({record.nodeInfo.nodeGUID for record in records}) > 1:
             raise InvalidRequest(f"{name!r} is the name of several nodes")
@@ -277,7 +277,7 @@ def opened(reactor: Any, options: FabricOptions) -> Iterator[Session]:
         rpcs = SATransactor(agent, port.endPort) if options["sa"] else agent
         session = Session(reactor, agent, rpcs, port.endPort, names, options)
         if options["sa"]:
-            _ = session.administration
+            _ = session.sa
         yield session
     except MADFailure as error:
         raise RDMAError(error.detailed(level) if level else f"{where(error.path)}: {error}") from error

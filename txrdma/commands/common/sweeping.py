@@ -15,7 +15,7 @@ from typing import Any, Final, TYPE_CHECKING
 from twisted.internet.defer import CancelledError
 from twisted.python import usage
 
-from txrdma.commands.common.progress import Progress
+from txrdma.commands.common.progress import ProgressBar
 from txrdma.commands.common.session import FabricOptions, opened, Session
 from txrdma.commands.common.values import count
 from txrdma.error import InvalidRequest
@@ -26,7 +26,8 @@ from txrdma.fabric.snapshots import dump, load
 from txrdma.iba.path import IBDRPath
 
 if TYPE_CHECKING:
-    from txrdma.fabric.sasweep import AdministeredSweep, LIDSweep
+    from txrdma.fabric.lidsweep import LIDSweep
+    from txrdma.fabric.sasweep import SASweep
 
 WAYS = ("dr", "lid", "sa")
 INTERRUPTED: Final = 130
@@ -110,7 +111,7 @@ async def swept(session: Session, isPartial: bool = False, withLinks: bool = Tru
     if options.get("target"):
         return await _sweptAround(session, isPartial, withLinks)
     start = await _beginning(session, options["from"]) if options["from"] else IBDRPath()
-    with Progress("asking") as progress:
+    with ProgressBar("asking") as progress:
         sweep = _sweep(session, start, progress if progress.isShown else None)
         try:
             with unswept():
@@ -144,7 +145,7 @@ async def _sweptAround(session: Session, isPartial: bool, withLinks: bool) -> Fa
     way, hops = options["by"], options["hops"] or 0
     rpcs = SATransactor(session.agent, session.endPort) if way == "sa" else session.agent
     start = await session.toManagement(options["target"])
-    with Progress("asking") as progress:
+    with ProgressBar("asking") as progress:
         sweep = Neighbourhood(
             *(rpcs, session.endPort, hops, withLinks, way != "dr", options["outstanding"]),
         )
@@ -166,19 +167,18 @@ async def _beginning(session: Session, target: str) -> IBDRPath:
     return path
 
 
-def _sweep(
-    session: Session, start: IBDRPath, progress: Progress | None
-) -> Sweep | AdministeredSweep | LIDSweep:
+def _sweep(session: Session, start: IBDRPath, progress: ProgressBar | None) -> Sweep | SASweep | LIDSweep:
     options = session.options
     if options["by"] == "dr":
         said = _MOST_HOPS if options["hops"] is None else options["hops"]
         hops = min(said + len(start.drPath), _MOST_HOPS)
         return Sweep(session.agent, options["outstanding"], hops, progress)
-    from txrdma.fabric.sasweep import AdministeredSweep, LIDSweep
+    from txrdma.fabric.lidsweep import LIDSweep
+    from txrdma.fabric.sasweep import SASweep
 
-    sweep: AdministeredSweep | LIDSweep
+    sweep: SASweep | LIDSweep
     if options["by"] == "sa":
-        sweep = AdministeredSweep(session.agent, session.administration)
+        sweep = SASweep(session.agent, session.sa)
     else:
         sweep = LIDSweep(session.agent, session.endPort, options["outstanding"])
     sweep.progress = progress

@@ -10,12 +10,13 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from txrdma.fabric.linkspeeds import LaneSpeed
+from txrdma.fabric.linkspeeds import HAS_XDR, LaneSpeed
 from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType, PortState
-from txrdma.mad.smp import ExtendedPortInfo, SwitchInfo
+from txrdma.mad.smp import ExtendedPortInfo, NodeInfo, SwitchInfo
+from txrdma.mad.values import PortCapability
 from txrdma.sim.fabric.model.nodes import buildNodes, SimulatedNode
 from txrdma.sim.nets.netfile import Net, NetLink, parseNet
 
@@ -30,7 +31,7 @@ _LID: Final = re.compile(r'#\s*lid (\d+) lmc (\d+) "')
 _WIDTHS: Final = {"1": 1, "4": 2, "8": 4, "12": 8, "2": 16}
 _GUIDS: Final = re.compile(r"switchguid=0x[0-9a-fA-F]+\(([0-9a-fA-F]+)\)")
 _FDR10: Final = ExtendedPortInfo(linkSpeedSupported=1, linkSpeedEnabled=1, linkSpeedActive=1).encode()
-_ACTIVE: Final = int(PortState.ACTIVE)
+_SECOND: Final = PortCapability.EXTENDED_SPEEDS | PortCapability.CAPABILITY_MASK2
 
 
 # Writing.
@@ -57,8 +58,9 @@ def netOf(fabric: Fabric, names: NodeNames | None = None) -> Net:
 
 
 def _link(port: Port, peer: Port) -> NetLink:
-    raw = port.raw or bytes(64)
-    return NetLink(_called(peer.node), peer.number, raw[29], raw[35] & 15, raw[63] & 31)
+    info = port.info
+    enabled = info.linkWidthEnabled, info.linkSpeedEnabled, info.linkSpeedExtEnabled
+    return NetLink(_called(peer.node), peer.number, *enabled)
 
 
 def _called(node: Node) -> str:
@@ -94,16 +96,16 @@ def readFabric(text: str, name: str = "net file") -> Fabric:
     for link in fabric.links():
         if all(end.lid for end in link):
             for end in link:
-                end.raw = _with(end.raw, (32, 0xF0, _ACTIVE))
+                end.raw = end.info.replace(portState=PortState.ACTIVE).encode()
     return fabric
 
 
 def _add(fabric: Fabric, node: SimulatedNode, identifier: str) -> None:
-    info = bytearray(node.info)
     first = node.ports[0] if node.isSwitch else next((port for port in node.external if port.peer), None)
-    info[20:28] = (first or node.ports[-1]).guid.raw
-    info[36] = first.number if first is not None else 1
-    made, _ = fabric.add(bytes(info))
+    info = NodeInfo.decode(node.info).replace(
+        portGUID=(first or node.ports[-1]).guid, localPortNum=first.number if first is not None else 1
+    )
+    made, _ = fabric.add(info)
     made.description = node.description
     if node.isSwitch:
         made.switchInfo = SwitchInfo.decode(bytes(node.switchInfo))
@@ -145,7 +147,9 @@ def _refine(node: Node, words: str, line: str) -> None:
         node.hear(port.number, _guid(match[2]))
     if (said := _LID.search(line)) is not None and not node.isSwitch:
         lid = int(said[1])
-        port.raw = _with(port.raw, (16, 0, lid >> 8), (17, 0, lid & 255), (34, 0xF8, int(said[2]) & 7))
+        if lid > 0xFFFF:
+            raise ValueError(f"{lid} is no LID")
+        port.raw = port.info.replace(lid=lid, lmc=int(said[2]) & 7).encode()
     if (said := _RATE.search(line)) is not None:
         _carries(port, _WIDTHS.get(said[1], 0), int(LaneSpeed.__members__.get(said[2], 0)))
 
@@ -165,23 +169,23 @@ def _carries(port: Port, width: int, speed: int) -> None:
     if not width or not speed:
         return
     plain, extended, second = min(speed, int(LaneSpeed.QDR)), speed >> 4 & 15, speed >> 8
-    port.raw = _with(
-        port.raw,
-        *((30, 0xFF, width), (31, 0, width)),
-        *((32, 0xFF, plain << 4), (35, 0x0F, plain << 4)),
-        *((56, 0, second << 5 | second << 3 | second), (62, 0x0F, extended << 4 | extended)),
-    )
+    info = port.info
+    port.raw = info.replace(
+        linkWidthSupported=info.linkWidthSupported | width,
+        linkWidthActive=width,
+        linkSpeedSupported=info.linkSpeedSupported | plain,
+        linkSpeedActive=plain,
+        linkSpeedExtSupported=info.linkSpeedExtSupported | extended,
+        linkSpeedExtActive=extended,
+        **dict.fromkeys(("linkSpeedExtActive2", "linkSpeedExtSupported2", "linkSpeedExtEnabled2"), second),
+    ).encode()
     if second:
         end = port.node.known(0) if port.node.isSwitch else port
         if end is not None:
-            end.raw = _with(end.raw, (22, 0xFF, 0xC0), (60, 0xFF, 0x08))
+            known = end.info
+            end.raw = known.replace(
+                capabilityMask=known.capabilityMask | _SECOND,
+                capabilityMask2=known.capabilityMask2 | HAS_XDR,
+            ).encode()
     if speed == LaneSpeed.FDR10:
         port.vendors = _FDR10
-
-
-def _with(raw: bytes, *changes: tuple[int, int, int]) -> bytes:
-    """Other bytes at these places: what a mask leaves of the old one, and new bits."""
-    info = bytearray(raw)
-    for place, mask, bits in changes:
-        info[place] = info[place] & mask | bits
-    return bytes(info)

@@ -19,7 +19,7 @@ import txrdma
 from txrdma.command import Options
 from txrdma.commands.common.values import portNumbers
 from txrdma.commands.perfquery import KINDS, THEIRS
-from txrdma.fabric.rates import added, changed, counterNames, Difference, Rates
+from txrdma.fabric.rates import added, changed, counterNames, Increase, Rates
 from txrdma.mad.pma import PortCounters, PortCountersExtended, PortXmitDataSL
 from txrdma.mad.ports import openMADPort
 from txrdma.sim.strings import _held
@@ -278,11 +278,11 @@ class CountersTests(SynchronousTestCase):
 
     def test_rates(self) -> None:
         """Data is counted in words of four bytes; in no time nothing happens."""
-        rates = Rates(1, 2.0, Difference({"portXmitData": 100, "portXmitPkts": 8}))
+        rates = Rates(1, 2.0, Increase({"portXmitData": 100, "portXmitPkts": 8}))
         told = rates.toDict()
         self.assertEqual((told["xmitBytesPerSecond"], told["xmitPktsPerSecond"]), (200.0, 4.0))
         self.assertEqual(told["rcvBytesPerSecond"], 0.0)
-        self.assertEqual(Rates(1, 0.0, Difference({"portXmitData": 1})).perSecond("portXmitData"), 0.0)
+        self.assertEqual(Rates(1, 0.0, Increase({"portXmitData": 1})).perSecond("portXmitData"), 0.0)
 
     def test_names(self) -> None:
         """What selects is no counter."""

@@ -17,7 +17,7 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.command import Options
-from txrdma.commands.common.progress import Progress
+from txrdma.commands.common.progress import ProgressBar
 from txrdma.error import InvalidRequest
 from txrdma.fabric import nodenames
 from txrdma.fabric.nodenames import NodeNames, parseNodeNames, readNodeNames
@@ -367,7 +367,7 @@ class ProgressTests(SynchronousTestCase):
     def test_terminal(self) -> None:
         """It is shown on a terminal, and is gone at the end; nothing is shown elsewhere."""
         for stream, isShown in ((Terminal(), True), (io.StringIO(), False)):
-            with Progress("asking", stream) as progress:
+            with ProgressBar("asking", stream) as progress:
                 progress._next = 0.0
                 progress(3, 10)
                 self.assertEqual("3/10" in stream.getvalue(), isShown)
@@ -375,6 +375,6 @@ class ProgressTests(SynchronousTestCase):
     def test_short(self) -> None:
         """What is soon done shows nothing."""
         stream = Terminal()
-        with Progress("asking", stream) as progress:
+        with ProgressBar("asking", stream) as progress:
             progress(1, 2)
         self.assertEqual(stream.getvalue(), "")

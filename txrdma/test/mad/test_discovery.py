@@ -12,8 +12,9 @@ from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric.discovery import MAX_PER_NODE, Sweep
+from txrdma.fabric.lidsweep import LIDSweep
 from txrdma.fabric.model import described, Fabric
-from txrdma.fabric.sasweep import AdministeredSweep, LIDSweep
+from txrdma.fabric.sasweep import SASweep
 from txrdma.fabric.snapshots import dump, load
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID
@@ -226,7 +227,7 @@ class OtherWaysTests(FabricTestCase):
         """All ways find the same."""
         end = self.agent.port.endPort
         known = shape(self.told(Sweep(self.agent).run()))
-        for sweep in (AdministeredSweep(self.agent, toAdministration(end)), LIDSweep(self.agent, end)):
+        for sweep in (SASweep(self.agent, toAdministration(end)), LIDSweep(self.agent, end)):
             fabric = self.told(sweep.run())
             self.assertEqual(fabric.problems, [])
             self.assertEqual(shape(fabric), known)
@@ -235,7 +236,7 @@ class OtherWaysTests(FabricTestCase):
         """They tell how far they are, up to the end."""
         end = self.agent.port.endPort
         for sweep, most in (
-            (AdministeredSweep(self.agent, toAdministration(end)), 4),
+            (SASweep(self.agent, toAdministration(end)), 4),
             (LIDSweep(self.agent, end), 36),
         ):
             seen: list[tuple[int, int]] = []
@@ -247,7 +248,7 @@ class OtherWaysTests(FabricTestCase):
         """Ports are told as they would tell themselves, but for the port that was asked."""
         end = self.agent.port.endPort
         own = self.told(Sweep(self.agent).run())
-        told = self.told(AdministeredSweep(self.agent, toAdministration(end)).run())
+        told = self.told(SASweep(self.agent, toAdministration(end)).run())
         for guid, node in own.nodes.items():
             for number, port in node.ports.items():
                 other = told.nodes[guid].ports[number]
@@ -298,7 +299,7 @@ class ContradictionTests(FabricTestCase):
     """What an administration says that cannot be."""
 
     def swept(self, **tables: Any) -> Fabric:
-        done: Deferred[Fabric] = AdministeredSweep(Administration(**tables), IBPath()).run()
+        done: Deferred[Fabric] = SASweep(Administration(**tables), IBPath()).run()
         return self.successResultOf(done)
 
     def kinds(self, fabric: Fabric) -> list[str]:
@@ -330,13 +331,13 @@ class ContradictionTests(FabricTestCase):
         silent = MADTimeoutError("no answer", RPCS["SubnAdmGetTable"], IBPath())
         fabric = self.swept(NodeRecord=[node(0x10, 1)], LinkRecord=refused, SwitchInfoRecord=silent)
         self.assertEqual(self.kinds(fabric), ["refused", "unreachable"])
-        sweep = AdministeredSweep(Administration(NodeRecord=refused), IBPath())
+        sweep = SASweep(Administration(NodeRecord=refused), IBPath())
         self.failureResultOf(sweep.run(), MADError)
 
     def test_cancelled(self) -> None:
         """Who cancels it cancels its questions."""
         administration = Administration(NodeRecord=None, LinkRecord=None)
-        done = AdministeredSweep(administration, IBPath()).run()
+        done = SASweep(administration, IBPath()).run()
         done.cancel()
         self.failureResultOf(done, CancelledError)
         for pending in administration.pending:

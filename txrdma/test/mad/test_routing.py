@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.fabric import routing
-from txrdma.fabric.routing import AdministeredView, DirectView, Hop, NO_PORT, NoRoute
+from txrdma.fabric.routing import DirectView, Hop, NO_PORT, NoRoute, SAView
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GUID, LID
 from txrdma.mad.smp import LinearForwardingTable, MulticastForwardingTable, SwitchInfo
@@ -156,7 +156,7 @@ class AdministeredTests(RouteTestCase):
 
     def test_same(self) -> None:
         """It knows the same ways."""
-        direct, view = DirectView(self.agent), AdministeredView(self.agent, self.agent.port.endPort)
+        direct, view = DirectView(self.agent), SAView(self.agent, self.agent.port.endPort)
         for source, target in (("a", "c"), ("c", "d"), ("right", "a"), ("a", "a")):
             lids = self.lid(target), self.lid(source)
             mine, theirs = self.ran(routing.trace(view, *lids)), self.ran(routing.trace(direct, *lids))
@@ -166,6 +166,4 @@ class AdministeredTests(RouteTestCase):
 
     def test_nobody(self) -> None:
         """Without an administration it says so."""
-        self.assertRaises(
-            DeviceUnavailable, AdministeredView, self.agent, MADEndPort(GUID.fromInt(1), (), lid=LID(1))
-        )
+        self.assertRaises(DeviceUnavailable, SAView, self.agent, MADEndPort(GUID.fromInt(1), (), lid=LID(1)))

@@ -26,7 +26,7 @@ from txrdma.fabric.errorcounters import Counted, CounterReport, parseThresholds,
 from txrdma.fabric.health import findings, recordedManagers
 from txrdma.fabric.model import described, Fabric
 from txrdma.fabric.nodenames import NodeNames, parseNodeNames
-from txrdma.fabric.sasweep import AdministeredSweep
+from txrdma.fabric.sasweep import SASweep
 from txrdma.fabric.snapshots import dump, load
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID
@@ -150,7 +150,7 @@ class AnyAdministrationTests(SynchronousTestCase):
     def test_tables(self, nodes: list[Any], links: list[Any], ports: list[Any]) -> None:
         """A fabric comes of it, which can be shown and written."""
         tables = {"NodeRecord": nodes, "LinkRecord": links, "PortInfoRecord": ports}
-        done = AdministeredSweep(Administration(**tables), IBPath()).run()
+        done = SASweep(Administration(**tables), IBPath()).run()
         fabric = self.successResultOf(done)
         self.assertEqual(len(fabric.nodes), len({record.nodeInfo.nodeGUID for record in nodes}))
         told = json.loads(json.dumps(dump(fabric)))

@@ -14,7 +14,6 @@ from txrdma.mad import congestion
 from txrdma.mad.attributes import Attribute, ManagementClass, Method
 from txrdma.mad.messages import ClassPortInfo, MADStatus
 from txrdma.sim.fabric.model.nodes import SimulatedPort
-from txrdma.sim.fabric.sm.sagroups import changed
 
 CONGESTION: Final = int(ManagementClass.CONG_MGT)
 CLASS_VERSION: Final = 2
@@ -93,7 +92,7 @@ class CongestionAgents:
         if attribute == _KEY_INFO:
             mine = _keyInfo(end)
             isHidden = mine.ccKeyProtectBit and key != mine.ccKey
-            return changed(mine, ccKey=0) if isHidden else mine
+            return mine.replace(ccKey=0) if isHidden else mine
         if attribute == congestion.SwitchCongestionLog.attributeID:
             if isSwitch:
                 return congestion.SwitchCongestionLog(
@@ -112,7 +111,7 @@ class CongestionAgents:
             said = congestion.CongestionKeyInfo.decode(reply, _DATA)
             # violations can be set to 0 only
             violations = said.ccKeyViolations and _keyInfo(end).ccKeyViolations
-            said = changed(said, reserved=0, ccKeyViolations=violations)
+            said = said.replace(reserved=0, ccKeyViolations=violations)
             _keepKeyInfo(end, said)
             reply[_DATA:] = said.encode().ljust(_LENGTH - _DATA, b"\0")
             return 0
@@ -142,7 +141,7 @@ def _permits(end: SimulatedPort, key: int) -> bool:
     info = _keyInfo(end)
     if info.ccKey in (0, key):
         return True
-    _keepKeyInfo(end, changed(info, ccKeyViolations=min(info.ccKeyViolations + 1, 0xFFFF)))
+    _keepKeyInfo(end, info.replace(ccKeyViolations=min(info.ccKeyViolations + 1, 0xFFFF)))
     return False
 
 

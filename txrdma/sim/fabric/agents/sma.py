@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from txrdma.mad.messages import MADStatus
 from txrdma.mad.smp import (
     ExtendedPortInfo,
+    GUIDInfo,
     NodeInfo,
     PortInfo,
     SLtoVLMappingTable,
@@ -78,6 +79,7 @@ _MKEY: Final = span(PortInfo, "mkey")
 _BEFORE_PORT: Final = slice(0, span(NodeInfo, "nodeGUID").stop)
 _BETWEEN: Final = span(NodeInfo, "partitionCap", "revision")
 _VENDOR: Final = span(NodeInfo, "vendorID")
+_AFTER_NODE_INFO: Final = bytes(64 - NodeInfo.size)
 _setNumber = poke(PortInfo, "localPortNum")
 _reregisters = peek(PortInfo, "clientReregister")
 _linearCap = peek(SwitchInfo, "linearFDBCap")
@@ -199,7 +201,7 @@ class SubnetManagementAgents:
 
     @staticmethod
     def _nodeInfo(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
-        return 0, nodeInfoAt(port) + _NOTHING[NodeInfo.size :]
+        return 0, nodeInfoAt(port) + _AFTER_NODE_INFO
 
     @staticmethod
     def _switchInfo(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
@@ -317,7 +319,8 @@ class SubnetManagementAgents:
         if modifier * 8 >= guidCap(end):
             return BAD_VALUE, b""
         if modifier == 0:
-            content = end.guid.raw + content[8:]  # the first one is the port's own
+            _own, *others = GUIDInfo.decode(content).guids  # the first one is the port's own
+            content = GUIDInfo(guids=(end.guid, *others)).encode()
         return _keep(end, GUID_INFO, modifier, content)
 
     def _setPortInfo(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:

@@ -31,21 +31,15 @@ from txrdma.mad.messages import (
 from txrdma.mad.sa import Record
 from txrdma.mad.serving import MADServer
 from txrdma.mad.smp import GUIDInfo
-from txrdma.mad.values import PathMTU, Rate
+from txrdma.mad.values import PathMTU, Rate, SAStatus
 from txrdma.sim.fabric.model.nodes import guidCap, SimulatedPort
 from txrdma.sim.fabric.sm.manager import GID_PREFIX
 from txrdma.sim.fabric.sm.sagroups import (
     Group,
     Groups,
-    INSUFFICIENT,
-    INVALID,
-    INVALID_GID,
-    NO_RECORDS,
-    NO_RESOURCES,
     saidComponents,
     Services,
     Subscriptions,
-    TOO_MANY,
 )
 from txrdma.sim.fabric.sm.sapaths import MOST_PATHS, mtuCap, neighborMTU, Paths, rateOf
 from txrdma.sim.fabric.sm.sarecords import Matcher, ONLY_OF_SWITCHES, Records
@@ -179,7 +173,7 @@ class SubnetAdministration:
     def _pathsOf(self, wanted: sa.PathRecord, mask: int) -> Iterator[sa.PathRecord]:
         said = saidComponents(sa.PathRecord, mask)
         if not said & {"sgid", "slid", "dgid", "dlid"}:
-            raise MADRefusal(INSUFFICIENT, "a path has ends")
+            raise MADRefusal(SAStatus.INSUFFICIENT, "a path has ends")
         yield from self._paths.find(wanted, mask)
 
     def _several(self, wanted: sa.MultiPathRecord, mask: int, data: bytes) -> Iterator[sa.PathRecord]:
@@ -187,7 +181,7 @@ class SubnetAdministration:
         kind = sa.MultiPathRecord
         gids = [GID(data[at : at + 16]) for at in range(kind.size, len(data) - 15, 16)]
         if not wanted.sgidCount or not wanted.dgidCount or len(gids) < wanted.sgidCount + wanted.dgidCount:
-            raise MADRefusal(INSUFFICIENT, "there are fewer GIDs than it says")
+            raise MADRefusal(SAStatus.INSUFFICIENT, "there are fewer GIDs than it says")
         said = saidComponents(kind, mask) - {"serviceIDUpper", "serviceIDLower", "independenceSelector"}
         alike = {name: getattr(wanted, name) for name in said if hasattr(sa.PathRecord, name)}
         for source in gids[: wanted.sgidCount]:
@@ -203,7 +197,7 @@ class SubnetAdministration:
                 and "portGID" in saidComponents(type(wanted), mask)
                 and self._with(wanted.portGID) is None
             ):
-                raise MADRefusal(INVALID_GID, f"nobody has the GID {wanted.portGID}")
+                raise MADRefusal(SAStatus.INVALID_GID, f"nobody has the GID {wanted.portGID}")
             return self.groups.join(wanted, mask) if isSet else self.groups.leave(wanted, mask)
         if isinstance(wanted, sa.ServiceRecord):
             if isSet:
@@ -218,10 +212,10 @@ class SubnetAdministration:
         masks, _owners = sa.componentsOf(sa.GUIDInfoRecord)
         port = self._fabric.portOf(wanted.lid)
         if port is None or wanted.blockNum * 8 >= guidCap(port):
-            raise MADRefusal(NO_RECORDS, "there is no such block")
+            raise MADRefusal(SAStatus.NO_RECORDS, "there is no such block")
         first = masks["guids"] & -masks["guids"]
         if mask & first and wanted.blockNum == 0:
-            raise MADRefusal(INVALID, "the first of all is the port's own")
+            raise MADRefusal(SAStatus.INVALID, "the first of all is the port's own")
         before = GUIDInfo.decode(self._fabric.sma.told(port, GUIDInfo.attributeID, wanted.blockNum)).guids
         guids = [
             (new if isSet else _NO_GUID) if mask & first << at else old
@@ -282,14 +276,14 @@ def _atMost(found: Iterator[Attribute]) -> list[Attribute]:
     for record in found:
         records.append(record)
         if len(records) > MOST_PATHS:
-            raise MADRefusal(NO_RESOURCES, f"there are more than {MOST_PATHS} of them")
+            raise MADRefusal(SAStatus.NO_RESOURCES, f"there are more than {MOST_PATHS} of them")
     return records
 
 
 def _single(found: Iterator[Attribute]) -> Attribute:
     record = next(found, None)
     if record is None:
-        raise MADRefusal(NO_RECORDS)
+        raise MADRefusal(SAStatus.NO_RECORDS)
     if not isinstance(record, sa.PathRecord) and next(found, None) is not None:
-        raise MADRefusal(TOO_MANY)
+        raise MADRefusal(SAStatus.TOO_MANY)
     return record

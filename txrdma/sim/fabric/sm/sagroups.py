@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, LID
@@ -23,16 +23,7 @@ from txrdma.mad.sa import (
     ServiceAssociationRecord,
     ServiceRecord,
 )
-from txrdma.mad.values import PathMTU, Rate, Selector
-
-NO_RESOURCES: Final = 0x0100
-INVALID: Final = 0x0200
-NO_RECORDS: Final = 0x0300
-TOO_MANY: Final = 0x0400
-INVALID_GID: Final = 0x0500
-INSUFFICIENT: Final = 0x0600
-DENIED: Final = 0x0700
-"""Statuses of subnet administration (IBA table 185)."""
+from txrdma.mad.values import PathMTU, Rate, SAStatus, Selector
 
 FIRST_MLID: Final = 0xC000
 MOST_GROUPS: Final = 1024
@@ -51,12 +42,6 @@ def saidComponents(kind: type[Record], mask: int) -> set[str]:
     """The names of those components that a mask names."""
     masks, _owners = componentsOf(kind)
     return {name for name, bits in masks.items() if mask & bits}
-
-
-def changed(layout: Any, **values: Any) -> Any:
-    """A layout with some other values."""
-    kept = {one.name: getattr(layout, one.name) for one in layout.fields}
-    return type(layout)(**{**kept, **values})
 
 
 @dataclass(slots=True)
@@ -125,39 +110,40 @@ class Groups:
         """
         said = saidComponents(MCMemberRecord, mask)
         if not {"portGID", "joinState"} <= said:
-            raise MADRefusal(INSUFFICIENT, "who wants to join says which port, and how")
+            raise MADRefusal(SAStatus.INSUFFICIENT, "who wants to join says which port, and how")
         if not wanted.joinState:
-            raise MADRefusal(INVALID, "that is no way to join")
+            raise MADRefusal(SAStatus.INVALID, "that is no way to join")
         group = self.groups.get(wanted.mgid) if "mgid" in said else None
         if group is None:
             group = self._create(wanted, said)
         for name in _GROUP_FIELDS:
             if name in said and name != "mgid" and not _agrees(name, wanted, group.record):
-                raise MADRefusal(INVALID, f"the group's {name} is {getattr(group.record, name)}")
+                raise MADRefusal(SAStatus.INVALID, f"the group's {name} is {getattr(group.record, name)}")
         before = group.members.get(wanted.portGID)
         state = wanted.joinState | (before.joinState if before is not None else 0)
-        member = changed(group.record, portGID=wanted.portGID, joinState=state, proxyJoin=wanted.proxyJoin)
+        member = group.record.replace(portGID=wanted.portGID, joinState=state, proxyJoin=wanted.proxyJoin)
         group.members[wanted.portGID] = member
         self._changed(group)
-        return member  # type: ignore[no-any-return]  # of the same type
+        return member
 
     def _create(self, wanted: MCMemberRecord, said: set[str]) -> Group:
         if not set(_TO_CREATE) <= said:
-            raise MADRefusal(INSUFFICIENT, "there is no such group, and that is too little to create one")
+            raise MADRefusal(
+                SAStatus.INSUFFICIENT, "there is no such group, and that is too little to create one"
+            )
         if not wanted.joinState & FULL_MEMBER:
-            raise MADRefusal(INVALID, "who creates a group joins it as a full member")
+            raise MADRefusal(SAStatus.INVALID, "who creates a group joins it as a full member")
         taken = {group.record.mlid for group in self.groups.values()}
         free = [mlid for mlid in range(FIRST_MLID, FIRST_MLID + MOST_GROUPS) if mlid not in taken]
         if not free:
-            raise MADRefusal(NO_RESOURCES, "there is no multicast LID left")
+            raise MADRefusal(SAStatus.NO_RESOURCES, "there is no multicast LID left")
         mgid = wanted.mgid
         if "mgid" not in said or not any(mgid.raw):
             mgid = GID(bytes.fromhex("ff12a01cfe80") + bytes(8) + free[0].to_bytes(2, "big"))
         elif mgid.raw[0] != 0xFF:
-            raise MADRefusal(INVALID, f"{mgid} is no multicast GID")
+            raise MADRefusal(SAStatus.INVALID, f"{mgid} is no multicast GID")
         mtu, rate = self._measure(wanted.portGID)
-        record = changed(
-            wanted,
+        record = wanted.replace(
             mgid=mgid,
             portGID=GID(bytes(16)),
             mlid=LID(free[0]),
@@ -183,12 +169,12 @@ class Groups:
         """
         said = saidComponents(MCMemberRecord, mask)
         if not {"mgid", "portGID", "joinState"} <= said:
-            raise MADRefusal(INSUFFICIENT, "who leaves says which group, which port, and how")
+            raise MADRefusal(SAStatus.INSUFFICIENT, "who leaves says which group, which port, and how")
         group = self.groups.get(wanted.mgid)
         member = None if group is None else group.members.get(wanted.portGID)
         if group is None or member is None or wanted.joinState & ~member.joinState:
-            raise MADRefusal(INVALID, "it is no such member")
-        left = changed(member, joinState=member.joinState & ~wanted.joinState)
+            raise MADRefusal(SAStatus.INVALID, "it is no such member")
+        left = member.replace(joinState=member.joinState & ~wanted.joinState)
         if left.joinState:
             group.members[wanted.portGID] = left
         else:
@@ -198,7 +184,7 @@ class Groups:
             del self.groups[wanted.mgid]
             self._told(67, wanted.mgid)
         self._changed(group)
-        return left  # type: ignore[no-any-return]  # of the same type
+        return left
 
 
 def _agrees(name: str, wanted: MCMemberRecord, group: MCMemberRecord) -> bool:
@@ -237,7 +223,7 @@ class Services:
             elif record.serviceLease == FOREVER:
                 yield record
             else:
-                yield changed(record, serviceLease=int(until - now))
+                yield record.replace(serviceLease=int(until - now))
 
     def associations(self) -> Iterator[ServiceAssociationRecord]:
         """The key and the name of each."""
@@ -251,12 +237,12 @@ class Services:
         @raise MADRefusal: it does not say which, and where.
         """
         if not {"serviceID", "serviceGID"} <= saidComponents(ServiceRecord, mask):
-            raise MADRefusal(INVALID, "a service has an ID and a GID")
+            raise MADRefusal(SAStatus.INVALID, "a service has an ID and a GID")
         lease = record.serviceLease if "serviceLease" in saidComponents(ServiceRecord, mask) else FOREVER
         until = float("inf") if lease == FOREVER else self._seconds() + lease
-        kept = changed(record, serviceLease=lease)
+        kept = record.replace(serviceLease=lease)
         self._services[record.serviceID, record.serviceGID, record.servicePKey] = (kept, until)
-        return kept  # type: ignore[no-any-return]  # of the same type
+        return kept
 
     def delete(self, record: ServiceRecord) -> ServiceRecord:
         """
@@ -266,7 +252,7 @@ class Services:
         """
         kept = self._services.pop((record.serviceID, record.serviceGID, record.servicePKey), None)
         if kept is None:
-            raise MADRefusal(NO_RECORDS, "there is no such service")
+            raise MADRefusal(SAStatus.NO_RECORDS, "there is no such service")
         return kept[0]
 
 
@@ -283,11 +269,11 @@ class Subscriptions:
         @param path: leads to who asks, whose port has C{gid}.
         """
         who = path.dqpn if wanted.subscribe else wanted.qpn  # which names itself to end it (IBA 13.4.8.3)
-        about = changed(wanted, subscribe=1, qpn=who, responseTimeValue=0)
+        about = wanted.replace(subscribe=1, qpn=who, responseTimeValue=0)
         key = (path.dlid, about.encode())
         if not wanted.subscribe:
             if self._subscriptions.pop(key, None) is None:
-                raise MADRefusal(INVALID, "it was no subscriber")
+                raise MADRefusal(SAStatus.INVALID, "it was no subscriber")
         else:
             self._subscriptions[key] = (about, path, gid)
         return wanted

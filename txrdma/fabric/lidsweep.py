@@ -1,0 +1,100 @@
+"""
+Finding out what a fabric consists of by LIDs: the SA tells the links, nodes tell all else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from twisted.internet.defer import Deferred
+
+from txrdma.fabric.asking import Asker
+from txrdma.fabric.model import Fabric, isSame, Node, Port, Problem
+from txrdma.fabric.sasweep import missingLinks
+from txrdma.iba.path import MADEndPort
+from txrdma.iba.types import LID
+from txrdma.mad.paths import toAdministration, toLID
+from txrdma.mad.rpcs import RPCs
+from txrdma.mad.sa import LinkRecord
+from txrdma.mad.schedule import MADSchedule, MAX_OUTSTANDING
+
+
+class LIDSweep:
+    """
+    A sweep that asks the SA for the links, and nodes for everything else, by LID.
+
+    @ivar fabric: what was found so far.
+    @ivar progress: is called after answers, with how many nodes have told, and how many there are.
+    """
+
+    def __init__(self, agent: RPCs, endPort: MADEndPort, maxOutstanding: int = MAX_OUTSTANDING) -> None:
+        """
+        @param agent: remains its owner's.
+        """
+        self.fabric = Fabric()
+        self.progress: Callable[[int, int], None] | None = None
+        self._schedule = MADSchedule(agent, maxOutstanding)
+        self._asker = Asker(self.fabric, self._schedule)
+        self._endPort = endPort
+        self._ends: dict[LID, Node] = {}
+        self._links: list[LinkRecord] = []
+        self._done = 0
+
+    def run(self) -> Deferred[Fabric]:
+        """
+        Ask for the links, and then all nodes at their ends.
+
+        @return: fires with the fabric, whatever the problems. Fails when the SA tells no links.
+        """
+        return self._schedule.run(self._run())
+
+    async def _run(self) -> Fabric:
+        self._links = await self._schedule.SubnAdmGetTable(LinkRecord, toAdministration(self._endPort))
+        lids = {self._endPort.lid: None}
+        for link in self._links:
+            lids.update({link.fromLID: None, link.toLID: None})
+        await self._schedule.mqueue(self._node(lid, len(lids)) for lid in lids)
+        for link in self._links:
+            self._join(link)
+        self.fabric.problems += missingLinks(self.fabric, self._links)
+        return self.fabric
+
+    async def _node(self, lid: LID, count: int) -> None:
+        path = toLID(self._endPort, lid)
+        info = await self._asker.node(path)
+        if info is not None:
+            node, isNew = self.fabric.add(info)
+            self._ends[lid] = node
+            if isNew:
+                await self._asker.description(node, path)
+                if node.isSwitch:
+                    await self._asker.switch(node, path)
+            elif not isSame(info.encode(), node.raw) or node.isSwitch or node.known(info.localPortNum):
+                self._problem("duplicate-guid", lid, f"another one has the GUID of {node}")
+                del self._ends[lid]
+            if lid in self._ends:
+                for number in range(node.numPorts + 1) if node.isSwitch else (info.localPortNum,):
+                    await self._asker.port(node.port(number), path)
+        self._done += 1
+        if self.progress is not None:
+            self.progress(self._done, count)
+
+    def _problem(self, sort: str, lid: LID, text: str) -> None:
+        self.fabric.problems.append(Problem(sort, f"lid {lid}", text))
+
+    def _join(self, link: LinkRecord) -> None:
+        one = self._end(link.fromLID, link.fromPort)
+        other = self._end(link.toLID, link.toPort)
+        if one is not None and other is not None and not self.fabric.link(one, other):
+            where = f"lid {link.fromLID} port {link.fromPort}"
+            text = f"leads to {other}, but is linked to {one.peer}"
+            self.fabric.problems.append(Problem("contradiction", where, text))
+
+    def _end(self, lid: LID, number: int) -> Port | None:
+        node = self._ends.get(lid)
+        if node is None:
+            return None  # who did not answer is a problem already
+        if not 0 < number <= node.numPorts:
+            self._problem("contradiction", lid, f"there is a link of port {number} of {node.numPorts}")
+            return None
+        return node.port(number)
