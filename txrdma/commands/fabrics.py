@@ -35,8 +35,9 @@ from txrdma.mad.agent import MADAgent, RETRIES
 from txrdma.mad.dump import dumped
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.messages import MADStatus
-from txrdma.mad.paths import IPPathResolver, parseTarget, SAPathResolver, toAdministration, toLID
+from txrdma.mad.paths import parseTarget, toAdministration, toLID
 from txrdma.mad.ports import defaultMADPort, openMADPort
+from txrdma.mad.resolvers import IPPathResolver, SAPathResolver
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.satransactor import SATransactor
 

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from txrdma.mad.errors import MADTimeoutError as MADTimeoutError
     from txrdma.mad.errors import MADTransferError as MADTransferError
     from txrdma.mad.notices import Subscription as Subscription
-    from txrdma.mad.paths import IPPathResolver as IPPathResolver
     from txrdma.mad.paths import parseTarget as parseTarget
-    from txrdma.mad.paths import SAPathResolver as SAPathResolver
-    from txrdma.mad.paths import StaticPathResolver as StaticPathResolver
     from txrdma.mad.paths import toAdministration as toAdministration
     from txrdma.mad.paths import toLID as toLID
     from txrdma.mad.ports import availableMADPorts as availableMADPorts
     from txrdma.mad.ports import openMADPort as openMADPort
+    from txrdma.mad.resolvers import IPPathResolver as IPPathResolver
+    from txrdma.mad.resolvers import SAPathResolver as SAPathResolver
+    from txrdma.mad.resolvers import StaticPathResolver as StaticPathResolver
     from txrdma.mad.satransactor import SATransactor as SATransactor
     from txrdma.mad.schedule import MADSchedule as MADSchedule
     from txrdma.mad.serving import MADServer as MADServer
@@ -41,10 +41,9 @@ _HOMES: Final = {
     "txrdma.mad.agent": "MADAgent",
     "txrdma.mad.errors": "MADClassError MADError MADFailure MADRefusal MADTimeoutError MADTransferError",
     "txrdma.mad.notices": "Subscription",
-    "txrdma.mad.paths": (
-        "IPPathResolver parseTarget SAPathResolver StaticPathResolver toAdministration toLID"
-    ),
+    "txrdma.mad.paths": "parseTarget toAdministration toLID",
     "txrdma.mad.ports": "availableMADPorts openMADPort",
+    "txrdma.mad.resolvers": "IPPathResolver SAPathResolver StaticPathResolver",
     "txrdma.mad.satransactor": "SATransactor",
     "txrdma.mad.schedule": "MADSchedule",
     "txrdma.mad.serving": "MADServer",

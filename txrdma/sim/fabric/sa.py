@@ -90,7 +90,7 @@ class SubnetAdministration:
         self._server = MADServer(self._agent)
         self._server.handle(ManagementClass.SUBN_ADM, self, _METHODS)
         self._agent.port.serve(ManagementClass.SUBN_LID, (Method.TRAP,))
-        self._server.listen(lambda notice, path: self.tell(notice))
+        self._server.listen(lambda notice, request: self.tell(notice))
 
     def close(self) -> None:
         """Answer no more."""

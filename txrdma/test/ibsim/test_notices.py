@@ -57,7 +57,7 @@ class SubscriptionTests(IbsimTestCase):
         self.heard: list[int] = []
         self.subscription = Subscription(
             *(reactor, self.agent, MADServer(self.agent), None),
-            lambda notice, path: self.heard.append(notice.trapNumber),
+            lambda notice, request: self.heard.append(notice.trapNumber),
             retrySeconds=0.2,
         )
         self.addCleanup(self.subscription.stop)

@@ -12,8 +12,9 @@ from txrdma.iba.types import GID, LID
 from txrdma.mad._frames import Keys
 from txrdma.mad.attributes import Attribute
 from txrdma.mad.errors import MADError
-from txrdma.mad.paths import SAPathResolver, toAdministration, toLID
+from txrdma.mad.paths import toAdministration, toLID
 from txrdma.mad.pma import PortCounters
+from txrdma.mad.resolvers import SAPathResolver
 from txrdma.mad.sa import MCMemberRecord
 from txrdma.mad.satransactor import SATransactor
 from txrdma.mad.schedule import MADSchedule

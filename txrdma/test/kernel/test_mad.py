@@ -21,10 +21,10 @@ from txrdma.interfaces import IMADPort
 from txrdma.mad.attributes import ManagementClass, Method
 from txrdma.mad.errors import MADError, MADTimeoutError
 from txrdma.mad.messages import ClassPortInfo
-from txrdma.mad.paths import IPPathResolver
 from txrdma.mad.pma import PortCounters
 from txrdma.mad.ports import availableMADPorts, openMADPort
 from txrdma.mad.registration import Registry
+from txrdma.mad.resolvers import IPPathResolver
 from txrdma.mad.sa import MultiPathRecord, NodeRecord
 from txrdma.mad.smp import NodeInfo
 from txrdma.test.kernel import Box, OUTSIDE, record, Witness

@@ -152,8 +152,8 @@ class FaultTestCase(SynchronousTestCase):
         self.assertEqual(self.successResultOf(self.bystander).text, "undisturbed")
         assertEmpty(self, self.agent)
         pass_(self.clock, 700, 10)
-        self.assertEqual(self.agent._long._incoming, {})
-        self.assertEqual(self.agent._long._outgoing, {})
+        self.assertEqual(self.agent._core._long._incoming, {})
+        self.assertEqual(self.agent._core._long._outgoing, {})
         pass_(self.clock, 10_000, 1000)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
@@ -161,6 +161,6 @@ class FaultTestCase(SynchronousTestCase):
 def assertEmpty(test: SynchronousTestCase, agent: MADAgent) -> None:
     """Nothing is on its way."""
     test.assertIn(" 0 outstanding", repr(agent))
-    test.assertEqual(agent._transactions._open, {})
-    test.assertEqual(agent._transactions._pausing, {})
-    test.assertEqual([notch for notch in agent._transactions._wheel._notches.values() if notch], [])
+    test.assertEqual(agent._core._transactions._open, {})
+    test.assertEqual(agent._core._transactions._pausing, {})
+    test.assertEqual([notch for notch in agent._core._transactions._wheel._notches.values() if notch], [])

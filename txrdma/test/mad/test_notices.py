@@ -49,7 +49,7 @@ class SubscriptionTests(SynchronousTestCase):
         """One that has not begun."""
         return Subscription(
             *(self.clock, self.agent, self.server, administration),
-            lambda notice, path: self.heard.append(notice.trapNumber),
+            lambda notice, request: self.heard.append(notice.trapNumber),
             **options,
         )
 
@@ -318,7 +318,7 @@ class FabricTests(FabricTestCase):
         self.server = MADServer(self.agent)
         self.subscription = Subscription(
             *(self.clock, self.agent, self.server, None),
-            lambda notice, path: self.heard.append(notice.trapNumber),
+            lambda notice, request: self.heard.append(notice.trapNumber),
         )
 
     def records(self, administration: int) -> list[sa.InformInfoRecord]:
@@ -380,7 +380,7 @@ class FabricTests(FabricTestCase):
         self.subscription.start()
         other = self.agentAt("a")
         second = Subscription(
-            *(self.clock, other, MADServer(other), None), lambda notice, path: self.heard.append(0)
+            *(self.clock, other, MADServer(other), None), lambda notice, request: self.heard.append(0)
         )
         self.assertRaises(ResourceExhausted, second.start)
         self.subscription.stop()

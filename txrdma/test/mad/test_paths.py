@@ -22,8 +22,9 @@ from txrdma.iba.types import GID, GUID, LID, MTU, PKey
 from txrdma.interfaces import IPathResolver
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.attributes import ManagementClass, Method
-from txrdma.mad.paths import IPPathResolver, parseTarget, SAPathResolver, sourceAddress, StaticPathResolver
+from txrdma.mad.paths import parseTarget
 from txrdma.mad.pma import PortCounters
+from txrdma.mad.resolvers import IPPathResolver, SAPathResolver, sourceAddress, StaticPathResolver
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.sa import PathRecord, Query
 from txrdma.mad.serving import MADServer

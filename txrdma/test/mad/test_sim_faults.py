@@ -190,7 +190,7 @@ class ServingTests(FabricTestCase):
         heard: list[Notice] = []
         server = MADServer(manager)
         manager.port.serve(0x01, (5,))
-        server.listen(lambda notice, path: heard.append(notice))
+        server.listen(lambda notice, request: heard.append(notice))
         agent = self.agentAt("a")
         fabric.cut("b", 2)
         self.pump(0)

@@ -338,7 +338,7 @@ class SubscriptionTests(AdministrationTestCase):
         self.heard: list[Notice] = []
         server = MADServer(self.agent)
         self.agent.port.serve(0x03, (0x06,))
-        server.listen(lambda notice, path: self.heard.append(notice))
+        server.listen(lambda notice, request: self.heard.append(notice))
 
     def subscribe(self, trap: int = 0xFFFF, subscribe: int = 1) -> None:
         info = InformInfo(

@@ -367,7 +367,7 @@ class ServeTests(UmadCase):
     def test_trap(self) -> None:
         """A trap that was repressed is answered: nothing of it is kept."""
         client, server = self.agent("roce0"), self.agent("roce1")
-        MADServer(server).listen(lambda notice, path: None, ADMINISTRATION, (Method.TRAP,))
+        MADServer(server).listen(lambda notice, request: None, ADMINISTRATION, (Method.TRAP,))
         self.result(client.SubnAdmTrap(Notice(isGeneric=True, trapNumber=64), self.path))
         port = client.port
         assert isinstance(port, UmadPort)
