@@ -95,7 +95,7 @@ bench-compiled: $(COMPILED)/.installed
 	@cd $(COMPILED) && bin/python -m benchmarks --page ../docs/benchmarks-compiled.md $(BENCH)
 
 simulate: $(VENV)/.has-test
-	@$(BIN)/python -m txrdma.sim.simulate --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
+	@$(BIN)/python -m txrdma.testing.verbs.simulate --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
 	@$(BIN)/python -m txrdma.testing.smc.simulate --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
 	@$(BIN)/python -m txrdma.testing.smc.simulate --route shared-memory --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))
 	@$(BIN)/python -m txrdma.testing.smc.simulate --route two-ports --seeds $(SEEDS) $(if $(FIRST),--first $(FIRST))

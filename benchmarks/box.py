@@ -13,8 +13,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from benchmarks import boxstreams
+from benchmarks.measuring import Outcome
+from benchmarks.report import table
 from benchmarks.verbs import Compared, rows
 
 CHECKOUT: Final = Path(__file__).resolve().parent.parent
@@ -44,61 +47,63 @@ _PAIRS: Final = [
 ]
 
 
-def measure(rounds: int, seconds: float) -> tuple[dict[str, object] | None, str]:
+def measure(rounds: int, seconds: float) -> tuple[dict[str, Any] | None, str]:
     """
-    Boot a guest and measure in it.
+    Boot guests and measure in them: pairs of devices in one, streams in the other.
 
     @return: what came out, as JSON has it; without anything, why.
     """
     try:
-        from lab import environment, kernel, needs
-        from lab.guest import Guest, Wish
+        from lab import needs
     except ImportError as error:
         return None, f"there is no lab: {error}"
+    script = _WIRE.format(mtu=MTU)
+    options = [*_PAIRS, f"--rounds={rounds}", f"--seconds={seconds}"]
     try:
         needs.ensure()
-        python = environment.choose(CHECKOUT)
-        which = os.environ.get("LAB_KERNEL", "backports")
-        version = kernel.obtain(kernel.cacheFolder(), which).version
-        with tempfile.TemporaryDirectory() as folder:
-            out = Path(folder)
-            path = environment.pyverbsOnly(out / "path")
-            options = [
-                *_PAIRS,
-                f"--rounds={rounds}",
-                f"--seconds={seconds}",
-                "--json=/run/lab/out/found.json",
-            ]
-            script = _WIRE.format(mtu=MTU)
-            command = ["sh", "-c", script, "sh", str(python), "-m", "benchmarks.verbs", *options]
-            wish = Wish(
-                command,
-                rxe=True,
-                mtu=MTU,
-                out=out,
-                environment={"PYTHONPATH": str(path)},
-                folder=CHECKOUT,
-                kernel=which,
-            )
-            with Guest(wish) as guest:
-                status = guest.wait(TIMEOUT_SECONDS)
-            found = out / "found.json"
-            if not found.exists():
-                return None, f"the guest's measurement ended with status {status}"
-            return {**json.loads(found.read_text()), "kernel": version}, ""
+        devices = _inGuest("benchmarks.verbs", options, ["sh", "-c", script, "sh"], rxe=True, mtu=MTU)
+        streams = _inGuest("benchmarks.boxstreams", [f"--rounds={rounds}"], [], smc=True, mtu=MTU)
+        return {**devices, "streams": streams["outcomes"]}, ""
     except needs.Unavailable as error:
         return None, str(error)
     except (OSError, subprocess.SubprocessError) as error:
         return None, f"no guest: {error}"
 
 
-def section(told: dict[str, object] | None, why: str) -> list[str]:
+def _inGuest(module: str, options: list[str], before: list[str], **what: Any) -> dict[str, Any]:
+    """
+    Run a module in a guest of its own, which writes a file of JSON; what is in there, and the kernel.
+
+    @param before: words of the command before Python.
+    @param what: more of L{lab.guest.Wish}.
+    """
+    from lab import environment, kernel
+    from lab.guest import Guest, Wish
+
+    python = environment.choose(CHECKOUT)
+    which = os.environ.get("LAB_KERNEL", "backports")
+    version = kernel.obtain(kernel.cacheFolder(), which).version
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
+        path = environment.pyverbsOnly(out / "path")
+        command = [*before, str(python), "-m", module, *options, f"--json={_OUT}/found.json"]
+        wish = Wish(
+            command, out=out, environment={"PYTHONPATH": str(path)}, folder=CHECKOUT, kernel=which, **what
+        )
+        with Guest(wish) as guest:
+            status = guest.wait(TIMEOUT_SECONDS)
+        found = out / "found.json"
+        if not found.exists():
+            raise OSError(f"{module} ended with status {status} there")
+        return {**json.loads(found.read_text()), "kernel": version}
+
+
+def section(told: dict[str, Any] | None, why: str) -> list[str]:
     """Of the page."""
     lines = ["## In the kernel's box", ""]
     if told is None:
         return [*lines, f"Not measured: {why}."]
     pairs = told["pairs"]
-    assert isinstance(pairs, list)  # as measure made it
     return [
         *lines,
         (
@@ -110,6 +115,22 @@ def section(told: dict[str, object] | None, why: str) -> list[str]:
         ),
         "",
         *rows([Compared.fromDict(pair) for pair in pairs]),
+        "",
+        (
+            "Streams of the same two programs in such a guest, in turns: `smc:` with `device=pyverbs:rxe0` "
+            "and `rxe1`, `smc:` with `backend=kernel` (AF_SMC sockets of Linux over the same devices), and "
+            "`tcp:` over the veth pair between them."
+        ),
+        "",
+        *table("the second", "the first", _outcomes(told["streams"])),
+    ]
+
+
+def _outcomes(told: list[dict[str, Any]]) -> list[Outcome]:
+    """What the guest has written of L{boxstreams.cases}, in their order."""
+    return [
+        Outcome(case, each["ours"], each["theirs"], each["mode"], each["failure"])
+        for case, each in zip(boxstreams.cases(), told, strict=True)
     ]
 
 

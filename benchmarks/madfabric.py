@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.measuring import MeasurementFailed, TIMEOUT_SECONDS
-from txrdma.sim.fattree import fatTree
+from txrdma.sim.nets.fattree import fatTree
 from txrdma.test.ibsim import PROGRAMS
 from txrdma.test.ibsim.fabric import Ibsim
 

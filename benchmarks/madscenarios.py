@@ -21,7 +21,7 @@ from twisted.python.failure import Failure
 from benchmarks.ends import cpuSeconds, memoryBytes, Orders
 from benchmarks.madports import AdministrationPort, NodeInfoPort
 from benchmarks.scenarios import Result
-from txrdma.commands.attributefields import attributesOf
+from txrdma.commands.common.attributefields import attributesOf
 from txrdma.fabric.discovery import Sweep
 from txrdma.iba.path import IBDRPath
 from txrdma.mad import messages
@@ -33,7 +33,7 @@ from txrdma.mad.sa import PathRecord
 from txrdma.mad.smp import NodeInfo
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
-from txrdma.sim.fattree import fatTree
+from txrdma.sim.nets.fattree import fatTree
 from txrdma.wire import Layout
 
 WARMING: Final = 0.3
@@ -148,8 +148,8 @@ async def sweep(reactor: Any, orders: Orders) -> Result:
     fabric.close()
     if len(found.nodes) != len(fabric.nodes) or found.problems:
         raise RuntimeError(f"{found} of {fabric}")
-    limit = fabric.datagrams * orders["latency"] / orders["outstanding"]
-    return {"value": seconds, "limit": limit, "mads": fabric.datagrams, "busy": cpu / seconds}
+    limit = fabric.wire.datagrams * orders["latency"] / orders["outstanding"]
+    return {"value": seconds, "limit": limit, "mads": fabric.wire.datagrams, "busy": cpu / seconds}
 
 
 async def memory(reactor: Any, orders: Orders) -> Result:

@@ -50,7 +50,8 @@ class Compared:
     """
     What came out for one pair.
 
-    @ivar values: by what was measured: bytes per second and messages per second, or seconds of a round trip.
+    @ivar values: by what was measured: bytes per second and messages per second, seconds of a round trip, or
+        CPU seconds of the sender for a message: to post it, to take its completion, and the driver's share.
     """
 
     name: str
@@ -69,6 +70,9 @@ class Compared:
             else:
                 told = (result["bandwidth"], result["messageRate"])
             self.values.setdefault(key, []).append(told)
+            if result["measure"] == "bandwidth":
+                cost = (result["cpu"] / result["messages"], 0.0)
+                self.values.setdefault((result["test"], "cpu", result["bytes"]), []).append(cost)
             self.route = result["route"]
 
     def median(self, key: Key, which: int = 0) -> float | None:
@@ -125,17 +129,18 @@ def rows(found: list[Compared]) -> list[str]:
     """A table of them, in Markdown."""
     good = [compared for compared in found if compared.values]
     names = [compared.name for compared in good]
-    heads = [f"{name}: {what}" for what in ("MB/s", "messages/s", "round trip, us") for name in names]
+    columns = ("MB/s", "messages/s", "round trip, us", "CPU of a post and its completion, us")
+    heads = [f"{name}: {what}" for what in columns for name in names]
     lines = [
         f"| RC | bytes | {' | '.join(heads)} |",
         f"|---|---|{'---|' * len(heads)}",
     ]
     sizes = sorted({(test, size) for compared in good for test, _, size in compared.values})
     for test, size in sizes:
-        bandwidth, latency = (test, "bandwidth", size), (test, "latency", size)
+        bandwidth, latency, cpu = ((test, which, size) for which in ("bandwidth", "latency", "cpu"))
         cells = [_cell(compared.median(bandwidth), 1e-6) for compared in good]
         cells += [_cell(compared.median(bandwidth, 1), 1.0) for compared in good]
-        cells += [_cell(compared.median(latency), 1e6) for compared in good]
+        cells += [_cell(compared.median(which), 1e6) for which in (latency, cpu) for compared in good]
         lines.append(f"| {test} | {size:,} | {' | '.join(cells)} |")
     return lines + [f"\n{compared.name}: {compared.failure}" for compared in found if compared.failure]
 

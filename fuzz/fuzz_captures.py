@@ -11,10 +11,19 @@ from io import BytesIO, StringIO
 from harness import Target
 
 from txrdma.commands import decode
-from txrdma.commands.attributefields import attributesOf
+from txrdma.commands.common.attributefields import attributesOf
+from txrdma.commands.common.packets import (
+    COOKED,
+    COOKED2,
+    ERF,
+    ETHERNET,
+    inBytes,
+    INFINIBAND,
+    inPacket,
+    RAW_IP,
+)
+from txrdma.commands.common.smccaptures import Explanation
 from txrdma.commands.decode import Tables
-from txrdma.commands.packets import COOKED, COOKED2, ERF, ETHERNET, inBytes, INFINIBAND, inPacket, RAW_IP
-from txrdma.commands.smccaptures import Explanation
 from txrdma.error import InvalidRequest, WireError
 from txrdma.iba.captures import captured
 from txrdma.mad.dump import dumped

@@ -12,18 +12,19 @@ from typing import Any
 
 from harness import Target
 
-from txrdma.commands.attributefields import assigned
-from txrdma.commands.nodenames import parseNodeNames
+from txrdma.commands.common.attributefields import assigned
 from txrdma.error import InvalidRequest
 from txrdma.fabric.errorcounters import parseThresholds
 from txrdma.fabric.model import Fabric
+from txrdma.fabric.nodenames import parseNodeNames
+from txrdma.fabric.snapshots import dump, load
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.mad import pma, sa, smp
 from txrdma.mad.paths import parseTarget
 from txrdma.mad.strings import _understood
-from txrdma.sim.fattree import fatTree
-from txrdma.sim.netfabrics import readFabric
-from txrdma.sim.netfile import parseNet
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.netfabrics import readFabric
+from txrdma.sim.nets.netfile import parseNet
 from txrdma.sim.strings import understood
 
 _ATTRIBUTES = (smp.PortInfo, smp.NodeInfo, sa.PathRecord, sa.NodeRecord, pma.PortCounters, smp.PKeyTable)
@@ -53,8 +54,8 @@ def _netFabric(text: str) -> None:
         fabric = readFabric(text)
     except ValueError:
         return
-    told = json.loads(json.dumps(fabric.toDict()))
-    if Fabric.fromDict(told).toDict() != fabric.toDict():
+    told = json.loads(json.dumps(dump(fabric)))
+    if dump(load(told)) != dump(fabric):
         raise AssertionError("the fabric is not what it says")
 
 
@@ -65,11 +66,11 @@ def _snapshot(text: str) -> None:
     except (ValueError, RecursionError):
         return
     try:
-        fabric = Fabric.fromDict(told)
+        fabric = load(told)
     except ValueError:
         return
-    said = fabric.toDict()
-    if Fabric.fromDict(json.loads(json.dumps(said))).toDict() != said:
+    said = dump(fabric)
+    if dump(load(json.loads(json.dumps(said)))) != said:
         raise AssertionError("the fabric is not what it says")
 
 
@@ -136,8 +137,8 @@ def _nets() -> Iterator[str]:
 
 
 def _snapshots() -> Iterator[str]:
-    yield json.dumps(readFabric(fatTree(4).text()).toDict())
-    yield json.dumps(Fabric().toDict())
+    yield json.dumps(dump(readFabric(fatTree(4).text())))
+    yield json.dumps(dump(Fabric()))
 
 
 def _paths() -> Iterator[str]:

@@ -34,11 +34,15 @@ TEST_PROGRAMS = {
     "ibv_rc_pingpong": "ibverbs-utils",
     "rping": "rdmacm-utils",
     "tcpdump": "tcpdump",
+    "cc": "gcc",
+    "curl": "curl",
+    "iperf3": "iperf3",
 }
 TEST_FILES = {
     "/etc/libibverbs.d/rxe.driver": "ibverbs-providers",
     "/usr/lib/python3/dist-packages/pyverbs/__init__.py": "python3-pyverbs",
     "/etc/rdma/modules": "rdma-core",
+    "/usr/include/stdio.h": "libc6-dev",
 }
 """What the suites want besides."""
 

@@ -19,8 +19,8 @@ from twisted.internet.task import react
 from twisted.python import usage
 from twisted.python.failure import Failure
 
-from txrdma.commands.options import BaseOptions, IReactor
-from txrdma.commands.registry import command, COMMANDS, FABRICS, GROUPS
+from txrdma.commands.common.options import BaseOptions, IReactor
+from txrdma.commands.common.registry import command, COMMANDS, FABRICS, GROUPS
 from txrdma.error import RDMAError
 
 INTERRUPTED: Final = 130

@@ -309,6 +309,26 @@ class IRestingDevice(Interface):
         """Be part of the reactor, again or still: who was removed from it without a word is added, too."""
 
 
+class IAttendedDevice(Interface):
+    """
+    Optional on a device that works without this process, as adapters do, but has events that cannot wait.
+
+    While it rests somebody watches its descriptors, and calls C{attend} when one of them is readable.
+    """
+
+    def rest() -> None:
+        """Leave the reactor. Twice is fine."""
+
+    def wake() -> None:
+        """Be part of the reactor, again or still: who was removed from it without a word is added, too."""
+
+    def descriptors() -> Sequence[int]:
+        """The file descriptors that become readable when the device has something to tell."""
+
+    def attend() -> None:
+        """Take what the device has to tell, if there is anything."""
+
+
 class ISharedReceiveQueue(Interface):
     """
     Receives that the queue pairs of one domain take from as their messages come (IBA 10.2.9).

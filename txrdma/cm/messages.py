@@ -23,7 +23,7 @@ class CMTransport(Code):
 
 
 class RejectReason(Code):
-    """Why there is no connection (IBA 12.6.7.2)."""
+    """A reason for which there is no connection (IBA 12.6.7.2)."""
 
     NO_QP = 1
     NO_EEC = 2
@@ -58,19 +58,27 @@ class RejectReason(Code):
     UNSUPPORTED_CLASS_VERSION = 31
     INVALID_PRIMARY_FLOW_LABEL = 32
     INVALID_ALTERNATE_FLOW_LABEL = 33
+    VENDOR_OPTION_NOT_SUPPORTED = 35
 
 
 class MessageKind(Code):
-    """Which message an MRA or a REJ is about."""
+    """The message that an MRA or a REJ is about; in a REJ, C{LAP} means none of them (IBA 12.6.6, 12.6.7)."""
 
     REQ = 0
     REP = 1
     LAP = 2
-    """In a REJ: no message."""
+
+
+class FailoverAccepted(Code):
+    """The answer of a REP to the alternate path of its REQ (IBA 12.6.8). On the wire 0 is the yes."""
+
+    ACCEPTED = 0
+    NOT_SUPPORTED = 1
+    REJECTED = 2
 
 
 class APStatus(Code):
-    """What became of an alternate path (IBA 12.8.2)."""
+    """The answer to a LAP: what became of its alternate path (IBA 12.8.2)."""
 
     LOADED = 0
     INVALID_COMM_ID = 1
@@ -89,7 +97,7 @@ class APStatus(Code):
 
 
 class SIDRStatus(Code):
-    """What became of the question for a service's queue pair (IBA 12.11.2)."""
+    """The answer to a SIDR_REQ: what became of its question for a queue pair (IBA 12.11.2)."""
 
     VALID = 0
     SERVICE_ID_NOT_SUPPORTED = 1
@@ -202,7 +210,7 @@ class REP(Attribute):
     responderResources: int = bits(8)
     initiatorDepth: int = bits(8)
     targetACKDelay: int = bits(5)
-    failoverAccepted: int = bits(2)
+    failoverAccepted: FailoverAccepted = bits(2)
     endToEndFlowControl: bool = bits(1)
     rnrRetryCount: int = bits(3)
     srq: bool = bits(1)
@@ -246,7 +254,7 @@ class DREP(Attribute):
 @attribute(0x0017, "CommMgtSend")
 @wire(232)
 class SIDRREQ(Attribute):
-    """Which queue pair serves a service of datagrams? (IBA 12.11.1)."""
+    """Service ID resolution request: the question for a datagram service's queue pair (IBA 12.11.1)."""
 
     requestID: int = key(32)
     pkey: int = key(16)
@@ -258,7 +266,7 @@ class SIDRREQ(Attribute):
 @attribute(0x0018, "CommMgtSend")
 @wire(232)
 class SIDRREP(Attribute):
-    """This one does (IBA 12.11.2)."""
+    """Service ID resolution response: the queue pair and its Q_Key (IBA 12.11.2)."""
 
     requestID: int = key(32)
     status: SIDRStatus = bits(8)

@@ -7,13 +7,14 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from txrdma.commands.common.rows import tellJSON
+from txrdma.commands.common.session import opened
+from txrdma.commands.common.sweeping import loaded, swept
 from txrdma.commands.errors import counted, ThresholdOptions
-from txrdma.commands.fabrics import opened, tellJSON
-from txrdma.commands.nodenames import NodeNames, readNodeNames
-from txrdma.commands.sweeping import loaded, swept
 from txrdma.error import RDMAError
 from txrdma.fabric.health import counterFindings, Finding, findings, managerFindings, recordedManagers
 from txrdma.fabric.model import Fabric
+from txrdma.fabric.nodenames import NodeNames, readNodeNames
 
 COULD_NOT_LOOK = 2
 

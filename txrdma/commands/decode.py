@@ -12,11 +12,12 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 from twisted.python import usage
 
-from txrdma.commands import options
-from txrdma.commands.attributefields import attributeDict, attributesOf
-from txrdma.commands.fabrics import count, tellJSON
-from txrdma.commands.packets import inBytes, inPacket, Inside, LENGTH
-from txrdma.commands.smccaptures import Explanation
+from txrdma.commands.common import options
+from txrdma.commands.common.attributefields import attributeDict, attributesOf
+from txrdma.commands.common.packets import inBytes, inPacket, Inside, LENGTH
+from txrdma.commands.common.rows import tellJSON
+from txrdma.commands.common.smccaptures import Explanation
+from txrdma.commands.common.values import count
 from txrdma.error import InvalidRequest, WireError
 from txrdma.iba.captures import captured, isCapture
 from txrdma.mad.attributes import Attribute, ManagementClass, plain

@@ -9,11 +9,11 @@ from dataclasses import asdict
 
 from twisted.python import usage
 
-from txrdma.commands.devicechoice import outlookFor, told
-from txrdma.commands.devicedescriptions import chosen, describeAll, describeDevice
-from txrdma.commands.devicetables import devicesTable, deviceTables
-from txrdma.commands.options import TellingOptions
-from txrdma.commands.tables import show
+from txrdma.commands.common.devicechoice import outlookFor, told
+from txrdma.commands.common.devicedescriptions import chosen, describeAll, describeDevice
+from txrdma.commands.common.options import TellingOptions
+from txrdma.commands.common.tables import show
+from txrdma.commands.formats.devicetables import devicesTable, deviceTables
 from txrdma.error import DeviceUnavailable
 
 

@@ -9,12 +9,19 @@ from typing import Any
 
 from twisted.python import usage
 
-from txrdma.commands.fabrics import tellJSON
-from txrdma.commands.nodenames import NodeNames, readNodeNames
-from txrdma.commands.sweeping import fabricOf, INTERRUPTED, isInterrupted, loaded, SweepOptions, tellProblems
+from txrdma.commands.common.rows import tellJSON
+from txrdma.commands.common.sweeping import (
+    fabricOf,
+    INTERRUPTED,
+    isInterrupted,
+    loaded,
+    SweepOptions,
+    tellProblems,
+)
 from txrdma.error import RDMAError
 from txrdma.fabric.differences import Difference, differences
 from txrdma.fabric.model import Fabric
+from txrdma.fabric.nodenames import NodeNames, readNodeNames
 
 COULD_NOT_LOOK = 2
 

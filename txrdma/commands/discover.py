@@ -11,26 +11,42 @@ from typing import Any, Final
 
 from twisted.python import usage
 
-from txrdma.commands.fabrics import tellJSON
-from txrdma.commands.nodenames import NodeNames
-from txrdma.commands.sweeping import endWith, fabricOf, INTERRUPTED, isInterrupted, SweepOptions, tellProblems
-from txrdma.commands.topologies import dotText, listing, netText, toldDict
+from txrdma.commands.common.rows import tellJSON
+from txrdma.commands.common.sweeping import (
+    endWith,
+    fabricOf,
+    INTERRUPTED,
+    isInterrupted,
+    SweepOptions,
+    tellProblems,
+)
+from txrdma.commands.formats.dot import dotText
+from txrdma.commands.formats.ibnetdiscover import listing
+from txrdma.commands.formats.snapshot import toldDict
 from txrdma.error import DeviceUnavailable
 from txrdma.fabric.chassis import chassis
 from txrdma.fabric.model import Fabric
+from txrdma.fabric.nodenames import NodeNames
 
 
 def _slurm(fabric: Fabric, names: NodeNames) -> Iterable[str]:
-    from txrdma.commands.slurm import slurmText  # seldom needed
+    from txrdma.commands.formats.slurm import slurmText  # seldom needed
 
     return slurmText(fabric, names)
+
+
+def _net(fabric: Fabric, names: NodeNames) -> Iterable[str]:
+    """A net file: what simulators make the same fabric of."""
+    from txrdma.sim.nets.netfabrics import netOf  # seldom needed
+
+    return netOf(fabric, names).text().splitlines()
 
 
 _TEXTS: Final[dict[str, Callable[[Fabric, NodeNames], Iterable[str]]]] = {
     "text": listing,
     "dot": dotText,
     "slurm": _slurm,
-    "net": lambda fabric, names: netText(fabric, names).splitlines(),
+    "net": _net,
 }
 FORMATS: Final = ("text", "json", "dot", "svg", "slurm", "net")
 

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from twisted.internet.defer import CancelledError
 
-from txrdma.commands.fabrics import confirmed, opened, Progress, Session, TARGET, tellJSON
+from txrdma.commands.common.progress import Progress
+from txrdma.commands.common.rows import hexGUID, tellJSON
+from txrdma.commands.common.session import confirmed, opened, Session, TARGET
+from txrdma.commands.common.sweeping import PartOptions, SweepOptions, swept, tellProblems
 from txrdma.commands.links import linkText
-from txrdma.commands.nodenames import NodeNames
 from txrdma.commands.nodes import chosen
-from txrdma.commands.rows import hexGUID
-from txrdma.commands.sweeping import PartOptions, SweepOptions, swept, tellProblems
 from txrdma.fabric.errorcounters import (
     ALL_PORTS,
     COMMON,
@@ -27,6 +27,7 @@ from txrdma.fabric.errorcounters import (
     Thresholds,
 )
 from txrdma.fabric.model import Fabric
+from txrdma.fabric.nodenames import NodeNames
 
 
 class ThresholdOptions(SweepOptions):

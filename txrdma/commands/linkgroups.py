@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TYPE_CHECKING
 
-from txrdma.commands.tables import lines, makeTable, show, size
-from txrdma.commands.watching import told, watch, WatchingOptions
+from txrdma.commands.common.tables import lines, makeTable, show, size
+from txrdma.commands.common.watching import told, watch, WatchingOptions
 from txrdma.smc.insight.control import Answer, askAll, IReactor
 
 if TYPE_CHECKING:

@@ -7,13 +7,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from txrdma.commands.fabrics import TARGET, tellJSON
-from txrdma.commands.nodenames import NodeNames
-from txrdma.commands.rows import hexGUID, showRows
-from txrdma.commands.sweeping import endWith, fabricOf, PartOptions
-from txrdma.commands.topologies import ordered
+from txrdma.commands.common.rows import hexGUID, showRows, tellJSON
+from txrdma.commands.common.session import TARGET
+from txrdma.commands.common.sweeping import endWith, fabricOf, PartOptions
 from txrdma.fabric.health import belowBest, hasLink
 from txrdma.fabric.model import Fabric, Port
+from txrdma.fabric.nodenames import NodeNames
 from txrdma.iba.verbs import PhysicalState, PortState
 
 
@@ -58,7 +57,7 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
 
 def chosen(fabric: Fabric, options: Any) -> Iterator[Port]:
     """One end of each link, or every port."""
-    for node in ordered(fabric):
+    for node in fabric.ordered():
         for number, port in node.ports.items():
             peer = port.peer
             if options["switches"] and not (node.isSwitch and peer is not None and peer.node.isSwitch):

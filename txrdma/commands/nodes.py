@@ -6,10 +6,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from txrdma.commands.fabrics import TARGET, tellJSON
-from txrdma.commands.rows import hexGUID, showRows
-from txrdma.commands.sweeping import endWith, fabricOf, PartOptions
-from txrdma.commands.topologies import ordered
+from txrdma.commands.common.rows import hexGUID, showRows, tellJSON
+from txrdma.commands.common.session import TARGET
+from txrdma.commands.common.sweeping import endWith, fabricOf, PartOptions
 from txrdma.fabric.model import Fabric, Node
 from txrdma.fabric.snapshots import nodeDict
 from txrdma.iba.verbs import NodeType
@@ -69,7 +68,7 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
 def chosen(fabric: Fabric, options: Any) -> list[Node]:
     """The nodes of the kinds that were asked for; all, when none was."""
     kinds = [kind for word, kind in _KINDS.items() if options[word]]
-    return [node for node in ordered(fabric) if not kinds or node.type in kinds]
+    return [node for node in fabric.ordered() if not kinds or node.type in kinds]
 
 
 def _lids(node: Node) -> str:

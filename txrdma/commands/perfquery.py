@@ -13,32 +13,23 @@ from typing import Any, Final
 from twisted.internet.task import deferLater
 from twisted.python import usage
 
-from txrdma.commands.attributefields import attributeDict
-from txrdma.commands.counters import (
+from txrdma.commands.common.attributefields import attributeDict
+from txrdma.commands.common.options import columns
+from txrdma.commands.common.rows import showRows, tellJSON
+from txrdma.commands.common.session import confirmed, FabricOptions, opened, Session, TARGETS, where
+from txrdma.commands.common.values import count, portNumbers
+from txrdma.commands.common.values import seconds as timeOption
+from txrdma.error import InvalidRequest
+from txrdma.fabric.rates import (
     added,
     changed,
     counterNames,
     Difference,
     errorNames,
     Rates,
-    RATES_COLUMNS,
-    ratesRow,
+    TRAFFIC,
+    WORD,
 )
-from txrdma.commands.fabrics import (
-    confirmed,
-    count,
-    FabricOptions,
-    opened,
-    portNumbers,
-    Session,
-    TARGETS,
-    tellJSON,
-    where,
-)
-from txrdma.commands.fabrics import seconds as timeOption
-from txrdma.commands.options import columns
-from txrdma.commands.rows import showRows
-from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
 from txrdma.iba.verbs import NodeType
 from txrdma.mad import pma
@@ -431,5 +422,31 @@ def _showRates(options: FabricOptions, rates: list[Rates]) -> None:
     if options["json"]:
         print(json.dumps([each.toDict() for each in rates]), flush=True)
         return
-    showRows(RATES_COLUMNS, [ratesRow(each) for each in rates])
+    showRows(_RATES_COLUMNS, [_ratesRow(each) for each in rates])
     sys.stdout.flush()
+
+
+_RATES_COLUMNS: Final = (
+    "Port",
+    "Sent MB/s",
+    "Received MB/s",
+    "Sent packets/s",
+    "Received packets/s",
+    "Besides",
+)
+
+
+def _ratesRow(rates: Rates) -> list[str]:
+    """For people: traffic in a second, and what else has counted."""
+    others = [f"{name} +{number}" for name, number in rates.counted.items() if number and name not in TRAFFIC]
+    others += [f"{name} is full: clear it" for name in rates.difference.saturated]
+    others += [f"{name} has wrapped" for name in rates.difference.wrapped]
+    others += [f"{name} was cleared" for name in rates.difference.cleared]
+    return [
+        "all" if rates.port == 0xFF else str(rates.port),
+        f"{rates.perSecond('portXmitData', WORD) / 1e6:,.3f}",
+        f"{rates.perSecond('portRcvData', WORD) / 1e6:,.3f}",
+        f"{rates.perSecond('portXmitPkts'):,.0f}",
+        f"{rates.perSecond('portRcvPkts'):,.0f}",
+        ", ".join(others),
+    ]

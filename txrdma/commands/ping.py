@@ -11,8 +11,10 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 from twisted.python import usage
 
-from txrdma.commands.fabrics import count, FabricOptions, opened, seconds, Session, TARGETS, tellJSON
-from txrdma.commands.vendorcalls import served, stopped
+from txrdma.commands.common.rows import tellJSON
+from txrdma.commands.common.serving import served, stopped
+from txrdma.commands.common.session import FabricOptions, opened, Session, TARGETS
+from txrdma.commands.common.values import count, seconds
 from txrdma.iba.path import IBPath
 from txrdma.mad.errors import MADFailure
 from txrdma.mad.vendor import OpenIBPing, servePing

@@ -27,7 +27,7 @@ from twisted.internet.interfaces import (
 from twisted.internet.task import LoopingCall
 from twisted.python import usage
 
-from txrdma.commands.options import IReactor, TellingOptions
+from txrdma.commands.common.options import IReactor, TellingOptions
 from txrdma.error import DeviceUnavailable
 from txrdma.interfaces import IVerbsDevice
 from txrdma.pingpong.compatible import Game, OneGame, playFirst
@@ -442,6 +442,6 @@ def _tellAll(measurements: Sequence[Measurement], options: CommandOptions) -> No
     if options["json"]:
         print(json.dumps([asDict(measurement) for measurement in measurements], indent=2))
     elif measurements and options.showsTables:
-        from txrdma.commands.pingpongtables import showAll
+        from txrdma.commands.formats.pingpongtables import showAll
 
         showAll(measurements, bool(options["histogram"]))

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from twisted.python import usage
 
-from txrdma.commands import options as commandOptions
-from txrdma.commands.options import columns
+from txrdma.commands.common import options as commandOptions
+from txrdma.commands.common.options import columns
 from txrdma.error import InvalidRequest
 from txrdma.ports._pnet import Entry, parseTable, Table, withEntry, withoutEntries
 from txrdma.ports.pnet import kernelTable, Networks, readText, tableFile, writeText

@@ -12,20 +12,13 @@ from typing import Any, Final
 
 from twisted.python import usage
 
-from txrdma.commands.attributefields import assigned, attributeDict, forSetting
-from txrdma.commands.fabrics import (
-    confirmed,
-    FabricOptions,
-    opened,
-    portNumbers,
-    Progress,
-    Session,
-    TARGETS,
-    tellJSON,
-    where,
-)
-from txrdma.commands.options import columns
-from txrdma.commands.portchanges import Change, FDR10, isSwitchedOn, newKey, OPERATIONS, parsed, STATES
+from txrdma.commands.common.attributefields import assigned, attributeDict, forSetting
+from txrdma.commands.common.options import columns
+from txrdma.commands.common.portchanges import Change, FDR10, isSwitchedOn, newKey, OPERATIONS, parsed, STATES
+from txrdma.commands.common.progress import Progress
+from txrdma.commands.common.rows import tellJSON
+from txrdma.commands.common.session import confirmed, FabricOptions, opened, Session, TARGETS, where
+from txrdma.commands.common.values import portNumbers
 from txrdma.error import InvalidRequest, RDMAError
 from txrdma.fabric.model import described, Fabric, Node, Port
 from txrdma.iba.path import IBDRPath, IBPath

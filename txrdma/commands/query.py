@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from txrdma.commands.attributefields import (
+from txrdma.commands.common.attributefields import (
     assigned,
     attributeDict,
     attributeNamed,
@@ -17,17 +17,9 @@ from txrdma.commands.attributefields import (
     rawAttribute,
     rpcNamed,
 )
-from txrdma.commands.fabrics import (
-    confirmed,
-    count,
-    FabricOptions,
-    field,
-    opened,
-    Session,
-    TARGETS,
-    tellJSON,
-    where,
-)
+from txrdma.commands.common.rows import tellJSON
+from txrdma.commands.common.session import confirmed, FabricOptions, opened, Session, TARGETS, where
+from txrdma.commands.common.values import count, field
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
 from txrdma.mad._frames import Keys

@@ -10,14 +10,16 @@ from typing import Any, Final
 
 from twisted.python import usage
 
-from txrdma.commands.fabrics import count, opened, Progress, Session, TARGETS, tellJSON
-from txrdma.commands.nodenames import NodeNames
-from txrdma.commands.routeuse import BALANCE_COLUMNS, balances, usesOf
-from txrdma.commands.rows import hexGUID, showRows
-from txrdma.commands.sweeping import SweepOptions, swept, tellProblems
+from txrdma.commands.common.progress import Progress
+from txrdma.commands.common.rows import hexGUID, showRows, tellJSON
+from txrdma.commands.common.session import opened, Session, TARGETS
+from txrdma.commands.common.sweeping import SweepOptions, swept, tellProblems
+from txrdma.commands.common.values import count
 from txrdma.error import InvalidRequest
 from txrdma.fabric.health import endPorts
 from txrdma.fabric.model import Fabric, Problem
+from txrdma.fabric.nodenames import NodeNames
+from txrdma.fabric.routeuse import BALANCE_COLUMNS, balances, usesOf
 from txrdma.fabric.routing import FIRST_MULTICAST, linearTable, multicastTable, NO_PORT
 from txrdma.iba.path import IBPath
 from txrdma.iba.verbs import NodeType

@@ -10,22 +10,15 @@ from typing import Any, Final
 
 from twisted.python import usage
 
-from txrdma.commands.attributefields import attributeDict, Pair, queried
-from txrdma.commands.fabrics import (
-    confirmed,
-    count,
-    FabricOptions,
-    opened,
-    Session,
-    TARGETS,
-    tellJSON,
-)
-from txrdma.commands.fabrics import field as nameAndValue
-from txrdma.commands.nodenames import NodeNames
-from txrdma.commands.options import columns
-from txrdma.commands.rows import showRows
-from txrdma.commands.tracerecords import traceOf
+from txrdma.commands.common.attributefields import attributeDict, Pair, queried
+from txrdma.commands.common.options import columns
+from txrdma.commands.common.rows import showRows, tellJSON
+from txrdma.commands.common.session import confirmed, FabricOptions, opened, Session, TARGETS
+from txrdma.commands.common.values import count
+from txrdma.commands.common.values import field as nameAndValue
 from txrdma.error import InvalidRequest
+from txrdma.fabric.nodenames import NodeNames
+from txrdma.fabric.tracerecords import traceOf
 from txrdma.iba.types import GID, GUID
 from txrdma.mad import sa
 from txrdma.mad._frames import Keys

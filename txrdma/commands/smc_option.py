@@ -12,8 +12,8 @@ from typing import Final
 
 from twisted.python import usage
 
-from txrdma.commands import options as commandOptions
-from txrdma.commands.options import columns
+from txrdma.commands.common import options as commandOptions
+from txrdma.commands.common.options import columns
 from txrdma.smc.carriers.option.carrier import PINS
 from txrdma.smc.carriers.option.installing import install, Installation, look, remove, Users
 from txrdma.smc.carriers.option.places import cgroupRoot

@@ -8,8 +8,10 @@ from typing import Any, Final
 
 from twisted.python import usage
 
-from txrdma.commands.attributefields import assigned, attributeDict
-from txrdma.commands.fabrics import confirmed, count, FabricOptions, opened, Session, TARGETS, tellJSON, where
+from txrdma.commands.common.attributefields import assigned, attributeDict
+from txrdma.commands.common.rows import tellJSON
+from txrdma.commands.common.session import confirmed, FabricOptions, opened, Session, TARGETS, where
+from txrdma.commands.common.values import count
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.path import IBPath
 from txrdma.mad.smp import SMInfo

@@ -10,9 +10,11 @@ from typing import Any, Final
 
 from twisted.python import usage
 
-from txrdma.commands.attributefields import attributeDict
-from txrdma.commands.fabrics import count, FabricOptions, opened, Session, TARGETS, tellJSON, where
-from txrdma.commands.options import columns
+from txrdma.commands.common.attributefields import attributeDict
+from txrdma.commands.common.options import columns
+from txrdma.commands.common.rows import tellJSON
+from txrdma.commands.common.session import FabricOptions, opened, Session, TARGETS, where
+from txrdma.commands.common.values import count
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.iba.verbs import NodeType

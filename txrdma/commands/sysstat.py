@@ -8,8 +8,9 @@ from typing import Any, Final
 
 from twisted.python import usage
 
-from txrdma.commands.fabrics import FabricOptions, opened, TARGETS, tellJSON
-from txrdma.commands.vendorcalls import served
+from txrdma.commands.common.rows import tellJSON
+from txrdma.commands.common.serving import served
+from txrdma.commands.common.session import FabricOptions, opened, TARGETS
 from txrdma.mad.vendor import OpenIBCPUInfo, OpenIBHostInfo, OpenIBSystemPing, serveSysstat, VendorText
 
 KINDS: Final[dict[str, type[VendorText]]] = {

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from twisted.python import usage
 
-from txrdma.commands.fabrics import count, FabricOptions, opened, Session, TARGETS, tellJSON
-from txrdma.commands.nodenames import NodeNames
-from txrdma.commands.rows import hexGUID
-from txrdma.commands.tracerecords import tracedBySA
+from txrdma.commands.common.rows import hexGUID, tellJSON
+from txrdma.commands.common.session import FabricOptions, opened, Session, TARGETS
+from txrdma.commands.common.values import count
+from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.routing import (
     AdministeredView,
     DirectView,
@@ -24,6 +24,7 @@ from txrdma.fabric.routing import (
     trace,
     traceMulticast,
 )
+from txrdma.fabric.tracerecords import tracedBySA
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.sa import PathRecord
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from struct import Struct
-from typing import Any, Final
+from typing import Final
 
-from txrdma.fabric import snapshots
 from txrdma.fabric.linkspeeds import activeSpeed, enabledSpeeds, NAMES, RATES, supportedSpeeds
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID, LID
@@ -24,6 +23,9 @@ _LID: Final = Struct(">16xH")
 _STATES: Final = Struct(">32xBB")
 _SWITCH: Final = int(NodeType.SWITCH)
 _TYPES: Final = {int(kind): kind for kind in NodeType}
+_PLACES: Final = bytes((3, 1, 0, 2)) + bytes([3]) * 252
+"""Of nodes by their type: switches, channel adapters, routers, others."""
+
 _CAPABLE: Final = bytes(22) + b"\x40" + bytes(41)
 """Where a switch's port 0 has told nothing, its extended speeds are believed."""
 
@@ -338,6 +340,10 @@ class Fabric:
         """All channel adapters."""
         return (node for node in self.nodes.values() if node.type is NodeType.CHANNEL_ADAPTER)
 
+    def ordered(self) -> list[Node]:
+        """Switches, then channel adapters, then routers; each kind by GUID."""
+        return sorted(self.nodes.values(), key=lambda node: (_PLACES[node.raw[2]], node.raw[12:20]))
+
     def ports(self) -> Iterator[Port]:
         """All ports that are known."""
         return (port for node in self.nodes.values() for port in node._ports if port is not None)
@@ -395,24 +401,6 @@ class Fabric:
             return False
         one.peer, other.peer = other, one
         return True
-
-    # As JSON has it.
-
-    def toDict(self) -> dict[str, Any]:
-        """All of it, as JSON can carry it: L{fromDict} makes the same again."""
-        return snapshots.fabricDict(self)
-
-    @classmethod
-    def fromDict(cls, told: dict[str, Any]) -> Fabric:
-        """
-        What L{toDict} has made.
-
-        @raise ValueError: it is something else.
-        """
-        fabric = cls()
-        snapshots.read(fabric, told)
-        fabric.problems = [Problem(*told) for told in snapshots.problems(told)]
-        return fabric
 
 
 def described(problems: Iterable[Problem]) -> Iterator[str]:

@@ -6,28 +6,19 @@ From the bytes everything is made again; what programs read follows from them, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Protocol, TYPE_CHECKING
+from typing import Any
 
 from txrdma.error import WireError
+from txrdma.fabric.model import Fabric, Node, Port, Problem
+from txrdma.fabric.nodenames import NodeNames
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID
 from txrdma.mad.smp import SwitchInfo
 
-if TYPE_CHECKING:
-    from txrdma.fabric.model import Fabric, Node, Port
 
-
-class INames(Protocol):
-    """How nodes are to be called."""
-
-    def name(self, guid: GUID, description: str = "") -> str:
-        """The name of a node with that description."""
-
-
-def fabricDict(fabric: Fabric, names: INames | None = None) -> dict[str, Any]:
+def dump(fabric: Fabric, names: NodeNames | None = None) -> dict[str, Any]:
     """
-    A fabric.
+    A fabric as JSON can carry it: L{load} makes the same again.
 
     @param names: of nodes; their descriptions unless said.
     """
@@ -44,7 +35,7 @@ def problemDicts(fabric: Fabric) -> list[dict[str, str]]:
     ]
 
 
-def nodeDict(node: Node, names: INames | None = None) -> dict[str, Any]:
+def nodeDict(node: Node, names: NodeNames | None = None) -> dict[str, Any]:
     """A node with its ports."""
     info, route, switchInfo = node.info, node.route, node.switchInfo
     return {
@@ -89,32 +80,24 @@ def portDict(port: Port) -> dict[str, Any]:
 # And back.
 
 
-def read(fabric: Fabric, told: Any) -> None:
+def load(told: Any) -> Fabric:
     """
-    Put nodes and links into a fabric that has none.
+    The fabric that L{dump} has made a snapshot of.
 
     @raise ValueError: this is something else.
     """
+    fabric = Fabric()
     try:
         for one in told["nodes"]:
             _readNode(fabric, one)
         for one in told["nodes"]:
             _readLinks(fabric, one)
+        fabric.problems = [
+            Problem(str(one["kind"]), str(one["where"]), str(one["text"])) for one in told["problems"]
+        ]
     except (KeyError, TypeError, AttributeError, IndexError, WireError) as error:
         raise ValueError(f"this is no fabric: {error!r}") from error
-
-
-def problems(told: Any) -> Iterator[tuple[str, str, str]]:
-    """
-    The kind, place and text of each problem.
-
-    @raise ValueError: this is something else.
-    """
-    try:
-        for one in told["problems"]:
-            yield str(one["kind"]), str(one["where"]), str(one["text"])
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"this is no fabric: {error!r}") from error
+    return fabric
 
 
 def _readNode(fabric: Fabric, told: dict[str, Any]) -> None:

@@ -145,11 +145,13 @@ class Calls:
 
     # Orders.
 
-    def ask(self, call: Asked, path: IBPath, now: float, timeoutSeconds: float | None = None) -> None:
+    def ask(self, call: Asked, path: IBPath, now: float, timeoutSeconds: float | None = None) -> bytes | None:
         """
-        Send a call on its way; its end is an event, unless nobody answers such calls.
+        Begin a call; its end is an event, unless nobody answers such calls.
 
         @param timeoutSeconds: how long an answer is awaited; by default as long as path and peer take.
+        @return: the datagram to send, which takes no turn by L{outgoing} (a twentieth of a call's time); None
+            when the question is an RMPP transfer.
         @raise RDMAError: it cannot be sent, and has no end.
         @raise WireError: a value of it does not fit.
         """
@@ -167,16 +169,15 @@ class Calls:
             timeoutSeconds = self._timeouts.seconds(path, rpc.managementClass, lifetime)
         call.timeoutSeconds = timeoutSeconds
         if rpc.answer is None:
-            self._packets.append((datagram, path, 0.0))
-            return
+            return datagram
         self._begin(call, now)
         if rpc.method is not _GET_MULTI:
-            self._packets.append((datagram, path, timeoutSeconds))
-        elif self._port.doesRMPP:
-            self._packets.append((whole(datagram, call.content), path, timeoutSeconds))
-        else:
-            self._long.send(datagram, call.content, path, now)
-            self._flush()
+            return datagram
+        if self._port.doesRMPP:
+            return whole(datagram, call.content)
+        self._long.send(datagram, call.content, path, now)
+        self._flush()
+        return None
 
     def answer(self, datagram: bytes, path: IBPath, message: bytes | None, now: float) -> None:
         """
@@ -221,38 +222,43 @@ class Calls:
 
     # What comes.
 
-    def received(self, datagram: bytes, envelope: object, now: float) -> None:
-        """Take a datagram that has come. Whatever that is, this comes back, and the call concerned ends."""
+    def received(self, datagram: bytes, envelope: object, now: float) -> Asked | None:
+        """
+        Take a datagram that has come. Whatever that is, this comes back, and the call concerned ends.
+
+        @return: the call that has its answer by this one datagram, as nearly all have: it is no event, and
+            nothing else has happened (a tenth of a call's time).
+        """
         call: Asked | None = None
         try:
             if len(datagram) != MAD_LENGTH and not (self._port.doesRMPP and isLong(datagram)):
                 self._misshapen(datagram, envelope)
-                return
+                return None
             base, managementClass, version, method, status, identifier, attributeID, modifier = _unpack(
                 datagram
             )
             if not method & _RESPONSE and method != _TRAP_REPRESS:
                 self._requested(datagram, envelope, now)
-                return
+                return None
             call = self._find(identifier)
             if call is not None and managementClass != _DIRECTED:
                 if managementClass != call.datagram[1]:
                     call = None  # another's: it only has the same transaction
                 elif not self._isFrom(envelope, call.path):
                     self._estranged(call)
-                    return
+                    return None
             if managementClass in RMPP_CLASSES and isLong(datagram) and not self._port.doesRMPP:
                 self._longAnswer(call, datagram, envelope, now)
-                return
+                return None
             if call is None:
-                return  # late, or not ours
+                return None  # late, or not ours
             if managementClass == _DIRECTED:
                 if call.datagram[1] != _DIRECTED:
-                    return
+                    return None
                 status &= _NO_DIRECTION
             if status:
                 self._refused(call, status, datagram, now)
-                return
+                return None
             kind = call.kind
             if (
                 method != call.rpc.answer
@@ -267,7 +273,7 @@ class Calls:
                 if not isLong(datagram):
                     raise WireError(kind.__name__, 24, "the table is no RMPP transfer")
                 self._message(call, datagram, answerOf(call.rpc, kind, datagram, datagram[offset:]), now)
-                return
+                return None
             answer: Any = kind.decode(datagram, offset)
             self._close(call)
             if kind is ClassPortInfo:
@@ -276,9 +282,10 @@ class Calls:
                 self._end(call, answer, now)
             else:
                 call.answer = answer
-                self._events.append(call)
+                return call
         except Exception as error:
             self._stumbled(call, datagram, error)
+        return None
 
     def undeliverable(self, datagram: bytes, reason: str, now: float) -> None:
         """Take back a request that went nowhere, as the system says: its first 24 bytes at least."""
@@ -391,7 +398,9 @@ class Calls:
     def _askAgain(self, call: Asked, path: IBPath, now: float) -> None:
         """Ask anew, under another number, or ask somebody else."""
         try:
-            self.ask(call, path, now, call.timeoutSeconds)
+            datagram = self.ask(call, path, now, call.timeoutSeconds)
+            if datagram is not None:
+                self._packets.append((datagram, path, call.timeoutSeconds))
         except (RDMAError, WireError) as error:
             self._fail(call, error)
 

@@ -118,13 +118,14 @@ class MADAgent(RPCs):
         """Make a call: see L{RPCs.call}."""
         try:
             call = self._made(rpc, payload, attributeModifier, options)
-            path = path or self._toSA(call.rpc)
+            if path is None:
+                path = self._toSA(call.rpc)
         except WireError as error:  # a value of the caller's
             return fail(InvalidRequest(str(error)))
         except RDMAError as error:
             return fail(error)
         answer = call.awaited()
-        seconds = options.get("timeoutSeconds")
+        seconds = options.get("timeoutSeconds") if options else None
         self._ask(call, path, self.timeoutSeconds if seconds is None else seconds)
         return answer
 
@@ -163,21 +164,24 @@ class MADAgent(RPCs):
         self.port.close()
 
     def _made(self, name: str, payload: Any, modifier: int, options: CallOptions) -> Call:
-        mask, more = options.get("componentMask", 0), b""
+        mask, chosen, keys, retries, more = 0, 0, self.keys, self.retries, b""
+        if options:
+            mask, chosen = options.get("componentMask", 0), options.get("transactionID", 0)
+            keys = options.get("keys") or keys
+            asked = options.get("retries")
+            retries = retries if asked is None else asked
         if type(payload) is Query:
             payload, mask, more = payload
         kind = checkedKind(name, payload)
         rpc = RPCS[name]
-        keys = options.get("keys") or self.keys
         content = b"" if kind is payload else payload.encode() + more
         if kind.vendorClass is not None:
             rpc = replace(rpc, managementClass=kind.vendorClass)
             keys = keys._replace(oui=kind.oui)
         call = Call(rpc, kind, content, modifier, keys, mask)
         call.forget = self._forget
-        call.chosenID = options.get("transactionID", 0)
-        retries = options.get("retries")
-        call.retriesLeft = self.retries if retries is None else retries
+        call.chosenID = chosen
+        call.retriesLeft = retries
         return call
 
     def _toSA(self, rpc: RPC) -> IBPath:
@@ -194,7 +198,7 @@ class MADAgent(RPCs):
         try:
             if self._closed:
                 raise DeviceUnavailable(self._closed)
-            core.ask(call, path, self._seconds(), timeoutSeconds)
+            first = core.ask(call, path, self._seconds(), timeoutSeconds)
         except WireError as error:
             call.failed(InvalidRequest(str(error)))
             return
@@ -202,18 +206,22 @@ class MADAgent(RPCs):
             call.failed(error)
             return
         try:
-            for datagram, way, seconds in core.outgoing():
-                self._send(datagram, way, seconds)
+            if first is None:
+                for packet in core.outgoing():
+                    self._send(*packet)
+            elif call.rpc.answer is not None:
+                self._send(first, path, call.timeoutSeconds)
+            else:
+                self._send(first, path)
+                if self._closed:  # the port was lost by sending
+                    raise DeviceUnavailable(self._closed)
+                call.answered(None)
+                return
         except Exception as error:
             core.forget(call)
             call.failed(error)
             return
-        if call.rpc.answer is None:
-            if self._closed:  # the port was lost by sending
-                call.failed(DeviceUnavailable(self._closed))
-            else:
-                call.answered(None)
-        elif call.deadline < self._timerAt or call.rpc.managementClass is ManagementClass.SUBN_ADM:
+        if call.deadline < self._timerAt or first is None:
             self._reschedule()
 
     def _forget(self, call: Call) -> None:
@@ -259,8 +267,11 @@ class MADAgent(RPCs):
 
     def received(self, datagram: bytes, envelope: object) -> None:
         """Take a datagram that has come. Whatever that is, this comes back, and the call concerned ends."""
-        self._core.received(datagram, envelope, self._seconds())
-        self._turn()
+        call = self._core.received(datagram, envelope, self._seconds())
+        if isinstance(call, Call):
+            call.answered(call.answer)
+        else:
+            self._turn()
 
     def undeliverable(self, datagram: bytes, reason: str) -> None:
         """Take back a datagram that went nowhere, as the system says: see L{IMADReceiver.undeliverable}."""

@@ -10,8 +10,6 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from txrdma.mad._asked import Asked
-from txrdma.mad._frames import Keys
-from txrdma.mad.attributes import Attribute, RPC
 
 
 class Call(Asked):
@@ -24,12 +22,7 @@ class Call(Asked):
     __slots__ = ("_deferred", "forget")
 
     forget: Callable[[Call], None]
-
-    def __init__(
-        self, rpc: RPC, kind: type[Attribute], content: bytes, modifier: int, keys: Keys, mask: int
-    ) -> None:
-        super().__init__(rpc, kind, content, modifier, keys, mask)
-        self._deferred: Deferred[Any] | None = None
+    _deferred: Deferred[Any] | None
 
     def awaited(self) -> Deferred[Any]:
         """Have a Deferred fire with the answer, or fail; cancelling it forgets the call."""

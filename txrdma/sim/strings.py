@@ -17,7 +17,7 @@ from txrdma.interfaces import IMADPort, IMADPortStringParser
 
 if TYPE_CHECKING:
     from txrdma.sim.fabric.fabric import SimulatedFabric
-    from txrdma.sim.netfile import Net
+    from txrdma.sim.nets.netfile import Net
 
 DEFAULT: tuple[str, ...] = ("fattree", "16")
 _FAULTS = ("latency", "jitter", "loss", "seed", "dead", "traffic", "errors")
@@ -203,8 +203,8 @@ def netOf(shape: Sequence[str]) -> Net:
 
     @raise ValueError: there is no such file, or it says something that has no meaning.
     """
-    from txrdma.sim.fattree import fatTree
-    from txrdma.sim.netfile import parseNet
+    from txrdma.sim.nets.fattree import fatTree
+    from txrdma.sim.nets.netfile import parseNet
 
     if shape[0] == "fattree":
         try:

@@ -20,9 +20,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma import commands
 from txrdma.command import main, Options, run
 from txrdma.commands import devices
+from txrdma.commands.common.options import IReactor
+from txrdma.commands.common.registry import COMMANDS, GROUPS
 from txrdma.commands.connections import connectionsTable, flat
-from txrdma.commands.options import IReactor
-from txrdma.commands.registry import COMMANDS, GROUPS
 from txrdma.error import DeviceUnavailable
 from txrdma.smc.insight.control import Answer
 
@@ -42,7 +42,7 @@ else:
     print("found later")
 """
 
-LIGHT = {f"txrdma.{name}" for name in ("commands", "commands.options", "commands.registry")}
+LIGHT = {f"txrdma.commands{name}" for name in ("", ".common", ".common.options", ".common.registry")}
 
 SMC: dict[str, object] = {
     "mode": "SMC-R",

@@ -15,10 +15,10 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.command import Options
-from txrdma.commands import devicedescriptions
-from txrdma.commands.devicedescriptions import chosen, describeAll, describeDevice, Description
+from txrdma.commands.common import devicedescriptions
+from txrdma.commands.common.devicedescriptions import chosen, describeAll, describeDevice, Description
 from txrdma.commands.devices import carryOut, CommandOptions
-from txrdma.commands.devicetables import devicesTable, deviceTables
+from txrdma.commands.formats.devicetables import devicesTable, deviceTables
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, LID, MACAddress, MTU, PKey
 from txrdma.iba.verbs import (

@@ -16,8 +16,9 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.command import Options
-from txrdma.commands import devicechoice, pnet
-from txrdma.commands.devicechoice import outlookFor
+from txrdma.commands import pnet
+from txrdma.commands.common import devicechoice
+from txrdma.commands.common.devicechoice import outlookFor
 from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.ports._pnet import Entry, RDMAPort, Table
 from txrdma.ports.netlink import InterfaceAddress, NetworkInterface

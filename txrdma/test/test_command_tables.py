@@ -13,8 +13,8 @@ from typing import Final
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma import commands
-from txrdma.commands.options import TellingOptions
-from txrdma.commands.registry import COMMANDS
+from txrdma.commands.common.options import TellingOptions
+from txrdma.commands.common.registry import COMMANDS
 
 RUN: Final = """
 import sys

@@ -17,14 +17,14 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.iba.headers import Opcode
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.verbs import Operation, SendRequest
-from txrdma.sim import simulate as command
-from txrdma.sim.clients import Atomic, History
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.network import Faults, RECEIVE_BUFFER, SimulatedNetwork
-from txrdma.sim.outcome import Outcome, Violation
-from txrdma.sim.scenario import simulate
-from txrdma.sim.simulate import drawSeed
 from txrdma.soft.rc.udp import RawAddress
+from txrdma.testing.outcome import Outcome, Violation
+from txrdma.testing.verbs import simulate as command
+from txrdma.testing.verbs.clients import Atomic, History
+from txrdma.testing.verbs.scenario import simulate
+from txrdma.testing.verbs.simulate import drawSeed
 
 SEEDS = int(os.environ.get("TXRDMA_SEEDS", "3000"))
 PARTS = 4
@@ -201,9 +201,8 @@ class SeedTests(SynchronousTestCase):
             try:
                 outcome = simulate(seed)
             except Exception as error:
-                raise AssertionError(
-                    f"seed {seed}: {error}; again by: python -m txrdma.sim.simulate --seeds 1 --first {seed}"
-                ) from error
+                again = f"python -m txrdma.testing.verbs.simulate --seeds 1 --first {seed}"
+                raise AssertionError(f"seed {seed}: {error}; again by: {again}") from error
             completed += outcome.completed
             failed += len(outcome.failures)
             atomics += outcome.atomics
@@ -296,7 +295,7 @@ class ClockTests(SynchronousTestCase):
 
 
 class CommandTests(SynchronousTestCase):
-    """C{python -m txrdma.sim.simulate}."""
+    """C{python -m txrdma.testing.verbs.simulate}."""
 
     def play(self, first: int, count: int) -> tuple[int, str, str]:
         with (

@@ -102,7 +102,7 @@ class CompletionReader:
         # Queues may know how not to be armed any more; on a reactor that looks anyway this saves their bells.
         self._disarms = [queue.disarm for queue in self._live if self._polling is not None]
         self._again: IDelayedCall | None = None
-        self._running = False
+        self._running = self._isAttended = False
 
     def lookAt(self, poll: _Poll, handler: _Taker) -> None:
         """Look there, too, from now on, and before the queues: see L{txrdma.interfaces.IDirectLane}."""
@@ -240,13 +240,14 @@ class CompletionReader:
     def poll(self) -> bool:
         """Hand over what has completed; tell whether there was anything."""
         found = False
+        isRunning = self._running
         try:
             for poll, take in self._sources:
                 batch = poll(_BATCH)
                 if batch:
                     found = True
                     take(batch)
-                    if not self._running:
+                    if isRunning and not self._running:
                         return False
             if found and self._armed:
                 self._armed = False
@@ -257,9 +258,25 @@ class CompletionReader:
             return False
         return found
 
+    def attend(self) -> None:
+        """
+        Hand over what has completed while the reader is not on the reactor.
+
+        What completes from now on makes the descriptor readable, for who watches it.
+        """
+        self._isAttended = True
+        try:
+            self._channel.takeEvents()
+            self.arm()
+            for _ in range(_BUDGET):
+                if not self.poll():
+                    break
+        finally:
+            self._isAttended = False
+
     def _fail(self) -> None:
         """A queue, or who takes completions, has raised: reading on would be guessing."""
-        if not self._running:
+        if not (self._running or self._isAttended):
             return  # what is read no more is being closed
         failure = Failure()
         _log.failure(

@@ -21,6 +21,7 @@ from txrdma.iba.types import GID, PKey
 from txrdma.iba.verbs import DeviceAttributes, DeviceLimits, GIDEntry, PortAttributes
 from txrdma.interfaces import (
     AsyncEvent,
+    IAttendedDevice,
     ICompletionChannel,
     ICompletionQueue,
     IProtectionDomain,
@@ -82,7 +83,8 @@ class _Holding:
         self.key = key
         self.holders = 0
         self.awake = 0
-        self.resting = IRestingDevice(device, None)
+        self.attended = IAttendedDevice(device, None)
+        self.resting = IRestingDevice(device, self.attended)
 
 
 _held: dict[_Key, _Holding] = {}
@@ -103,7 +105,7 @@ class _Share:
         holding.holders += 1
         holding.awake += 1
         if holding.resting is not None:
-            alsoProvides(self, IRestingDevice)
+            alsoProvides(self, IRestingDevice if holding.attended is None else IAttendedDevice)
             holding.resting.wake()
 
     @property
@@ -156,6 +158,21 @@ class _Share:
                 self._isAwake = True
                 holding.awake += 1
             holding.resting.wake()
+
+    def descriptors(self) -> Sequence[int]:
+        attended = self._attended
+        return [] if attended is None else attended.descriptors()
+
+    def attend(self) -> None:
+        attended = self._attended
+        if attended is not None:
+            attended.attend()
+
+    @property
+    def _attended(self) -> IAttendedDevice | None:
+        """The device, while it rests, and somebody has to watch its events."""
+        holding = self._holding
+        return None if holding is None or holding.awake else holding.attended
 
     def close(self) -> None:
         self.rest()

@@ -13,14 +13,14 @@ from typing import Final
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from txrdma.iba.types import GID, GUID
+from txrdma.mad.smp import PortInfo, SwitchInfo
 from txrdma.mad.values import PortCapability
-from txrdma.sim.fabric.counters import Counters
-from txrdma.sim.fabric.delivery import Delivery
-from txrdma.sim.fabric.handover import Candidate, POLL_SECONDS, PRIORITY, STANDBY_PRIORITY
-from txrdma.sim.fabric.madport import SimulatedMADPort
-from txrdma.sim.fabric.manager import GID_PREFIX, SubnetManager
-from txrdma.sim.fabric.mkeys import ManagementKeys
-from txrdma.sim.fabric.nodes import (
+from txrdma.rawfields import poke
+from txrdma.sim.fabric.agents.mkeys import ManagementKeys
+from txrdma.sim.fabric.agents.sma import SubnetManagementAgents, VENDOR_DIAG
+from txrdma.sim.fabric.model.counters import Counters
+from txrdma.sim.fabric.model.forwarding import tableOf
+from txrdma.sim.fabric.model.nodes import (
     bringDown,
     bringUp,
     buildNodes,
@@ -30,12 +30,14 @@ from txrdma.sim.fabric.nodes import (
     SimulatedNode,
     SimulatedPort,
 )
-from txrdma.sim.fabric.routing import tableOf
-from txrdma.sim.fabric.sa import SubnetAdministration
-from txrdma.sim.fabric.sma import SubnetManagementAgents, VENDOR_DIAG
-from txrdma.sim.fabric.timetable import Timetable
-from txrdma.sim.fabric.traps import badMKey, linkChanged
-from txrdma.sim.netfile import Net
+from txrdma.sim.fabric.sm.election import Candidate, POLL_SECONDS, PRIORITY, STANDBY_PRIORITY
+from txrdma.sim.fabric.sm.manager import GID_PREFIX, SubnetManager
+from txrdma.sim.fabric.sm.sa import SubnetAdministration
+from txrdma.sim.fabric.wire.madport import SimulatedMADPort
+from txrdma.sim.fabric.wire.timetable import Timetable
+from txrdma.sim.fabric.wire.traps import badMKey, linkChanged
+from txrdma.sim.fabric.wire.wire import Wire
+from txrdma.sim.nets.netfile import Net
 
 RESWEEP_SECONDS: Final = 1.0
 """How long after a change the subnet's manager looks anew."""
@@ -43,6 +45,7 @@ RESWEEP_SECONDS: Final = 1.0
 _IN_SERVICE: Final = 64
 _OUT_OF_SERVICE: Final = 65
 _CHAINED: Final = 0x8000
+_setDiagCode = poke(PortInfo, "diagCode")
 
 
 class SimulatedFabric:
@@ -50,11 +53,10 @@ class SimulatedFabric:
     A subnet.
 
     @ivar nodes: by their identifiers in the net file.
-    @ivar manager: of the subnet; None in one that nobody manages. C{administration} is its other half.
+    @ivar manager: of the subnet; None in one that nobody manages. C{sa} is its other half.
     @ivar timetable: what is on its way.
-    @ivar delivery: how that gets there; it counts datagrams.
-    @ivar latencySeconds: from a request to its answer. C{jitterSeconds} is what may be added, C{loss} how
-        probably a datagram is lost; all three can be changed at any time.
+    @ivar wire: the way there: it counts datagrams, and its C{latencySeconds}, C{jitterSeconds} and C{loss}
+        can be changed at any time.
     """
 
     def __init__(
@@ -84,34 +86,27 @@ class SimulatedFabric:
         """
         self.clock = clock
         self.nodes = buildNodes(net)
-        self.latencySeconds = latencySeconds
-        self.jitterSeconds = jitterSeconds
-        self.loss = loss
         self._seconds = clock.seconds
         self.timetable = Timetable(clock)
         self._resweepSeconds = resweepSeconds
         self._resweep: IDelayedCall | None = None
         self.sma = SubnetManagementAgents(self._changed, ManagementKeys(clock.seconds, self._violated))
-        self.delivery = Delivery(self, seed)
+        self.wire = Wire(
+            *(clock.seconds, self.timetable.later, self.sma),
+            latencySeconds=latencySeconds,
+            jitterSeconds=jitterSeconds,
+            loss=loss,
+            seed=seed,
+        )
         if hasLEDs:
             self._giveLEDs()
         self.manager: SubnetManager | None = None
-        self.administration: SubnetAdministration | None = None
+        self.sa: SubnetAdministration | None = None
         if isManaged:
             self.manage(managerAt, lmc)
 
     def __repr__(self) -> str:
         return f"<SimulatedFabric of {len(self.nodes)} nodes>"
-
-    @property
-    def datagrams(self) -> int:
-        """How many were sent."""
-        return self.delivery.datagrams
-
-    @property
-    def lost(self) -> int:
-        """How many of these the fabric has lost by chance."""
-        return self.delivery.lost
 
     # Parts, by name.
 
@@ -148,11 +143,11 @@ class SimulatedFabric:
         if self.manager is not None:
             for lmc in range(8):
                 port = self.manager.ports.get(lid & ~((1 << lmc) - 1))
-                if port is not None and port.lid <= lid < port.lid + (1 << port.lmc):
+                if port is not None and port.owns(lid):
                     return port
         for node in self.nodes.values():
             for port in endPorts(node):
-                if port.lid and port.lid <= lid < port.lid + (1 << port.lmc):
+                if port.owns(lid):
                     return port
         return None
 
@@ -210,12 +205,12 @@ class SimulatedFabric:
         return candidate
 
     def lead(self, manager: SubnetManager) -> None:
-        """Let this manager be the master from now on; its administration begins anew."""
+        """Let this manager be the master from now on; its SA begins anew."""
         self.manager = manager
         self.sweep()
-        if self.administration is not None:
-            self.administration.close()
-        self.administration = SubnetAdministration(self, manager.port)
+        if self.sa is not None:
+            self.sa.close()
+        self.sa = SubnetAdministration(self, manager.port)
 
     def _endManagers(self) -> None:
         for one in tuple(self.sma.managers.values()):
@@ -234,10 +229,10 @@ class SimulatedFabric:
         before = set(manager.ports.values())
         manager.sweep()
         after = set(manager.ports.values())
-        if self.administration is not None and manager.sweeps > 1:
+        if self.sa is not None and manager.sweeps > 1:
             for trap, ports in ((_IN_SERVICE, after - before), (_OUT_OF_SERVICE, before - after)):
                 for port in sorted(ports, key=lambda port: port.lid):
-                    self.administration.notice(trap, GID.fromParts(GID_PREFIX, port.guid))
+                    self.sa.notice(trap, GID.fromParts(GID_PREFIX, port.guid))
 
     def linearOf(self, switch: SimulatedNode) -> bytearray:
         """The forwarding table of a switch."""
@@ -250,8 +245,8 @@ class SimulatedFabric:
         self._resweep = None
         self.timetable.clear()
         self._endManagers()
-        if self.administration is not None:
-            self.administration.close()
+        if self.sa is not None:
+            self.sa.close()
 
     # Faults.
 
@@ -298,19 +293,18 @@ class SimulatedFabric:
 
     def duplicate(self, name: str, of: str) -> None:
         """Give a node the GUID of another one."""
-        self.node(name).call(self.node(of).guid)
+        self.node(name).setGUID(self.node(of).guid)
 
     def rename(self, name: str, guid: GUID) -> None:
         """Give a node a GUID."""
-        self.node(name).call(guid)
+        self.node(name).setGUID(guid)
 
     # What nodes are like.
 
     def _giveLEDs(self) -> None:
         for node in self.nodes.values():
             for port in endPorts(node):
-                capabilities = int.from_bytes(port.info[20:24], "big") | PortCapability.LED_INFO
-                port.info[20:24] = capabilities.to_bytes(4, "big")
+                port.capabilities |= PortCapability.LED_INFO
 
     def runFDR10(self, *names: str) -> None:
         """Let all links of these nodes, of all unless said, run at a vendor's FDR10."""
@@ -324,9 +318,10 @@ class SimulatedFabric:
 
     def haveRandomTable(self, name: str, capacity: int = 1024) -> None:
         """Let a switch have a random forwarding table in place of a linear one."""
-        info = self.node(name).switchInfo
-        info[0:2], info[2:4], info[6:8] = bytes(2), capacity.to_bytes(2, "big"), bytes(2)
-        self.node(name).linear = None
+        node = self.node(name)
+        info = SwitchInfo.decode(node.switchInfo)
+        node.switchInfo[:] = info.replace(linearFDBCap=0, randomFDBCap=capacity, linearFDBTop=0).encode()
+        node.linear = None
 
     def diagnose(self, name: str, number: int | None, code: int, *details: bytes) -> None:
         """
@@ -335,7 +330,7 @@ class SimulatedFabric:
         @param details: what its vendor tells of that (VendorDiag, from index 1 on), 62 bytes each.
         """
         end = self.port(name, number).end
-        end.info[24:26] = (code & ~_CHAINED | (_CHAINED if details else 0)).to_bytes(2, "big")
+        _setDiagCode(end.info, code & ~_CHAINED | (_CHAINED if details else 0))
         end.tables = end.tables or {}
         for index, content in enumerate((b"", *details) if details else ()):
             following = index + 1 if index < len(details) else 0
@@ -393,11 +388,11 @@ class SimulatedFabric:
             self._resweep = self.clock.callLater(self._resweepSeconds, self._sweepAgain)
         for end in (port, port.peer):
             if end is not None and end.node.isSwitch:
-                self.delivery.trap(end.end, linkChanged(end.node.ports[0].lid))
+                self.wire.trap(end.end, linkChanged(end.node.ports[0].lid))
 
     def _sweepAgain(self) -> None:
         self._resweep = None
         self.sweep()
 
     def _violated(self, end: SimulatedPort, datagram: bytes) -> None:
-        self.delivery.trap(end, badMKey(end.lid, end.node.kind, datagram))
+        self.wire.trap(end, badMKey(end.lid, end.node.kind, datagram))

@@ -31,6 +31,7 @@ class Counterpart:
         self._weListen = weListen
         self._user: int | None = None
         self._isKnown = False
+        self._place: Place | None = None
         self.process: Credentials | None = None
         self.directory = ""
 
@@ -42,7 +43,10 @@ class Counterpart:
     @property
     def place(self) -> Place | None:
         """The other end's address, None when it is none of TCP."""
-        return placeOf(cast(IAddress, self._transport.getPeer()))
+        place = self._place
+        if place is None:
+            place = self._place = placeOf(cast(IAddress, self._transport.getPeer()))
+        return place
 
     @property
     def user(self) -> int | None:

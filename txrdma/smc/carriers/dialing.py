@@ -5,6 +5,7 @@ TCP clients whose carriers see their sockets before they connect.
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from typing import Any, cast
 
 from zope.interface import implementer
@@ -111,8 +112,8 @@ def dial(
     return cast(IConnector, connector)
 
 
-def approachOf(transport: Connection, carrier: ICarrier) -> IApproach:
+def approachOf(transport: Connection, carrier: Callable[[], ICarrier]) -> IApproach:
     """The approach of a client's connection; a new one of this carrier if none has prepared its socket."""
     if isinstance(transport, DialedClient) and transport.approach is not None:
         return transport.approach
-    return carrier.approach()
+    return carrier().approach()

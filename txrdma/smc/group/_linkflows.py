@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import combinations
 
+from txrdma.error import WireError
 from txrdma.iba.types import RKey
 from txrdma.smc.group._linkstate import (
     Core,
@@ -98,6 +99,7 @@ class LinkFlows:
         self._numbers = core.links[0].number
         self._tries = 0
         self._next: float | None = None
+        self._unanswered: int | None = None  # the number of the link that a client was offered in vain
 
     @property
     def isAdding(self) -> bool:
@@ -318,6 +320,7 @@ class LinkFlows:
             self.want()
         elif isinstance(current, _Adding) and current.link is not None:
             if current.stage == "offered":
+                self._unanswered = current.link.number
                 self._wantLater(now)
             self.lost(current.link, "the peer has not confirmed it", now)
         else:
@@ -336,6 +339,12 @@ class LinkFlows:
             self._answered(one, now)
         elif isinstance(body, DeleteLink):
             self._deleteAsked(one, body, link, now)
+        elif isinstance(body, RequestAddLink) and not self._core.isServer:
+            raise WireError("REQUEST ADD LINK", 0, "a server asks for a link, which it adds itself")
+        elif isinstance(current, _Adding) and current.far is not None and current.far == body:
+            pass  # it has come twice
+        elif self._isSuperseded(body):
+            self._giveUp(one, link, now)
         elif current is not None:
             if self._remembered is None:
                 self._remembered = one, link
@@ -344,14 +353,31 @@ class LinkFlows:
                 self.renew()
             else:
                 self._reject(one, link)
+        elif isinstance(body, AddLink) and any(each.number == body.link for each in self._core.links):
+            raise WireError("ADD LINK", 31, f"there is a link {body.link}")
         elif isinstance(body, AddLink) and self.mayAdd():
             self.current = _Adding(link, one, far=body)
             self._core.pending.append(LinkWanted(body))
         else:
             self._reject(one, link)
 
+    def _isSuperseded(self, body: object) -> bool:
+        """Whether the server begins anew what a client still has under way: it has one flow at a time."""
+        return isinstance(self.current, _Adding) and isinstance(body, AddLink) and not self._core.isServer
+
+    def _giveUp(self, one: LLC, link: LinkLife, now: float) -> None:
+        """The server has given up the link that is being added, and asks for another."""
+        current = self.current
+        assert isinstance(current, _Adding), "no link that is being added"
+        self.current = None
+        if current.link is not None:
+            self._drop(current.link, "the server asks for another one")
+        self.received(one, link, now)
+
     def _answered(self, one: LLC, now: float) -> None:
         body, current = one.body, self.current
+        if isinstance(body, RequestAddLink) and self._core.isServer:
+            raise WireError("REQUEST ADD LINK", 3, "a client answers what only clients ask")
         if isinstance(body, AddLink) and isinstance(current, _Adding) and current.stage == "offered":
             assert current.link is not None
             if one.header.flags & LLCFlags.REJECT or not body.qpn:
@@ -361,6 +387,16 @@ class LinkFlows:
                 current.far = body
                 self._agreed(current, one, now)
         elif isinstance(body, DeleteLink) and isinstance(current, _Deleting) and body.link == current.number:
+            self._end(now)
+        elif isinstance(body, AddLink) and body.link == self._unanswered:
+            self._unanswered = None
+            if body.qpn and not one.header.flags & LLCFlags.REJECT:  # the client waits for CONFIRM LINK
+                self._delete(_Deleting(body.link, DeleteReason.LOST_PATH, LLCFlags.ORDERLY), now)
+
+    def _delete(self, deleting: _Deleting, now: float) -> None:
+        """Tell the client that a link is deleted, as soon as nothing else is under way."""
+        self._deletions.append(deleting)
+        if self.current is None:
             self._end(now)
 
     def _keys(self, one: LLC, body: AddLinkContinuation, link: LinkLife, now: float) -> None:

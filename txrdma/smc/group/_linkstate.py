@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol, Union
 
 from txrdma.iba.types import GID, MACAddress, QPN, RKey
-from txrdma.smc.common._machines import machineBuilder
+from txrdma.machines import machineBuilder
 from txrdma.smc.handshake._offer import Choice
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
 from txrdma.smc.wire.llc import (
@@ -237,6 +237,13 @@ class RemoteRKeysDeleted:
 
 
 @frozen
+class RuleBroken:
+    """The peer did what it must not; the end of the group follows."""
+
+    text: str
+
+
+@frozen
 class GroupEnded:
     """The group is over: every connection on it is lost, the queue pair can be closed."""
 
@@ -255,6 +262,7 @@ Event = Union[
     RKeyRefused,
     RKeysDeleted,
     RemoteRKeysDeleted,
+    RuleBroken,
     GroupEnded,
 ]
 
@@ -449,6 +457,7 @@ def _machine() -> Callable[[Core], Inputs]:
         core.finish()
 
     def violated(inputs: Inputs, core: Core, text: str) -> None:
+        core.pending.append(RuleBroken(text))
         core.place = "ended"
         core.ending = (DeleteReason.PROTOCOL_VIOLATION, text)
         core.deleteGroup(0, DeleteReason.PROTOCOL_VIOLATION)
@@ -462,11 +471,15 @@ def _machine() -> Callable[[Core], Inputs]:
     def deletedEarly(inputs: Inputs, core: Core, request: LLC, now: float) -> None:
         refused(inputs, core, Diagnosis.NOACTLINK)
 
+    def violatedEarly(inputs: Inputs, core: Core, text: str) -> None:
+        core.pending.append(RuleBroken(text))
+        refused(inputs, core, Diagnosis.NOACTLINK)
+
     def disturbed(inputs: Inputs, core: Core, text: str) -> None:
         refused(inputs, core, Diagnosis.NOACTLINK)
 
     confirming.upon(Inputs.deleteLink).to(ended)(deletedEarly)
-    confirming.upon(Inputs.violated).to(ended)(disturbed)
+    confirming.upon(Inputs.violated).to(ended)(violatedEarly)
     confirming.upon(Inputs.down).to(ended)(disturbed)
     for state in (fresh, active, ending):
         state.upon(Inputs.violated).to(ended)(violated)

@@ -38,6 +38,7 @@ from txrdma.smc.group._linkgroup import (
     RKeyRefused,
     RKeysDeleted,
 )
+from txrdma.smc.group._linkstate import RuleBroken
 from txrdma.smc.group.attachment import Port
 from txrdma.smc.group.buffers import BufferPool, Element, MAX_BUFFERS
 from txrdma.smc.group.further import FurtherLinks
@@ -78,7 +79,7 @@ class Group:
         self._waiting: list[Deferred[None]] = []
         self._lingering: dict[Member, float] = {}
         self._timer: IDelayedCall | None = None
-        self._isResting = False
+        self._isResting = self._isParting = False
         self._domains: dict[IVerbsDevice, IProtectionDomain] = {}
         link = Link(self, port, self.domainOf(port))
         self.links = [link]
@@ -349,7 +350,14 @@ class Group:
             for link in [link for link in self.links if link.life is event.link]:
                 for stream in list(link.members):
                     stream.remoteBuffersGone(event.rkeys)
-        elif isinstance(event, GroupEnded):
+        elif isinstance(event, RuleBroken):
+            _seldom.warn(
+                (self.key.witness, "rules"),
+                "the peer {peer} breaks the rules of SMC-R link groups: {rule}",
+                peer=self._peer(),
+                rule=event.text,
+            )
+        elif isinstance(event, GroupEnded) and not self._isParting:
             self._over(event.text, Diagnosis.NOACTLINK, mayVanish=True)
 
     def _post(self) -> None:
@@ -370,9 +378,13 @@ class Group:
 
     # Time
 
-    def _reschedule(self) -> None:
+    def deadline(self) -> float | None:
+        """The reactor's time at which something is due; None: at no time."""
         times = [self.core.deadline(), *self._lingering.values()]
-        deadline = min((each for each in times if each is not None), default=None)
+        return min((each for each in times if each is not None), default=None)
+
+    def _reschedule(self) -> None:
+        deadline = self.deadline()
         timer = self._timer
         isActive = timer is not None and timer.active()  # somebody else may have cancelled it
         if timer is not None and not (isActive and deadline is not None and timer.getTime() <= deadline):
@@ -383,6 +395,10 @@ class Group:
 
     def _expired(self) -> None:
         self._timer = None
+        self.check()
+
+    def check(self) -> None:
+        """Take in what has arrived, and do what is due."""
         try:
             self._pass()
         except Exception:
@@ -440,6 +456,14 @@ class Group:
             link.wake()
         self._reschedule()
 
+    def attend(self) -> None:
+        """Take in what has arrived while the group rests, and do what is due."""
+        for link in list(self.links):
+            link.attend()
+        if not self.isOver:
+            self.check()
+            self.finish()
+
     # The end
 
     def discard(self) -> None:
@@ -451,17 +475,26 @@ class Group:
         """End it, and all connections on it, in order: the peer hears of it by CDC and DELETE LINK."""
         if self.isOver:
             return
+        self.takeLeave()
+        self.part()
+        for link in self.links:
+            link.isBreaking = True  # nobody waits for an answer any more
+            link.turn.drain()
+        self._over(text, Diagnosis.NOACTLINK)
+
+    def takeLeave(self) -> None:
+        """End the connections of applications, in order: the process or the device ends."""
         self.finish()
         for stream in self.streams():
             if stream.connected:
                 stream.stopped()
-        self.core.shutdown(self._reactor.seconds())
-        for link in self.links:
-            link.isBreaking = True  # nobody waits for an answer
-        self._post()
-        for link in self.links:
-            link.turn.drain()
-        self._over(text, Diagnosis.NOACTLINK)
+
+    def part(self) -> None:
+        """Ask the peer for the end of the group. C{core} hears of that; somebody closes the group then."""
+        if not self._isParting:
+            self._isParting = True
+            self.core.shutdown(self._reactor.seconds())
+            self._post()
 
     def _over(self, text: str, diagnosis: Diagnosis, mayVanish: bool = False) -> None:
         """
@@ -504,6 +537,11 @@ class Group:
                 stream.linkLost(vanishes, arrived)
                 if stream.connected:
                     self.groups.orphaned(stream)
+
+    def _peer(self) -> str:
+        """The peer, by a TCP address of its, else by the GID of its port."""
+        streams = self.streams()
+        return describe(streams[0].peer) if streams else str(self.key.gid)
 
     def _release(self) -> None:
         """Let go of everything, children first."""

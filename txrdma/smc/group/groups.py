@@ -5,7 +5,8 @@ Follows RFC 7609, 3.2.
 
 Groups without connections are kept, since to make them anew costs more than a connection does. When SMC is
 not in use on the reactor (L{txrdma.smc.common.presence}) nothing of them stays there: those over shared
-memory rest, others are closed.
+memory rest, and so do those over adapters, for which a thread waits for what peers still want; others are
+closed.
 """
 
 from __future__ import annotations
@@ -15,17 +16,20 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, Final
 from weakref import WeakSet
 
 from twisted.internet.defer import Deferred
+from twisted.internet.interfaces import IReactorFromThreads
 from twisted.logger import Logger
 
 from txrdma.error import Refused
 from txrdma.iba.verbs import AsyncEventKind
-from txrdma.interfaces import AsyncEvent, IRestingDevice, IVerbsDevice
+from txrdma.interfaces import AsyncEvent, IAttendedDevice, IRestingDevice, IVerbsDevice
 from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.group._linkgroup import GroupKey, Timing
+from txrdma.smc.group.attendant import Attendant
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.link import Link
 from txrdma.smc.group.pace import Pace
@@ -56,6 +60,18 @@ Seconds for which a reactor that stops waits until peers have what was written b
 
 By shared memory that is at once, unless a peer does not read; by RoCE peers have to acknowledge it.
 """
+
+PARTING_SECONDS: Final = 2.0
+"""Seconds that an end of groups over adapters waits for peers, at most: see L{LinkGroups.close}."""
+
+_QUIET_SECONDS: Final = 0.3
+"""
+Seconds without a word of a peer that had connections when its group ended, after which it has said its last.
+
+Linux aborts each of its connections then, by a message over the link, and waits until that has arrived.
+"""
+
+_LOOK_SECONDS: Final = 1e-3
 
 _PORT_EVENTS: Final = (AsyncEventKind.PORT_ACTIVE, AsyncEventKind.PORT_ERROR, AsyncEventKind.GID_CHANGE)
 
@@ -165,6 +181,11 @@ class LinkGroups:
         self.timing = timingOn(any(each.attributes.acknowledgesByProgram for each in self.devices))
         resting = [IRestingDevice(each, None) for each in self.devices]
         self._resting = [each for each in resting if each is not None] if None not in resting else []
+        attended = [IAttendedDevice(each, None) for each in self.devices]
+        isAttended = None not in attended and IReactorFromThreads.providedBy(reactor)
+        self._attended = [each for each in attended if each is not None] if isAttended else []
+        self._attendant = Attendant(reactor, self._attend)
+        self._isAtRest = False
         self.ports = findPorts(self.devices)
         self._owner = self.ports[0].candidate.peerID if self.ports else b""
         if not self.ports:
@@ -183,7 +204,7 @@ class LinkGroups:
 
     @property
     def canRest(self) -> bool:
-        """Whether links rest while SMC is not in use; those of other devices are closed then."""
+        """Whether peers can do without us while SMC is not in use: what they do waits in shared memory."""
         return bool(self._resting)
 
     @property
@@ -265,12 +286,14 @@ class LinkGroups:
 
     def ringSize(self) -> int:
         """Bytes of the next connection's ring."""
-        count, enough = 0, max((most for most, _ in RINGS), default=0)
+        count = 0
         for groups in self._groups.values():
-            if count >= enough:
-                break  # however many more there are
-            count += sum(len(group.core.connections) for group in groups)
-        return next((size for most, size in RINGS if count < most), SMALL_RING)
+            for group in groups:
+                count += len(group.core.connections)
+        for most, size in RINGS:
+            if count < most:
+                return size
+        return SMALL_RING
 
     def _serving(self, key: GroupKey) -> list[Group]:
         """The groups with the peer that this names, by whichever of its links."""
@@ -343,12 +366,13 @@ class LinkGroups:
         return self._endings > 0 or any(group.isBusy for group in self.groups())
 
     def rest(self) -> None:
-        """Leave the reactor: links rest where peers can do without us meanwhile, and end elsewhere."""
+        """Leave the reactor: links rest where peers can do without it meanwhile, and end elsewhere."""
         if self.isStopping:
             return  # the process leaves it
-        if not self._resting:
+        if not (self._resting or self._attended):
             self.close()
             return
+        self._isAtRest = True
         for group in self.groups():
             for link in list(group.links):
                 link.look()  # a peer whose window is full could not say its last word while we rest
@@ -356,11 +380,38 @@ class LinkGroups:
             group.rest()
         for device in self._resting:
             device.rest()
+        for attended in self._attended:
+            attended.rest()
+        if self._attended:
+            self._attend()
+
+    def _attend(self) -> None:
+        """See to what peers and devices want while all rest, and have the attendant wait for more."""
+        for device in self._attended:
+            if self._isAtRest:
+                device.attend()
+        for group in self.groups():
+            if self._isAtRest:
+                group.attend()
+        if not self._isAtRest:
+            return  # one of them has roused us
+        found = [descriptor for device in self._attended for descriptor in device.descriptors()]
+        found += [link.descriptor for link in self.links()]
+        times = [time for group in self.groups() if (time := group.deadline()) is not None]
+        try:
+            self._attendant.watch(found, min(times) - self.reactor.seconds() if times else None)
+        except (OSError, RuntimeError) as error:
+            _log.warn("{groups!r} can't rest, and end: {error}", groups=self, error=error)
+            self.close()
 
     def wake(self) -> None:
         """Be part of the reactor, again or still."""
+        self._isAtRest = False
+        self._attendant.stop()
         for device in self._resting:
             device.wake()
+        for attended in self._attended:
+            attended.wake()
         for group in self.groups():
             group.wake()
 
@@ -421,8 +472,54 @@ class LinkGroups:
                 stream.stopped()
         self.close()
 
+    def _part(self) -> None:
+        """
+        End all groups with the consent of peers, for which somebody waits: the reactor, or its end.
+
+        Linux frees the buffers of connections with our consent each, and does not read on what has arrived
+        when the group ends before that.
+        """
+        groups = [group for group in self.groups() if group.core.isOpen]
+        until = monotonic() + PARTING_SECONDS
+        for group in groups:
+            group.takeLeave()
+        while monotonic() < until and any(group.core.connections for group in groups if not group.isOver):
+            self._lookAround()
+        last = monotonic() + _QUIET_SECONDS if any(group.core.connections for group in groups) else 0.0
+        for group in groups:
+            group.part()
+        while monotonic() < until and any(group.core.state != "ended" for group in groups):
+            self._lookAround()
+        while monotonic() < min(last, until):
+            if self._lookAround():
+                last = monotonic() + _QUIET_SECONDS
+
+    def _lookAround(self) -> bool:
+        """
+        Take in what peers say on all link groups of this reactor, some of which may be each other's peers.
+
+        @return: whether a peer of ours has said anything; otherwise some time has gone by.
+        """
+        before = [link.life.heard for link in self.links()]
+        for (owner, _), those in list(_open.items()):
+            for group in those.groups() if owner is self.reactor else ():
+                group.check()
+                group.finish()
+        hasHeard = before != [link.life.heard for link in self.links()]
+        if not hasHeard:
+            sleep(_LOOK_SECONDS)
+        return hasHeard
+
     def close(self) -> None:
-        """Close all groups, then the devices. Twice is fine."""
+        """
+        Close all groups, then the devices. Twice is fine.
+
+        Over adapters that takes up to L{PARTING_SECONDS}, while the peers' kernels do their part of the end.
+        """
+        self._attendant.stop()
+        self._isAtRest = False
+        if self._attended and _open.get(self._key) is self:
+            self._part()
         if _open.get(self._key) is self:
             del _open[self._key]
         self.presence.remove(self)

@@ -406,6 +406,22 @@ class Link:
             self._reader.start()
             self.turn.wake()
 
+    @property
+    def descriptor(self) -> int:
+        """The file descriptor that becomes readable with what the peer sends, once C{attend} was called."""
+        return self._reader.fileno()
+
+    def attend(self) -> None:
+        """
+        Take in what has arrived while the link rests.
+
+        What arrives from now on makes C{descriptor} readable.
+        """
+        if not self.isOver and self._far is not None:
+            self._reader.attend()
+            if not self.isOver:
+                self.turn.look()
+
     def rouse(self) -> None:
         """There is something to do in the link's rest."""
         self._presence.rouse()

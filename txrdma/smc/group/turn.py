@@ -240,7 +240,7 @@ class Turn:
         """Wait for a moment until all is sent that was posted: a queue pair that is closed sends no more."""
         until = monotonic() + _DRAIN_SECONDS  # not the reactor's time, which stands still meanwhile
         while self.isUnderWay and monotonic() < until:
-            self._look()
+            self.look()
 
     def end(self) -> None:
         """The link is over: nothing is posted any more, but what was to be called is."""
@@ -367,7 +367,7 @@ class Turn:
         """See which messages have arrived; if these are too few, be told of the next."""
         if not self._owner.isActive:
             return 0
-        self._look()
+        self.look()
         room = WINDOW - self.poster.sent + self._acknowledged
         if room <= 0:
             self._waitForSends()
@@ -380,7 +380,7 @@ class Turn:
 
     # What has arrived
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """See which messages have arrived."""
         try:
             self.completed(self._sendQueue.poll(WINDOW))
@@ -421,7 +421,7 @@ class Turn:
         if self.placing is not None and self.placing.isPlaced():
             return True
         if number > self._acknowledged and not self.poster.isOver:
-            self._look()
+            self.look()
         return number <= self._acknowledged
 
     def hasten(self) -> None:

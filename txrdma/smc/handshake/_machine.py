@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import Protocol, Union
 
 from txrdma.error import RDMAError, WireError
-from txrdma.smc.common._machines import machineBuilder
+from txrdma.machines import machineBuilder
 from txrdma.smc.handshake._offer import Agreement, check, checkConfirm, Offer, VERSIONS
 from txrdma.smc.wire.clc import (
     Accept,
@@ -161,6 +161,7 @@ class _Core:
         self.fellBack = False
         self.mayCross = False
         self.done = False
+        self.isEstablished = False
 
     def wait(self, until: float | None) -> None:
         self.listening = True
@@ -293,7 +294,9 @@ def _machine(server: bool) -> _Machine:
     def established(inputs: _Inputs, core: _Core) -> None:
         if core.buffer:
             core.fail(WireError("CLC", 0, f"{len(core.buffer)} bytes where nothing may follow"))
-        core.finish()
+        else:
+            core.isEstablished = True
+            core.finish()
 
     def peerDeclined(inputs: _Inputs, core: _Core, decline: Decline) -> None:
         core.consume()
@@ -382,6 +385,11 @@ class _Handshake:
         return self._core.done
 
     @property
+    def isEstablished(self) -> bool:
+        """Whether the handshake has succeeded: the connection is on SMC-R."""
+        return self._core.isEstablished
+
+    @property
     def mayCross(self) -> bool:
         """TCP may begin with CLC that was long under way, which L{txrdma.smc.wire.clc.Crossed} finds."""
         return self._core.mayCross
@@ -427,19 +435,7 @@ class _Handshake:
             self._inputs.expired(now)
 
     def ended(self) -> None:
-        """
-        TCP brings nothing more: what is there, and need not be CLC, is the application's.
-
-        A peer that was tired of waiting for our decision has declined, said all by TCP, and closed.
-        """
-        core = self._core
-        if not core.listening and not core.done:
-            with suppress(WireError):
-                size = needed(core.buffer)
-                message = decode(core.buffer[:size])
-                if isinstance(message, Decline):
-                    core.whole = size
-                    self._inputs.declined(message)
+        """TCP brings nothing more: what is there, and need not be CLC, is the application's."""
         self._inputs.ended()
 
     def received(self, data: bytes, now: float) -> None:
@@ -451,6 +447,23 @@ class _Handshake:
             return
         core.buffer += data
         self._read(now)
+        if not core.listening and not core.done:
+            self._heedDecline()
+
+    def _heedDecline(self) -> None:
+        """
+        Read a Decline while our end decides, when nothing else is read: the peer speaks TCP from there on.
+
+        A Confirm that our end sent behind it would tell the peer that we are on SMC-R.
+        """
+        core = self._core
+        with suppress(WireError):
+            size = needed(core.buffer)
+            message = decode(core.buffer[:size])
+            if isinstance(message, Decline):
+                core.whole = size
+                core.pending.clear()  # what it has proposed, or accepted, needs no answer
+                self._inputs.declined(message)
 
     def _read(self, now: float) -> None:
         core = self._core

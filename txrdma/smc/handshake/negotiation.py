@@ -162,7 +162,7 @@ class Negotiation(Protocol):
             if self._fellBack is not None:
                 foreign = Crossed(core.isJoining) if core.mayCross else None
                 self._runOnTCP(self._fellBack.reason, self._fellBack.peerDiagnosis, self._early, foreign)
-            elif self._stream is not None:
+            elif self._stream is not None and core.isEstablished:
                 self._runOnSMC(self._stream)
             return
         deadline = core.deadline()
@@ -385,8 +385,10 @@ class Negotiation(Protocol):
 
     def _realWays(self) -> tuple[LinkGroups, tuple[Candidate, ...]] | None:
         """The same by the RDMA port of the interface of the TCP connection, if that can be had."""
+        if not realPorts.isAny():
+            return None
         own, place = self._peer.own, self._peer.place
-        if own is None or place is None or not realPorts.isAny():
+        if own is None or place is None:
             return None
         found = realPorts.portFor(own.host, place.host)
         if found is None:

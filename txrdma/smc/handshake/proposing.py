@@ -5,6 +5,7 @@ The client's end of a CLC handshake: who proposes, when the listener is known to
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 from twisted.internet.defer import Deferred
@@ -63,7 +64,7 @@ class ClientNegotiation(Negotiation):
     def connectionMade(self) -> None:
         """Propose, if the listener is known to speak SMC."""
         self.transport.protocol = self  # and not what an endpoint has put before us
-        self._approach = approachOf(self.transport, carrierFor(self._reactor, self._options))
+        self._approach = approachOf(self.transport, partial(carrierFor, self._reactor, self._options))
         self._approach.ask(self.transport, self._told)
 
     def dataReceived(self, data: bytes) -> None:

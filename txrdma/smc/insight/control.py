@@ -18,6 +18,7 @@ from dataclasses import field
 from pathlib import Path
 from threading import Thread
 from typing import Any, cast, ClassVar
+from weakref import WeakKeyDictionary
 
 from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.endpoints import connectProtocol, UNIXClientEndpoint
@@ -46,6 +47,9 @@ PROC_NET_UNIX = Path("/proc/net/unix")
 NAMESPACE = "txrdma/control"
 """The beginning of the abstract names on which processes answer."""
 
+
+_answering: WeakKeyDictionary[Any, tuple[int, int]] = WeakKeyDictionary()
+"""The process and the user by whose names there is a socket on a reactor."""
 
 Report = Callable[[], dict[str, object]]
 """Gives the part of an answer that JSON can carry: L{txrdma.smc.insight.report.report}, but for tests."""
@@ -128,8 +132,10 @@ def appear(reactor: object, report: Report) -> None:
     It is one of the reactor's internal readers, like its own wakers: it keeps nothing running.
     """
     if getattr(reactor, "_internalReaders", None) is not None and IReactorCore.providedBy(reactor):
-        appearance = _Appearance(reactor, report)
         presence = presenceOn(reactor)
+        if not presence.isIdle and _answering.get(reactor) == _owner():
+            return
+        appearance = _Appearance(reactor, report)
         presence.add(appearance)
         if not presence.isIdle:
             appearance.wake()
@@ -149,6 +155,7 @@ class _Appearance:
 
     def rest(self) -> None:
         """Close the sockets on this reactor that answer questions about its connections."""
+        _answering.pop(self.reactor, None)
         internal: set[object] = self.reactor._internalReaders
         for reader in [each for each in internal if isinstance(each, Control)]:
             internal.discard(reader)
@@ -162,6 +169,7 @@ class _Appearance:
         control = None if presenceOn(self.reactor).isIdle else answer(self.reactor, self.report)
         if control is not None:
             internal.add(control)
+            _answering[self.reactor] = control.owner
 
 
 def answer(reactor: object, report: Report) -> Control | None:

@@ -50,7 +50,7 @@ def statistics() -> dict[str, Any]:
     streams = [each for each in alive if isinstance(each, SMCStatus)]
     summed = Counter(counting.ended)
     for stream in streams:
-        summed.update({name: getattr(stream, name) for name in stream.SUMMED})
+        stream.addTo(summed)
     seconds = counting.blockedSeconds[0] + sum(stream.blockedSeconds for stream in streams)
     current = Counter(dict.fromkeys(counting.connections, 0))  # who watches wants to see the end of the last
     current.update((each.kind, each.role) for each in cast("list[Any]", alive))

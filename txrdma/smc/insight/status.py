@@ -8,6 +8,7 @@ import os
 import socket
 import struct
 import weakref
+from collections import Counter
 from enum import Enum, Flag
 from typing import Any, cast, Protocol, TYPE_CHECKING
 
@@ -145,7 +146,7 @@ def forget(transport: ITransport) -> None:
         _live.discard(transport)
         smc = cast(Any, transport).smc
         if isinstance(smc, SMCStatus):
-            counting.ended.update({name: getattr(smc, name) for name in smc.SUMMED})
+            smc.addTo(counting.ended)
             counting.blockedSeconds[0] += smc.blockedSeconds
 
 
@@ -278,16 +279,7 @@ class TCPStatus:
 
 @implementer(ISMCStatus)
 class SMCStatus:
-    """
-    A connection that runs SMC-R.
-
-    @cvar SUMMED: the counters that are summed up for all connections of the process.
-    """
-
-    SUMMED = (
-        *("bytesSent", "bytesReceived", "writes", "messagesSent", "messagesReceived"),
-        *("flushes", "reads", "blocks"),
-    )
+    """A connection that runs SMC-R."""
 
     __slots__ = ("_stream",)
 
@@ -383,6 +375,19 @@ class SMCStatus:
     def blockedSeconds(self) -> float:
         """Seconds for which bytes waited for room in the peer's ring."""
         return self._stream.blockedSeconds
+
+    def addTo(self, sums: Counter[str]) -> None:
+        """Add the counters that are summed up for the process, by the names of their attributes."""
+        stream = self._stream
+        flow = stream.flow
+        sums["bytesSent"] += flow.ring.produced
+        sums["bytesReceived"] += flow.ring.consumed
+        sums["writes"] += flow.writes + flow.wraps
+        sums["flushes"] += flow.writes
+        sums["reads"] += flow.reads
+        sums["messagesSent"] += flow.messagesSent
+        sums["messagesReceived"] += flow.messagesReceived
+        sums["blocks"] += stream.blocks
 
     @property
     def unread(self) -> int:

@@ -16,12 +16,11 @@ that have arrived: those are read first (L{Closing.drained}).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import Enum, IntEnum
-from functools import lru_cache
-from typing import Protocol, Union
+from typing import Final, Protocol, Union
 
-from txrdma.smc.common._machines import machineBuilder
+from txrdma.machines import Row, Table
 from txrdma.smc.wire.cdc import StateFlags
 from txrdma.values import frozen
 
@@ -55,11 +54,18 @@ class Ending(Enum):
     LOST = "the link is gone"
 
 
+# As numbers: flags that know their names are slow to combine.
+_DONE_FLAG: Final = int(StateFlags.DONE_WRITING)
+_CLOSED_FLAG: Final = int(StateFlags.CLOSED)
+_ABORT_FLAG: Final = int(StateFlags.ABNORMAL_CLOSE)
+_KNOWN: Final = _DONE_FLAG | _CLOSED_FLAG | _ABORT_FLAG
+
+
 @frozen
 class Send:
     """Send a CDC message with these flags, after all that was written; every later one has them, too."""
 
-    flags: StateFlags
+    flags: int
 
 
 @frozen
@@ -142,15 +148,15 @@ class Closing:
     """
 
     __slots__ = ("_behind", "_inputs", "_peer", "_pending", "_place", "flags", "over")
+    _place: str
 
     def __init__(self) -> None:
-        self._place = _INIT
-        self.flags = StateFlags(0)
+        self.flags = 0
         self._pending: list[Event] = []
         self._behind: list[Ending | None] = []
         self.over = False
         self._peer = 0
-        self._inputs = _machine()(self)
+        self._inputs = _TABLE.begin(self)
 
     @property
     def state(self) -> State:
@@ -224,9 +230,9 @@ class Closing:
         new = flags & ~self._peer & _KNOWN
         if new:
             self._peer |= new
-            if new & StateFlags.ABNORMAL_CLOSE:
+            if new & _ABORT_FLAG:
                 self._inputs.peerAborted()
-            elif new & StateFlags.CLOSED:
+            elif new & _CLOSED_FLAG:
                 self._inputs.peerClosed()
             else:
                 self._inputs.peerDoneWriting()
@@ -245,18 +251,18 @@ class Closing:
 
     # What transitions do
 
-    def _send(self, flag: StateFlags) -> None:
+    def _send(self, flag: int) -> None:
         self.flags |= flag
         self._pending.append(Send(self.flags))
 
     def _sendDone(self) -> None:
-        self._send(StateFlags.DONE_WRITING)
+        self._send(_DONE_FLAG)
 
     def _sendClosed(self) -> None:
-        self._send(StateFlags.CLOSED)
+        self._send(_CLOSED_FLAG)
 
     def _sendAbort(self) -> None:
-        self._send(StateFlags.ABNORMAL_CLOSE)
+        self._send(_ABORT_FLAG)
 
     def _endOfData(self) -> None:
         self._behind.append(None)
@@ -316,15 +322,9 @@ _PROCESSABORT = "PROCESSABORT"  # aborted by the peer, or without a link: what c
 _PROCESSABORT_DONE = "PROCESSABORT (peer done writing)"
 _CLOSED = "CLOSED"
 
-_PLACES = (
-    *(_INIT, _ACTIVE, _PEER1, _PEER1_CLOSED, _PEER2, _PEER2_CLOSED, _APP1, _APP1_CLOSED, _APP2),
-    *(_APP2_CLOSED, _APPFIN, _PEERFIN, _PEERABORT, _PROCESSABORT, _PROCESSABORT_DONE, _CLOSED),
-)
-
 _In = Inputs
 _Do = Closing
-_Action = Callable[[Closing], None]
-_Row = tuple[str, Callable[[Inputs], None], str, tuple[_Action, ...]]
+_Row = Row[Inputs, Closing]
 
 _NORMAL: tuple[_Row, ...] = (
     (_INIT, _In.established, _ACTIVE, ()),
@@ -409,45 +409,9 @@ _OURS: frozenset[tuple[str, str]] = frozenset(
 """Transitions that only a mistake of ours can bring about: C{NoTransition}."""
 
 
-def _outputs(there: str, actions: tuple[_Action, ...]) -> Callable[[Inputs, Closing], None]:
-    def turn(_: Inputs, closing: Closing) -> None:
-        closing._place = there
-        for action in actions:
-            action(closing)
-
-    return turn
-
-
-@lru_cache(1)
-def _machine() -> Callable[[Closing], Inputs]:
-    builder = machineBuilder(Inputs, Closing)
-    states = {place: builder.state(place) for place in _PLACES}
-    said = set(_OURS)
-    for here, what, there, actions in _ROWS:
-        said.add((here, what.__name__))
-        states[here].upon(what).to(states[there])(_outputs(there, actions))
-    every = [getattr(Inputs, name) for name in vars(Inputs) if not name.startswith("_")]
-    for place, state in states.items():
-        for what in every:
-            if (place, what.__name__) not in said:
-                state.upon(what).loop().returns(None)  # late, double, or of no interest here
-    return builder.build()
-
-
-_KNOWN = int(StateFlags.DONE_WRITING | StateFlags.CLOSED | StateFlags.ABNORMAL_CLOSE)
+_TABLE = Table(Inputs, Closing, _ROWS, _OURS)
 
 
 def diagram() -> str:
     """The state machine as a graph in the DOT language, for the documentation."""
-    edges: dict[tuple[str, str], list[str]] = {}
-    for here, what, there, actions in _ROWS:
-        if here == there or what is Inputs.groupDied:
-            continue
-        label = what.__name__ + (" / " + ", ".join(each.__name__[1:] for each in actions) if actions else "")
-        edges.setdefault((here, there), []).append(label)
-    lines = ["digraph closing {", "  node [shape=box, style=rounded];", "  edge [fontsize=10];"]
-    lines += [f'  "{place}";' for place in _PLACES]
-    for (here, there), labels in edges.items():
-        text = "\\n".join(labels)
-        lines.append(f'  "{here}" -> "{there}" [label="{text}"];')
-    return "\n".join([*lines, "}", ""])
+    return _TABLE.diagram("closing", frozenset({"groupDied"}))

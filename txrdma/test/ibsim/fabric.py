@@ -27,7 +27,7 @@ from twisted.trial.unittest import TestCase
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.ibsim import IbsimPort
-from txrdma.sim.netfile import parseNet
+from txrdma.sim.nets.netfile import parseNet
 from txrdma.test.ibsim import OUTSIDE
 
 START_SECONDS = 60.0

@@ -24,7 +24,7 @@ from txrdma.mad.attributes import Attribute
 from txrdma.mad.messages import ClassPortInfo
 from txrdma.mad.sa import NodeRecord, PathRecord
 from txrdma.mad.values import Rate
-from txrdma.sim.fattree import fatTree
+from txrdma.sim.nets.fattree import fatTree
 from txrdma.test.ibsim.fabric import IbsimTestCase
 from txrdma.test.ibsim.test_commands_2 import CommandsTestCase, EXAMPLES
 from txrdma.test.mad.structures import alike

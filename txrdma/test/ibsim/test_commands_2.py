@@ -20,15 +20,15 @@ from typing import Any
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 
-from txrdma.commands.registry import command
+from txrdma.commands.common.registry import command
 from txrdma.error import RDMAError
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.paths import toLID
 from txrdma.mad.serving import MADServer
 from txrdma.mad.smp import MulticastForwardingTable
 from txrdma.mad.vendor import servePing, serveSysstat
-from txrdma.sim.fattree import fatTree
-from txrdma.sim.netfile import parseNet
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.netfile import parseNet
 from txrdma.test.ibsim.fabric import IbsimTestCase
 from txrdma.test.mad.simulated import TWO_SWITCHES
 

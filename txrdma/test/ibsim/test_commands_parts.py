@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from txrdma.sim.fattree import fatTree
+from txrdma.sim.nets.fattree import fatTree
 from txrdma.test.ibsim.test_commands_2 import CommandsTestCase
 from txrdma.test.ibsim.test_commands_3 import EXAMPLE, NO_EXAMPLES, parts
 

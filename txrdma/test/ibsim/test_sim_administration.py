@@ -20,7 +20,7 @@ from txrdma.mad.attributes import Attribute, ManagementClass, Method
 from txrdma.mad.errors import MADError
 from txrdma.mad.serving import MADServer
 from txrdma.sim.fabric import SimulatedFabric
-from txrdma.sim.netfile import parseNet
+from txrdma.sim.nets.netfile import parseNet
 from txrdma.test.ibsim.fabric import IbsimTestCase
 from txrdma.test.mad.simulated import gmp
 
@@ -162,11 +162,11 @@ class SaqueryTests(IbsimTestCase):
         agent = MADAgent(reactor, self.portAt("a", isSM=True), timeoutSeconds=2.0)
         self.addCleanup(agent.close)
         await self.copy(ours, agent)
-        assert ours.administration is not None
-        MADServer(agent).handle(ManagementClass.SUBN_ADM, ours.administration, (Method.GET, Method.GET_TABLE))
+        assert ours.sa is not None
+        MADServer(agent).handle(ManagementClass.SUBN_ADM, ours.sa, (Method.GET, Method.GET_TABLE))
         c, d = ours.port("c").lid, ours.port("d").lid
         out, errors, status = await self.fabric.spawn("saquery", "--src-to-dst", f"{c}:{d}", host="b")
-        self.assertEqual((status, ours.administration.asked > 0), (0, True), errors)
+        self.assertEqual((status, ours.sa.asked > 0), (0, True), errors)
         said = dict(reversed(list(_printed(out.decode()))))  # the first one: without RMPP it invents others
         self.assertEqual((said["slid"], said["dlid"]), (str(c), str(d)))
         self.assertIn("0x84", said["mtu"])

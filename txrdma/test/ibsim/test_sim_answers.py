@@ -36,8 +36,8 @@ from txrdma.mad.attributes import Attribute
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.messages import ClassPortInfo
 from txrdma.sim.fabric import SimulatedFabric
-from txrdma.sim.fattree import fatTree
-from txrdma.sim.netfile import parseNet
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.netfile import parseNet
 from txrdma.test.ibsim.fabric import IbsimTestCase
 from txrdma.test.mad.simulated import gmp, TWO_SWITCHES
 

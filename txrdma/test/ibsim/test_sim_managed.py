@@ -25,8 +25,8 @@ from txrdma.mad.attributes import Attribute
 from txrdma.mad.messages import ClassPortInfo
 from txrdma.mad.values import PortCapability
 from txrdma.sim.fabric import SimulatedFabric
-from txrdma.sim.fabric.counters import CASTS, DATA
-from txrdma.sim.fattree import fatTree
+from txrdma.sim.fabric.model.counters import CASTS, DATA
+from txrdma.sim.nets.fattree import fatTree
 from txrdma.test.ibsim.test_sim_answers import AnswersMixin, AT_ONCE, example, Question
 from txrdma.test.mad.simulated import gmp, TWO_SWITCHES
 

@@ -14,7 +14,7 @@ from txrdma.mad.errors import MADError
 from txrdma.mad.values import SMState
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
-from txrdma.sim.fabric.handover import ACKNOWLEDGE, DISABLE, DISCOVER, HANDOVER, STANDBY
+from txrdma.sim.fabric.sm.election import ACKNOWLEDGE, DISABLE, DISCOVER, HANDOVER, STANDBY
 from txrdma.test.ibsim.fabric import IbsimTestCase
 from txrdma.test.mad.simulated import TWO_SWITCHES, twoSwitches
 

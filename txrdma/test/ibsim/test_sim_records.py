@@ -28,11 +28,11 @@ from txrdma.mad.attributes import Attribute, ManagementClass, Method
 from txrdma.mad.messages import InformInfo
 from txrdma.mad.smp import GUIDInfo
 from txrdma.mad.values import PathMTU, Rate, Selector, SMState
-from txrdma.sim.fabric.handover import Candidate
-from txrdma.sim.fabric.manager import GID_PREFIX
-from txrdma.sim.fabric.sa import SubnetAdministration
-from txrdma.sim.fabric.sagroups import IPOIB_BROADCAST
-from txrdma.sim.fattree import fatTree
+from txrdma.sim.fabric.sm.election import Candidate
+from txrdma.sim.fabric.sm.manager import GID_PREFIX
+from txrdma.sim.fabric.sm.sa import SubnetAdministration
+from txrdma.sim.fabric.sm.sagroups import IPOIB_BROADCAST
+from txrdma.sim.nets.fattree import fatTree
 from txrdma.test.ibsim.test_sim_answers import differences, example
 from txrdma.test.ibsim.test_sim_managed import ManagedTestCase, Place
 from txrdma.test.mad import test_sim_sa
@@ -62,7 +62,7 @@ class RecordsTestCase(ManagedTestCase):
         manager = self.ours.manager = candidate.manager
         ends = (port for node in self.ours.nodes.values() for port in node.ports if port.info and port.lid)
         manager.ports = {port.lid: port for port in ends}
-        self.ours.administration = SubnetAdministration(self.ours, at)
+        self.ours.sa = SubnetAdministration(self.ours, at)
         self.addCleanup(self.ours.close)
         return places
 

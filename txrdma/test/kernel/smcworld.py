@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 import zlib
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +29,10 @@ from txrdma.test.smc.ends import EndsTestCase, reactor, Recorder
 HERE, THERE = "10.77.0.1", "10.77.0.2"
 UEID = "TXRDMA"
 OURS = rf"device=pyverbs\:rxe0:ueid={UEID}:timeout=30"
+END_SECONDS = 10.0
+"""A killed program is gone by then: the kernel waits for 2 s for each answer that a peer owes it, and for
+acknowledgements as long as it takes."""
+
 PROGRAM = str(Path(__file__).with_name("smcprogram.py"))
 
 
@@ -137,19 +143,28 @@ class KernelPeerTestCase(EndsTestCase):
         return program, process
 
     async def _stop(self, program: Any, process: subprocess.Popen[bytes]) -> None:
-        """Its sockets are closed only when we have done our part, so the reactor must go on."""
+        """
+        End the program, which Linux does only when all its connections have ended.
+
+        The reactor must go on meanwhile: we have our part in that.
+        """
         program.transport.abortConnection()
         process.kill()
-        while process.poll() is None:
-            await deferLater(reactor, 0.02)
+        await self.until(lambda: process.poll() is not None, END_SECONDS)
 
     async def pair(self, options: str = OURS, kind: type[Recorder] = Ours) -> tuple[Any, Theirs]:
         """Our end of a new connection, and the kernel's."""
+        return await (await self.connector(options, kind))()
+
+    async def connector(
+        self, options: str = OURS, kind: type[Recorder] = Ours
+    ) -> Callable[[], Awaitable[tuple[Any, Theirs]]]:
+        """A function that makes connections with one listener."""
         if self.weListen:
             factory, port = await self.serve(f"smc:{HERE}:0:{options}", kind)
-            return await self.accepted(factory, port)
+            return partial(self.accepted, factory, port)
         listener = await self.program.call("listen")
-        return await self.connected(listener, options, kind)
+        return partial(self.connected, listener, options, kind)
 
     async def connected(
         self, listener: list[int], options: str = OURS, kind: type[Recorder] = Ours
@@ -163,7 +178,6 @@ class KernelPeerTestCase(EndsTestCase):
         """What our listener has accepted, and the program's client."""
         accepting = factory.next()
         theirs = await self.program.call("connect", host=HERE, port=port)
-        self.seconds = theirs.pop()
         ours = await accepting
         self.addCleanup(self._disconnect, ours)  # on TCP it would end some time after the program
         return ours, Theirs(*theirs)

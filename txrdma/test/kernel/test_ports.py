@@ -21,7 +21,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from txrdma.command import Options
 from txrdma.command import run as runCommand
-from txrdma.commands.options import IReactor as CommandReactor
+from txrdma.commands.common.options import IReactor as CommandReactor
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GID, MTU
 from txrdma.iba.verbs import GIDType, LinkLayer, PhysicalState, PortState

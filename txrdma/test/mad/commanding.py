@@ -13,7 +13,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.command import Options, run
-from txrdma.commands.options import IReactor
+from txrdma.commands.common.options import IReactor
 from txrdma.sim.clock import SimulatedClock
 
 SECONDS = 300.0

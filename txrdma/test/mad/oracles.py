@@ -131,7 +131,7 @@ def tshark(datagrams: Sequence[bytes]) -> list[list[Place]]:
 
     @raise SkipTest: it is not installed.
     """
-    return _dissected([_packet(datagram) for datagram in datagrams], _ETHERNET, _PAYLOAD_AT)
+    return _dissected([packetOf(datagram) for datagram in datagrams], _ETHERNET, _PAYLOAD_AT)
 
 
 def tsharkLinks(packets: Sequence[bytes]) -> list[list[Place]]:
@@ -163,7 +163,8 @@ def _dissected(packets: Sequence[bytes], link: int, begin: int) -> list[list[Pla
     return [list(_shown(packet, begin)) for packet in ElementTree.fromstring(done.stdout)]
 
 
-def _packet(datagram: bytes) -> bytes:
+def packetOf(datagram: bytes) -> bytes:
+    """A datagram in a packet of RoCE v2, from its Ethernet header on."""
     isSMP = datagram[1] & 0x7F == 1
     number = 0 if isSMP else 1
     bth = struct.pack(">BBHII", 0x64, 0, 0xFFFF, number, 0)

@@ -14,7 +14,7 @@ from txrdma.iba.types import LID, QPN
 from txrdma.mad.agent import MADAgent
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
-from txrdma.sim.netfile import Net, parseNet
+from txrdma.sim.nets.netfile import Net, parseNet
 
 TWO_SWITCHES = """
 width=3

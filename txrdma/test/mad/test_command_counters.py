@@ -17,9 +17,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
 from txrdma.command import Options
-from txrdma.commands.counters import added, changed, counterNames, Difference, Rates
-from txrdma.commands.fabrics import portNumbers
+from txrdma.commands.common.values import portNumbers
 from txrdma.commands.perfquery import KINDS, THEIRS
+from txrdma.fabric.rates import added, changed, counterNames, Difference, Rates
 from txrdma.mad.pma import PortCounters, PortCountersExtended, PortXmitDataSL
 from txrdma.mad.ports import openMADPort
 from txrdma.sim.strings import _held

@@ -20,7 +20,7 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SkipTest
 
 from txrdma.command import Options
-from txrdma.commands.packets import inBytes, inPacket
+from txrdma.commands.common.packets import inBytes, inPacket
 from txrdma.error import InvalidRequest, WireError
 from txrdma.iba.captures import captured
 from txrdma.iba.headers import BTH, DETH, GRH, Opcode

@@ -17,15 +17,15 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.command import Options
-from txrdma.commands import nodenames
-from txrdma.commands.fabrics import Progress
-from txrdma.commands.nodenames import NodeNames, parseNodeNames, readNodeNames
+from txrdma.commands.common.progress import Progress
 from txrdma.error import InvalidRequest
-from txrdma.fabric.model import Fabric
+from txrdma.fabric import nodenames
+from txrdma.fabric.nodenames import NodeNames, parseNodeNames, readNodeNames
+from txrdma.fabric.snapshots import load
 from txrdma.iba.types import GUID
 from txrdma.mad.ports import openMADPort
-from txrdma.sim.fattree import fatTree
-from txrdma.sim.netfile import parseNet
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.netfile import parseNet
 from txrdma.test.mad.commanding import CommandTestCase
 from txrdma.test.mad.simulated import TWO_SWITCHES
 
@@ -149,7 +149,7 @@ class DiscoverTests(CommandTestCase):
         swept = self.said("discover", "--save", path)
         loaded = self.said("discover", "--load", path, device="sim:no such net")
         self.assertEqual(loaded, swept)
-        self.assertEqual(len(Fabric.fromDict(json.loads(Path(path).read_text())).nodes), 9)
+        self.assertEqual(len(load(json.loads(Path(path).read_text())).nodes), 9)
 
     def test_noSnapshot(self) -> None:
         """Files that are no snapshots are refused in one line."""

@@ -30,11 +30,11 @@ class PartCase(CommandTestCase):
         self.asked = 0
 
     def said(self, name: str, *arguments: str, device: str | None = None) -> Said:
-        before = self.fabric.datagrams
+        before = self.fabric.wire.datagrams
         try:
             return super().said(name, *arguments, device=device)
         finally:
-            self.asked = self.fabric.datagrams - before
+            self.asked = self.fabric.wire.datagrams - before
 
     def spellings(self, name: str, route: str) -> list[str]:
         """All that a node is called."""

@@ -13,7 +13,7 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.command import Options
-from txrdma.commands.portchanges import Change, OPERATIONS, parsed
+from txrdma.commands.common.portchanges import Change, OPERATIONS, parsed
 from txrdma.commands.portstate import farthestFirst, linkedPorts
 from txrdma.error import InvalidRequest
 from txrdma.fabric.discovery import Sweep

@@ -11,8 +11,9 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.command import Options
-from txrdma.commands import fabrics, saquery, smpquery
-from txrdma.commands.attributefields import assigned, attributeNamed, attributesOf, queried, rpcNamed
+from txrdma.commands import saquery, smpquery
+from txrdma.commands.common import session
+from txrdma.commands.common.attributefields import assigned, attributeNamed, attributesOf, queried, rpcNamed
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import GID
 from txrdma.iba.verbs import NodeType
@@ -501,7 +502,7 @@ class CommandLineTests(CommandTestCase):
 
     def test_embedded(self) -> None:
         """Where nothing is said, and there is no port, it is a simulated fabric; that is told."""
-        self.patch(fabrics, "defaultMADPort", lambda: "sim")
+        self.patch(session, "defaultMADPort", lambda: "sim")
         words = "no management port is here, so this is a simulated fabric"
         self.assertIn(words, self.said("smpquery", "NI", device="").errors)
         self.assertNotIn(words, self.said("smpquery", "NI").errors)

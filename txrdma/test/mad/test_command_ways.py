@@ -15,8 +15,8 @@ from txrdma.mad.errors import MADRefusal
 from txrdma.mad.messages import ClassPortInfo, MADRequest, MADStatus
 from txrdma.mad.ports import openMADPort
 from txrdma.mad.sa import PathRecord, TraceRecord
-from txrdma.sim.fabric import sa
-from txrdma.sim.fabric.sa import SubnetAdministration
+from txrdma.sim.fabric.sm import sa
+from txrdma.sim.fabric.sm.sa import SubnetAdministration
 from txrdma.test.mad.commanding import CommandTestCase
 
 

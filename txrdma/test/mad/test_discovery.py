@@ -11,9 +11,10 @@ from typing import Any
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 
 from txrdma.error import DeviceUnavailable
-from txrdma.fabric.administered import AdministeredSweep, LIDSweep
 from txrdma.fabric.discovery import MAX_PER_NODE, Sweep
 from txrdma.fabric.model import described, Fabric
+from txrdma.fabric.sasweep import AdministeredSweep, LIDSweep
+from txrdma.fabric.snapshots import dump, load
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType
@@ -24,14 +25,14 @@ from txrdma.mad.rpcs import RPCs
 from txrdma.mad.sa import LinkRecord, NodeRecord, PortInfoRecord, SwitchInfoRecord
 from txrdma.mad.schedule import MADSchedule
 from txrdma.mad.smp import NodeInfo
-from txrdma.sim.fattree import fatTree
-from txrdma.sim.netfile import Net, parseNet
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.netfile import Net, parseNet
 from txrdma.test.mad.simulated import FabricTestCase, route
 
 
 def shape(fabric: Fabric) -> object:
     """What was found, whatever the way there."""
-    told = fabric.toDict()
+    told = dump(fabric)
     for node in told["nodes"]:
         node["route"] = node["nodeInfo"] = None
         for port in node["ports"]:
@@ -83,7 +84,7 @@ class SweepTests(FabricTestCase):
         most = 1 + len(list(fabric.links())) + len(fabric.nodes) + len(switches) + ports + ends
         self.assertEqual(sweep.asked, most)
         self.assertEqual(sweep.answered, most)
-        self.assertEqual(self.fabric.datagrams, most)
+        self.assertEqual(self.fabric.wire.datagrams, most)
 
     def test_outstanding(self) -> None:
         """No more questions are on their way than allowed."""
@@ -131,7 +132,7 @@ class SweepTests(FabricTestCase):
 
     def test_loss(self) -> None:
         """After losses less is asked at a time, and when nothing is lost any more, as much as before."""
-        self.fabric.loss = 0.2
+        self.fabric.wire.loss = 0.2
         windows: list[float] = []
         sweep = Sweep(self.agent, 32, progress=lambda done, count: windows.append(sweep.window))
         self.agent.retries = sweep._retries = 20
@@ -345,6 +346,6 @@ class ContradictionTests(FabricTestCase):
         """What was found can be written, and read again."""
         switch = SwitchInfoRecord(lid=LID(3))
         fabric = self.swept(NodeRecord=[node(0x30, 3, NodeType.SWITCH)], SwitchInfoRecord=[switch])
-        again = Fabric.fromDict(json.loads(json.dumps(fabric.toDict())))
-        self.assertEqual(again.toDict(), fabric.toDict())
+        again = load(json.loads(json.dumps(dump(fabric))))
+        self.assertEqual(dump(again), dump(fabric))
         self.assertEqual([each.switchInfo for each in again.switches()], [switch.switchInfo])

@@ -9,15 +9,16 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from txrdma.fabric.administered import AdministeredSweep, LIDSweep
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.health import belowBest, findings
 from txrdma.fabric.model import described, Fabric
+from txrdma.fabric.sasweep import AdministeredSweep, LIDSweep
+from txrdma.fabric.snapshots import dump, load
 from txrdma.iba.types import GUID
 from txrdma.mad.paths import toAdministration
 from txrdma.mad.sa import LinkRecord, NodeRecord, PortInfoRecord, SwitchInfoRecord
 from txrdma.mad.smp import ExtendedPortInfo
-from txrdma.sim.netfile import Net, parseNet
+from txrdma.sim.nets.netfile import Net, parseNet
 from txrdma.test.mad.simulated import FabricTestCase, TWO_SWITCHES
 
 FDR10 = ExtendedPortInfo(linkSpeedSupported=1, linkSpeedEnabled=1, linkSpeedActive=1).encode()
@@ -81,7 +82,7 @@ class DyingTests(FaultTestCase):
                 self.assertEqual(problem.kind, "unreachable")
                 self.assertIn("no answer", problem.text)
             self.assertIn(" 0 outstanding", repr(self.agent))
-            Fabric.fromDict(fabric.toDict())
+            load(dump(fabric))
 
     def test_halfKnown(self) -> None:
         """A switch that has said what it is, and no more, is in the fabric; the same line is told once."""
@@ -108,8 +109,8 @@ class LoopTests(FaultTestCase):
         self.assertEqual((fabric.problems, self.names(fabric)), ([], ["a", "s"]))
         ends = sorted((one.number, other.number) for one, other in fabric.links() if one.node is other.node)
         self.assertEqual(ends, [(5, 6), (7, 7)])
-        again = Fabric.fromDict(fabric.toDict())
-        self.assertEqual(again.toDict(), fabric.toDict())
+        again = load(dump(fabric))
+        self.assertEqual(dump(again), dump(fabric))
 
 
 class LiarTests(FaultTestCase):
@@ -284,7 +285,7 @@ class FDR10Tests(FaultTestCase):
             self.assertEqual((port.speed, port.laneGigabits), ("FDR10", 10.3125))
             self.assertEqual(fabric.nodes[port.node.guid].port(4).speed, "QDR")
             self.assertEqual(belowBest(port), ["12X"])
-            again = Fabric.fromDict(fabric.toDict())
+            again = load(dump(fabric))
             self.assertEqual(again.nodes[port.node.guid].port(3).speed, "FDR10")
 
     def test_couldBe(self) -> None:

@@ -20,8 +20,8 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
-from txrdma.commands.registry import command, COMMANDS, FABRICS
-from txrdma.commands.rows import showRows
+from txrdma.commands.common.registry import command, COMMANDS, FABRICS
+from txrdma.commands.common.rows import showRows
 from txrdma.error import RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID

@@ -24,6 +24,7 @@ from txrdma.fabric.errorcounters import (
 )
 from txrdma.fabric.health import belowBest, counterFindings, Finding, findings, managerFindings
 from txrdma.fabric.model import Fabric
+from txrdma.fabric.snapshots import dump, load
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import PhysicalState, PortState
 from txrdma.mad.messages import MADRequest
@@ -267,7 +268,7 @@ class DifferenceTests(HealthTestCase):
     """What has changed between two snapshots."""
 
     def changed(self, before: Fabric) -> list[tuple[str, str, int | None]]:
-        after = Fabric.fromDict(json.loads(json.dumps(self.swept().toDict())))
+        after = load(json.loads(json.dumps(dump(self.swept()))))
         return [(one.kind, one.name, one.port) for one in differences(before, after)]
 
     def test_nothing(self) -> None:

@@ -23,8 +23,8 @@ from txrdma.mad.rpcs import RPCs
 from txrdma.mad.satransactor import SATransactor
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
-from txrdma.sim.fattree import fatTree
-from txrdma.sim.netfile import Net, parseNet
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.netfile import Net, parseNet
 from txrdma.test.mad.simulated import FabricTestCase, route
 
 RING = """
@@ -129,10 +129,10 @@ class NeighbourhoodTests(NeighbourhoodCase):
     def test_withoutLinks(self) -> None:
         """Who needs no links asks a switch four things, a host three."""
         for name, questions in (("right", 4), ("c", 3)):
-            before = self.fabric.datagrams
+            before = self.fabric.wire.datagrams
             fabric = self.found(self.to(name), withLinks=False)
             self.assertEqual((names(fabric), fabric.problems), ([name], []))
-            self.assertEqual(self.fabric.datagrams - before, questions)
+            self.assertEqual(self.fabric.wire.datagrams - before, questions)
             [node] = fabric.nodes.values()
             self.assertEqual(node.lid, self.lid(name))
             self.assertEqual(node.switchInfo is not None, node.isSwitch)
@@ -183,9 +183,9 @@ class NeighbourhoodTests(NeighbourhoodCase):
         done = Neighbourhood(self.agent, self.endPort, 1).run(route(1))
         done.cancel()
         self.failureResultOf(done, CancelledError)
-        before = self.fabric.datagrams
+        before = self.fabric.wire.datagrams
         self.pump()
-        self.assertEqual(self.fabric.datagrams, before)
+        self.assertEqual(self.fabric.wire.datagrams, before)
 
 
 class UnmanagedTests(NeighbourhoodCase):
@@ -304,9 +304,9 @@ class LargeTests(NeighbourhoodCase):
     def test_few(self) -> None:
         """What is asked is as much as the part is large, not the fabric."""
         for name, ends in (("h01000", 1), ("leaf0009", 36)):
-            before = self.fabric.datagrams
+            before = self.fabric.wire.datagrams
             fabric = self.found(self.to(name))
             self.assertEqual((len(fabric.nodes), fabric.problems), (1 + ends, []))
-            asked = self.fabric.datagrams - before
+            asked = self.fabric.wire.datagrams - before
             own = 40 if ends > 1 else 3
             self.assertLessEqual(asked, own + 6 * ends, name)  # answers of the administration count, too

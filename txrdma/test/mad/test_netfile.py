@@ -11,8 +11,8 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType
-from txrdma.sim.fattree import fatTree
-from txrdma.sim.netfile import Net, NetFileError, parseNet
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.netfile import Net, NetFileError, parseNet
 
 
 class NetFileTests(SynchronousTestCase):

@@ -17,7 +17,7 @@ from txrdma.interfaces import AsyncEvent, IMADPort
 from txrdma.mad.verbsport import IReactor, VerbsPort
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
-from txrdma.sim.fabric.madport import SimulatedMADPort
+from txrdma.sim.fabric.wire.madport import SimulatedMADPort
 from txrdma.sim.network import SimulatedNetwork
 from txrdma.test.mad.simulated import gmp, route, twoSwitches
 from txrdma.test.mad.test_umad import GIDS, UmadCase

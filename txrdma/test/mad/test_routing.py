@@ -15,7 +15,7 @@ from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GUID, LID
 from txrdma.mad.smp import LinearForwardingTable, MulticastForwardingTable, SwitchInfo
 from txrdma.sim.fabric import SimulatedFabric
-from txrdma.sim.fattree import fatTree
+from txrdma.sim.nets.fattree import fatTree
 from txrdma.test.mad.simulated import FabricTestCase, route
 
 

@@ -21,8 +21,8 @@ from txrdma.mad.agent import MADAgent
 from txrdma.mad.errors import MADError, MADTimeoutError
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
-from txrdma.sim.fabric.timetable import Timetable
-from txrdma.sim.fattree import fatTree
+from txrdma.sim.fabric.wire.timetable import Timetable
+from txrdma.sim.nets.fattree import fatTree
 from txrdma.test.mad.simulated import FabricTestCase, route
 
 

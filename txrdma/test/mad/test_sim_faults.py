@@ -29,7 +29,7 @@ from txrdma.mad.serving import MADServer
 from txrdma.mad.traps import BadKeyDetails, detailsOf
 from txrdma.mad.vendor import OPENIB_OUI, OpenIBCPUInfo, OpenIBHostInfo, OpenIBPing, servePing
 from txrdma.sim.fabric import SimulatedFabric
-from txrdma.sim.fattree import fatTree
+from txrdma.sim.nets.fattree import fatTree
 from txrdma.test.mad.simulated import FabricTestCase, gmp, route, TWO_SWITCHES
 
 
@@ -86,7 +86,7 @@ class FaultTests(FabricTestCase):
             self.pump(100)
             for call in calls:
                 self.successResultOf(call)
-            lost.append(fabric.lost)
+            lost.append(fabric.wire.lost)
         self.assertGreater(lost[0], 20)
         self.assertEqual(lost[0], lost[1])
 
@@ -108,7 +108,7 @@ class FaultTests(FabricTestCase):
 
     def test_jitter(self) -> None:
         """Answers take longer by chance, not all the same, by no more than is said."""
-        self.fabric.jitterSeconds = 0.01
+        self.fabric.wire.jitterSeconds = 0.01
         came: list[float] = []
         for _ in range(50):
             call = self.agent.SubnGet(smp.NodeInfo, route(1))
@@ -184,8 +184,8 @@ class ServingTests(FabricTestCase):
     def test_trap(self) -> None:
         """A link that changes and a bad M_Key are told to who serves traps at the manager's port."""
         fabric = self.fabric = SimulatedFabric(self.clock, self.net())
-        assert fabric.administration is not None
-        fabric.administration.close()
+        assert fabric.sa is not None
+        fabric.sa.close()
         manager = self.agentAt("d")
         heard: list[Notice] = []
         server = MADServer(manager)
@@ -240,8 +240,8 @@ class KeyTests(FabricTestCase):
     def test_trap(self) -> None:
         """The manager hears of it."""
         heard: list[Notice] = []
-        assert self.fabric.administration is not None
-        self.patch(self.fabric.administration, "tell", heard.append)
+        assert self.fabric.sa is not None
+        self.patch(self.fabric.sa, "tell", heard.append)
         self.refused(self.ask(pkey=PKey(0x8001)), MADTimeoutError)
         (notice,) = heard
         details = detailsOf(notice)
@@ -337,7 +337,8 @@ class StringTests(SynchronousTestCase):
         with open(name, "w") as file:
             file.write(TWO_SWITCHES)
         port = self.open(f"sim:{name}:node=b/2:latency=0.25:loss=0.5:managed=no")
-        self.assertEqual((port.port.number, port.fabric.latencySeconds, port.fabric.loss), (2, 0.25, 0.5))
+        wire = port.fabric.wire
+        self.assertEqual((port.port.number, wire.latencySeconds, wire.loss), (2, 0.25, 0.5))
         self.assertIsNone(port.fabric.manager)
 
     def test_faults(self) -> None:
@@ -345,7 +346,7 @@ class StringTests(SynchronousTestCase):
         port = self.open("sim:fattree:40:8:jitter=0.5:dead=h00003+leaf0001:errors=2:traffic=1000")
         fabric = port.fabric
         dead = [name for name, node in fabric.nodes.items() if node.isDead]
-        self.assertEqual((dead, fabric.jitterSeconds), (["h00003", "leaf0001"], 0.5))
+        self.assertEqual((dead, fabric.wire.jitterSeconds), (["h00003", "leaf0001"], 0.5))
         self.clock.advance(1000)
         counted = [
             end.count().value(name, 1000.0)

@@ -10,7 +10,7 @@ from txrdma.iba.path import IBPath
 from txrdma.mad import sa, smp
 from txrdma.mad.errors import MADError
 from txrdma.mad.values import SMState
-from txrdma.sim.fabric.handover import ACKNOWLEDGE, DISABLE, DISCOVER, HANDOVER, STANDBY
+from txrdma.sim.fabric.sm.election import ACKNOWLEDGE, DISABLE, DISCOVER, HANDOVER, STANDBY
 from txrdma.test.mad.simulated import FabricTestCase, gmp, route
 
 

@@ -10,7 +10,7 @@ from txrdma.iba.types import LID
 from txrdma.mad import pma
 from txrdma.mad.errors import MADError
 from txrdma.mad.messages import ClassPortInfo, Notice
-from txrdma.sim.fabric.pma import GROUPS
+from txrdma.sim.fabric.agents.pma import GROUPS
 from txrdma.test.mad.simulated import FabricTestCase, gmp
 
 

@@ -16,8 +16,8 @@ from txrdma.mad.serving import MADServer
 from txrdma.mad.smp import GUIDInfo, NodeInfo, PortInfo
 from txrdma.mad.values import PathMTU, PortCapability, Rate, Selector
 from txrdma.sim.fabric import SimulatedFabric
-from txrdma.sim.fabric.sagroups import IPOIB_BROADCAST
-from txrdma.sim.fattree import fatTree
+from txrdma.sim.fabric.sm.sagroups import IPOIB_BROADCAST
+from txrdma.sim.nets.fattree import fatTree
 from txrdma.test.mad.simulated import FabricTestCase, gmp
 
 EVERYTHING = sa.NodeRecord, sa.PortInfoRecord, sa.SwitchInfoRecord, sa.LinearForwardingTableRecord
@@ -147,10 +147,10 @@ class LongTableTests(AdministrationTestCase):
 
     def test_loss(self) -> None:
         """A table comes whole where a twentieth of all datagrams is lost."""
-        self.fabric.loss = 0.05
+        self.fabric.wire.loss = 0.05
         nodes = self.told(self.agent.SubnAdmGetTable(sa.NodeRecord, self.sa), 60)
         self.assertEqual(len(nodes), len(self.fabric.nodes))
-        self.assertGreater(self.fabric.lost, 0)
+        self.assertGreater(self.fabric.wire.lost, 0)
 
     def test_paths(self) -> None:
         """All paths that begin at a port."""

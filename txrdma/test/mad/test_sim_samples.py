@@ -10,7 +10,7 @@ from txrdma.mad import congestion, pma
 from txrdma.mad._frames import Keys
 from txrdma.mad.errors import MADError, MADTimeoutError
 from txrdma.mad.messages import ClassPortInfo
-from txrdma.sim.fabric.sampling import DONE, SAMPLING, STARTING, tickOf
+from txrdma.sim.fabric.agents.sampling import DONE, SAMPLING, STARTING, tickOf
 from txrdma.test.mad.simulated import FabricTestCase, gmp
 
 SELECTS = (1, 2, 3, 4, 5, 0x4000) + (0,) * 9

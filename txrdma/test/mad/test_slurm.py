@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.commands.nodenames import NodeNames
-from txrdma.commands.slurm import hostList, slurmText
+from txrdma.commands.formats.slurm import hostList, slurmText
+from txrdma.fabric.nodenames import NodeNames
 from txrdma.iba.types import GUID
-from txrdma.sim.fattree import fatTree
-from txrdma.sim.netfabrics import readFabric
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.netfabrics import readFabric
 
 _LINE = re.compile(r"SwitchName=([\w.-]{1,63}) (Nodes|Switches)=(\S+)")
 

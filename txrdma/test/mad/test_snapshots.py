@@ -12,18 +12,19 @@ from typing import Any
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.commands.nodenames import NodeNames
-from txrdma.commands.topologies import listing, netText
+from txrdma.commands.formats.ibnetdiscover import listing
 from txrdma.fabric.chassis import chassis, place
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.model import Fabric, Problem
+from txrdma.fabric.nodenames import NodeNames
+from txrdma.fabric.snapshots import dump, load
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PortState
 from txrdma.mad.smp import NodeInfo, PortInfo, SwitchInfo
-from txrdma.sim.fattree import fatTree
-from txrdma.sim.netfabrics import readFabric
-from txrdma.sim.netfile import Net
+from txrdma.sim.nets.fattree import fatTree
+from txrdma.sim.nets.netfabrics import netOf, readFabric
+from txrdma.sim.nets.netfile import Net
 from txrdma.test.mad.simulated import FabricTestCase, TWO_SWITCHES
 
 BYTES_PER_PORT = 250
@@ -66,8 +67,8 @@ class RoundTripTests(FabricTestCase):
         """As JSON, with problems, and the route that does not begin here."""
         fabric = self.told(Sweep(self.agent).run(IBDRPath(drPath=(1,), drSLID=LID(7))))
         fabric.problems.append(Problem("unreachable", "DR 0,9", "nobody"))
-        again = Fabric.fromDict(json.loads(json.dumps(fabric.toDict())))
-        self.assertEqual(again.toDict(), fabric.toDict())
+        again = load(json.loads(json.dumps(dump(fabric))))
+        self.assertEqual(dump(again), dump(fabric))
         self.assertEqual(again.problems, fabric.problems)
         for guid, node in fabric.nodes.items():
             self.assertEqual((again.nodes[guid].info, again.nodes[guid].route), (node.info, node.route))
@@ -75,7 +76,7 @@ class RoundTripTests(FabricTestCase):
 
     def test_notJSON(self) -> None:
         """Something else, or a part that is broken, is refused."""
-        whole = self.swept().toDict()
+        whole = dump(self.swept())
         changes: tuple[dict[str, Any], ...] = (
             {"nodes": 7},
             {"problems": [{}]},
@@ -87,17 +88,17 @@ class RoundTripTests(FabricTestCase):
             {"nodes": [{**whole["nodes"][0], "ports": [{"number": 999}]}]},
         )
         for change in changes:
-            self.assertRaises(ValueError, Fabric.fromDict, {**whole, **change})
+            self.assertRaises(ValueError, load, {**whole, **change})
         others: tuple[Any, ...] = ([], None, "nodes")
         for other in others:
-            self.assertRaises(ValueError, Fabric.fromDict, other)
+            self.assertRaises(ValueError, load, other)
 
     def test_otherPeers(self) -> None:
         """Links whose two ends do not agree are refused."""
-        told = self.swept().toDict()
+        told = dump(self.swept())
         switch = next(node for node in told["nodes"] if node["type"] == "SWITCH")
         switch["ports"][1]["peer"], switch["ports"][2]["peer"] = switch["ports"][2]["peer"], None
-        self.assertRaises(ValueError, Fabric.fromDict, told)
+        self.assertRaises(ValueError, load, told)
 
     def test_text(self) -> None:
         """What is listed is read again: it is listed the same, and has LIDs, rates and states."""
@@ -129,8 +130,8 @@ class RoundTripTests(FabricTestCase):
         text = TWO_SWITCHES.replace(
             'Switch 8 "left"', 'vendid=0x2c9\ndevid=0xc738\nsysimgguid=0x9\nSwitch 8 "left"'
         )
-        first = netText(readFabric(text), NodeNames())
-        self.assertEqual(netText(readFabric(first), NodeNames()), first)
+        first = netOf(readFabric(text), NodeNames()).text()
+        self.assertEqual(netOf(readFabric(first), NodeNames()).text(), first)
         for line in ("vendid=0x2c9", "devid=0xc738", "sysimgguid=0x9"):
             self.assertIn(line, first)
 

@@ -20,7 +20,7 @@ import txrdma
 from txrdma.command import INTERRUPTED
 from txrdma.fabric.errorcounters import CounterSurvey
 from txrdma.mad.messages import ClassPortInfo
-from txrdma.sim.fabric.pma import PerformanceManagementAgents
+from txrdma.sim.fabric.agents.pma import PerformanceManagementAgents
 from txrdma.test.mad.commanding import CommandTestCase, Said
 from txrdma.test.mad.simulated import TWO_SWITCHES
 from txrdma.test.mad.test_discovery_faults import FDR10
@@ -119,7 +119,7 @@ class InterruptedTests(FabricCommandTestCase):
 
     def interrupted(self, name: str, *arguments: str) -> tuple[str, str, object]:
         """What a command says, that is cancelled in the middle of its sweep."""
-        self.fabric.latencySeconds = 0.01
+        self.fabric.wire.latencySeconds = 0.01
         out, errors = io.StringIO(), io.StringIO()
         ends: list[Any] = []
         with redirect_stdout(out), redirect_stderr(errors):
@@ -162,7 +162,7 @@ class InterruptedTests(FabricCommandTestCase):
             return plain(survey, nodes)
 
         self.patch(CounterSurvey, "run", run)
-        self.fabric.latencySeconds = 0.01
+        self.fabric.wire.latencySeconds = 0.01
         for name in ("check", "errors"):
             errors = io.StringIO()
             ends: list[Any] = []

@@ -13,18 +13,21 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.commands.errors import described as describedErrors
+from txrdma.commands.formats.dot import dotText
+from txrdma.commands.formats.ibnetdiscover import listing
+from txrdma.commands.formats.slurm import slurmText
+from txrdma.commands.formats.snapshot import toldDict
 from txrdma.commands.links import iblinkinfoLine, linkDict
-from txrdma.commands.nodenames import NodeNames, parseNodeNames
-from txrdma.commands.slurm import slurmText
-from txrdma.commands.topologies import dotText, listing, netText, ordered, toldDict
 from txrdma.error import InvalidRequest
-from txrdma.fabric.administered import AdministeredSweep
 from txrdma.fabric.chassis import chassis
 from txrdma.fabric.differences import differences
 from txrdma.fabric.discovery import Sweep
 from txrdma.fabric.errorcounters import Counted, CounterReport, parseThresholds, Thresholds
 from txrdma.fabric.health import findings, recordedManagers
 from txrdma.fabric.model import described, Fabric
+from txrdma.fabric.nodenames import NodeNames, parseNodeNames
+from txrdma.fabric.sasweep import AdministeredSweep
+from txrdma.fabric.snapshots import dump, load
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType
@@ -33,7 +36,7 @@ from txrdma.mad.sa import LinkRecord, NodeRecord, PortInfoRecord
 from txrdma.mad.smp import NodeInfo, PortInfo
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
-from txrdma.sim.netfabrics import readFabric
+from txrdma.sim.nets.netfabrics import netOf, readFabric
 from txrdma.test.mad.simulated import TWO_SWITCHES, twoSwitches
 from txrdma.test.mad.test_discovery import Administration
 
@@ -84,17 +87,17 @@ class AnyFabricTests(SynchronousTestCase):
     def test_everything(self, changes: list[tuple[str, int | None, int, int]]) -> None:
         """The sweep ends; what it has found is shown in all forms, judged, written, and read again."""
         fabric = swept(changes)
-        told = json.loads(json.dumps(fabric.toDict()))
-        again = Fabric.fromDict(told)
-        self.assertEqual(again.toDict(), told)
+        told = json.loads(json.dumps(dump(fabric)))
+        again = load(told)
+        self.assertEqual(dump(again), told)
         self.assertEqual(differences(fabric, again), [])
         self.assertEqual(
-            Fabric.fromDict(json.loads(json.dumps(toldDict(fabric, NAMES)))).nodes.keys(), fabric.nodes.keys()
+            load(json.loads(json.dumps(toldDict(fabric, NAMES)))).nodes.keys(), fabric.nodes.keys()
         )
         for lines in (
             listing(fabric, NAMES, chassis(fabric)),
             dotText(fabric, NAMES),
-            netText(fabric, NAMES).splitlines(),
+            netOf(fabric, NAMES).text().splitlines(),
             slurmText(fabric, NAMES),
             described(fabric.problems),
             (f"{finding.where} {finding.text}" for finding in findings(fabric)),
@@ -108,7 +111,7 @@ class AnyFabricTests(SynchronousTestCase):
             linkDict(port, NAMES)
         report = CounterReport([Counted(node, 0, {"portRcvErrors": 1}) for node in fabric.nodes.values()])
         self.assertTrue(list(describedErrors(report, NAMES, Thresholds(), withLinks=True)))
-        self.assertEqual(len(ordered(fabric)), len(fabric.nodes))
+        self.assertEqual(len(fabric.ordered()), len(fabric.nodes))
 
 
 SMALL = st.integers(0, 5)
@@ -150,8 +153,8 @@ class AnyAdministrationTests(SynchronousTestCase):
         done = AdministeredSweep(Administration(**tables), IBPath()).run()
         fabric = self.successResultOf(done)
         self.assertEqual(len(fabric.nodes), len({record.nodeInfo.nodeGUID for record in nodes}))
-        told = json.loads(json.dumps(fabric.toDict()))
-        self.assertEqual(Fabric.fromDict(told).toDict(), told)
+        told = json.loads(json.dumps(dump(fabric)))
+        self.assertEqual(dump(load(told)), told)
         for lines in (listing(fabric, NAMES), dotText(fabric, NAMES), slurmText(fabric, NAMES)):
             self.assertIsNotNone(list(lines))
         findings(fabric)
@@ -173,7 +176,7 @@ class AnyFileTests(SynchronousTestCase):
     @given(st.data())
     def test_json(self, data: st.DataObject) -> None:
         """A snapshot with something else in it is read, or refused."""
-        told = json.loads(json.dumps(swept([]).toDict()))
+        told = json.loads(json.dumps(dump(swept([]))))
         here: Any = told
         while True:
             key = data.draw(st.sampled_from(list(here) if isinstance(here, dict) else range(len(here))))
@@ -182,16 +185,16 @@ class AnyFileTests(SynchronousTestCase):
             here = here[key]
         here[key] = data.draw(ANYTHING)
         try:
-            fabric = Fabric.fromDict(told)
+            fabric = load(told)
         except ValueError:
             return
-        self.assertEqual(Fabric.fromDict(fabric.toDict()).toDict(), fabric.toDict())
+        self.assertEqual(dump(load(dump(fabric))), dump(fabric))
 
     @ENOUGH
     @given(ANYTHING)
     def test_otherJSON(self, told: Any) -> None:
         """What is no snapshot at all is refused."""
-        self.assertRaises(ValueError, Fabric.fromDict, told)
+        self.assertRaises(ValueError, load, told)
 
     @ENOUGH
     @given(st.lists(st.text(max_size=40) | st.from_regex(r'\s*0x[0-9a-f]{1,20} "?[a-z #"]*', fullmatch=True)))
@@ -230,5 +233,5 @@ class AnyFileTests(SynchronousTestCase):
             fabric = readFabric("\n".join(lines))
         except ValueError:
             return
-        text = netText(fabric, NAMES)
-        self.assertEqual(netText(readFabric(text), NAMES), text)
+        text = netOf(fabric, NAMES).text()
+        self.assertEqual(netOf(readFabric(text), NAMES).text(), text)

@@ -19,8 +19,8 @@ from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.commands.formats.pingpongtables import bandwidthTable, histogramTable, latencyTable
 from txrdma.commands.pingpong import CommandOptions, deviceAt
-from txrdma.commands.pingpongtables import bandwidthTable, histogramTable, latencyTable
 from txrdma.pingpong.measurement import Measurement
 from txrdma.pingpong.plan import Measure, Test, Transfer
 from txrdma.pingpong.report import asDict, COLUMNS, CSVReport, sizesFrom

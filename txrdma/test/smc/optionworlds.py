@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, cast, NamedTuple
 
 from txrdma.command import Options, run
-from txrdma.commands.options import IReactor
+from txrdma.commands.common.options import IReactor
 from txrdma.error import RDMAError
 from txrdma.smc.carriers.option import bpf
 from txrdma.smc.carriers.option._assembler import Assembler, Jump, Register

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from txrdma.commands.smccaptures import Explanation
+from txrdma.commands.common.smccaptures import Explanation
 from txrdma.iba.captures import Captured, captured
 from txrdma.smc.explaining._conversation import _Direction
 from txrdma.smc.explaining._words import ofCLC, ofLLC

@@ -25,7 +25,18 @@ from txrdma.smc.group._linkgroup import (
     Role,
     Token,
 )
-from txrdma.smc.wire.llc import AddLink, ConfirmLink, decode, DeleteLink, DeleteReason, LLCType
+from txrdma.smc.wire.llc import (
+    AddLink,
+    AddLinkExtension,
+    ConfirmLink,
+    decode,
+    DeleteLink,
+    DeleteReason,
+    Header,
+    LLC,
+    LLCFlags,
+    LLCType,
+)
 from txrdma.testing.captures import messages
 
 
@@ -356,6 +367,51 @@ class SilenceTests(SynchronousTestCase):
         self.ends[0].core.grow(self.ends[0].ports[1])
         self.turns()
         self.assertEqual(len(self.tried), tries + 1)
+
+    def test_lateAnswer(self) -> None:
+        """A client whose answer comes when the server has given up is told at once: it may go on."""
+        server, client = self.ends
+        for end, other in ((server, client), (client, server)):
+            end.core.linkDown(0.0, "by the test", end.made[1])
+            self.turns()
+            self.assertEqual((len(end.core.links), len(other.core.links)), (1, 1))
+        self.now = server.core.deadline() or 0.0
+        server.core.expired(self.now)
+        server.turn(self.now)
+        [(_, offered)] = server.core.outgoing()
+        self.now += 2.0
+        server.core.expired(self.now)
+        server.turn(self.now)
+        client.core.received(offered, self.now)
+        self.turns()
+        self.assertEqual([len(end.core.links) for end in self.ends], [1, 1])
+        client.grow(self.now)
+        self.turns()
+        self.assertTrue(client.core.knows(RKey(client.keys)))
+        self.until(self.now + 4.1)
+        self.assertEqual([len(end.core.links) for end in self.ends], [2, 2])
+
+    def test_askedAnew(self) -> None:
+        """A client whose new link is never confirmed takes the server's next one at once."""
+        server, client = self.ends
+        for end in self.ends:
+            end.core.linkDown(0.0, "by the test", end.made[1])
+            self.turns()
+        for _ in range(2):
+            number = (client.made[-1].number + 1) & 0xFF
+            self.now += 0.1
+            port = server.ports[1]
+            body = AddLink(mac=port.mac, gid=port.gid, qpn=QPN(7), link=number, mtu=1)
+            extension = AddLinkExtension(port.gid, True, ())
+            client.core.received(LLC(body.TYPE, Header(version=2), body, extension).encode(), self.now)
+            client.turn(self.now)
+            [(by, answer)] = client.core.outgoing()
+            answered = decode(answer)
+            assert isinstance(answered.body, AddLink)
+            self.assertTrue(answered.isResponse and not answered.header.flags & LLCFlags.REJECT)
+            self.assertEqual((by, answered.body.link), (client.core.first, number))
+            places = {link.number: link.place for link in client.made[-2:]}
+            self.assertEqual(places, {number - 1: "gone", number: "confirming"})
 
     def test_returnsAtOnce(self) -> None:
         """A port that returns while the peer is still told of its link's end is used all the same."""

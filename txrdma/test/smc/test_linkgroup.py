@@ -33,6 +33,7 @@ from txrdma.smc.group._linkgroup import (
     Role,
     Timing,
 )
+from txrdma.smc.group._linkstate import RuleBroken
 from txrdma.smc.handshake._offer import Agreement, Candidate, Choice, VERSION_1
 from txrdma.smc.wire.clc import Accept, Diagnosis, Proposal
 from txrdma.smc.wire.clc import decode as decodeCLC
@@ -201,7 +202,7 @@ class ConfirmLinkTests(SynchronousTestCase):
         """Only servers ask for that."""
         server = alone(Role.SERVER)
         server.received(ask(ConfirmLink(mac=CLIENT.mac, gid=CLIENT.gid, qpn=CLIENT.qpn, link=1), 3), 0.0)
-        [event] = server.events()
+        [_, event] = server.events()
         assert isinstance(event, GroupEnded)
         self.assertEqual(event.reason, DeleteReason.PROTOCOL_VIOLATION)
 
@@ -616,9 +617,9 @@ class EndTests(SynchronousTestCase):
                     ask(DeleteRKey(count=9))):  # fmt: skip
             client = alone()
             client.received(raw, 0.0)
-            [event] = client.events()
-            assert isinstance(event, GroupEnded)
-            self.assertEqual(event.reason, DeleteReason.PROTOCOL_VIOLATION)
+            [broken, event] = client.events()
+            assert isinstance(broken, RuleBroken) and isinstance(event, GroupEnded)
+            self.assertEqual((event.reason, event.text), (DeleteReason.PROTOCOL_VIOLATION, broken.text))
             [told] = answers(client)
             self.assertEqual((told.type, told.header.flags), (LLCType.DELETE_LINK, LLCFlags.ALL_LINKS))
             self.assertEqual(client.state, "ended")

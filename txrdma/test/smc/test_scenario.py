@@ -12,7 +12,7 @@ import io
 import os
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 from random import Random
 from unittest import mock
@@ -21,20 +21,23 @@ from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.sim.outcome import Violation
-from txrdma.sim.simulate import drawSeed
 from txrdma.smc.group.buffers import Element
+from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import linkGroups
+from txrdma.smc.group.link import Link
+from txrdma.smc.handshake._machine import CLC_TIMEOUT, LATE_DECLINE_TIMEOUT
 from txrdma.smc.handshake.proposing import ClientNegotiation
 from txrdma.smc.insight.outcomes import Outcomes
 from txrdma.smc.options import Options
 from txrdma.smc.stream._closing import LINGER_TIMEOUT
-from txrdma.smc.wire.clc import Accept, Decline, decode, Diagnosis, Proposal
+from txrdma.smc.wire.clc import Accept, Confirm, Decline, decode, Diagnosis, Proposal
 from txrdma.test.smc.races import Listener, RaceTestCase
+from txrdma.testing.outcome import Violation
 from txrdma.testing.smc import simulate as command
 from txrdma.testing.smc.canary import Canary
 from txrdma.testing.smc.hosts import connectedSockets, Host, MemoryTCP
 from txrdma.testing.smc.scenario import DEVICE, Outcome, simulate
+from txrdma.testing.verbs.simulate import drawSeed
 
 SEEDS = int(os.environ.get("TXRDMA_SEEDS", "1000"))
 PARTS = 4
@@ -69,6 +72,7 @@ FOUND_BY_TWO_PORTS = (
     22001,  # the last connection of a link ends with that, and its ring is kept, though the group lives
     1795244844532,  # a group's end, by one link, overtakes the last message that another one brings
     1057,  # a link fails between Accept and Confirm, and the client goes on where the server falls back
+    1795248757819,  # a client sends its Confirm behind the server's Decline, which it has not read yet
 )
 """Seeds that failed once between hosts with two ports."""
 
@@ -436,6 +440,44 @@ class RaceTests(RaceTestCase):
         answer = decode(sockets[1].recv(1000))
         assert isinstance(answer, Decline)
         self.assertEqual((answer.diagnosis, theirs.core.usable), (Diagnosis.SYNCERR, True))
+
+    def test_declinesWhileDeciding(self) -> None:
+        """A client that waits longer for its buffer than its server does is on TCP as soon as that is."""
+        first, _, _ = self.connect()
+        self.until(lambda: first.mode)
+        here, there, _ = self.connect(
+            Listener(lambda self: self.transport.write(b"hello")),
+            Listener(lambda self: self.transport.write(b"welcome")),
+        )
+        self.until(lambda: self.negotiations[1]._stream)
+        reserved: Deferred[Element] = Deferred()
+        self.patch(Group, "reserve", lambda group, *_: reserved)
+        self.until(lambda: here.mode and there.mode, CLC_TIMEOUT + LATE_DECLINE_TIMEOUT + 0.1)
+        self.wait(0.1)
+        self.assertEqual((here.mode, there.mode), ("TCP", "TCP"))
+        self.assertEqual((here.heard, there.heard), (b"welcome", b"hello"))
+        self.assertTrue(reserved.called, "nobody waits for the buffer any more")
+
+    def test_confirmsAndDeclines(self) -> None:
+        """A busy server reads Confirm and Decline at once: it is on TCP, like its client."""
+        first, _, _ = self.connect()
+        self.until(lambda: first.mode)
+        here, there, sockets = self.connect(Listener(lambda self: self.transport.write(b"hello")))
+        asking, accepting = self.negotiations
+        self.until(lambda: accepting._stream)
+        prepared: Deferred[None] = Deferred()
+        self.patch(Link, "prepare", lambda link, answer: prepared)
+        self.until(lambda: asking._work)
+        asking._decline(Diagnosis.MEM)
+        prepared.callback(None)
+        self.server.sleep()
+        self.wait(0.1)
+        came = sockets[1]._buffer
+        self.assertEqual([type(decode(raw)) for raw in came], [Confirm, Decline])
+        sockets[1]._buffer = deque([b"".join(came)])
+        self.server.wake()
+        self.until(lambda: here.mode and there.heard)
+        self.assertEqual((here.mode, there.mode, there.heard), ("TCP", "TCP", b"hello"))
 
     def test_lateDecline(self) -> None:
         """Both ends say no, and hear of each other's no when they talk by TCP already: it is no data."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from txrdma.sim.outcome import Violation
+from txrdma.testing.outcome import Violation
 
 
 class Canary:

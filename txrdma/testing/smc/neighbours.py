@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from typing import cast, Final
 from unittest import mock
 
-from txrdma.sim.outcome import check
 from txrdma.sim.sharedmemory import MemoryFaults, SimulatedMemory
 from txrdma.smc.common.presence import presenceOn
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.shared.attachment import SharingReactor
+from txrdma.testing.outcome import check
 from txrdma.testing.smc.hosts import Host, PollingHost
 from txrdma.testing.smc.scenario import Outcome, PATIENCE, PATIENT_BOUND, simulate, StreamScenario
 from txrdma.testing.smc.versions import commonVersion

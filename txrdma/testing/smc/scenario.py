@@ -3,7 +3,7 @@ Simulations of whole SMC-R connections, by a seed, and the promises that must ho
 
 Two hosts, each with a software device and a reactor of its own, on one L{SimulatedNetwork} and one clock. All
 above the sockets is the real thing: CLC over TCP, LLC and CDC over reliable connections, link groups, rings,
-transports. The promises are checked by L{txrdma.testing.smc.talkers} as things happen, and here at the end.
+transports. The promises are checked by L{txrdma.testing.smc.randomprotocols} meanwhile, and here at the end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from txrdma.iba.types import MTU
 from txrdma.iba.verbs import Access, AsyncEventKind
 from txrdma.interfaces import AsyncEvent
 from txrdma.sim.network import Faults
-from txrdma.sim.outcome import check, Violation
 from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.group import buffers as buffersModule
 from txrdma.smc.group import groups as groupsModule
@@ -44,9 +43,10 @@ from txrdma.smc.wire.clc import Accept, Confirm, decode
 from txrdma.soft import device as deviceModule
 from txrdma.soft import memory as memoryModule
 from txrdma.soft.device import SoftDevice
+from txrdma.testing.outcome import check, Violation
 from txrdma.testing.smc.canary import Canary
 from txrdma.testing.smc.hosts import connectedSockets, Host, MemorySocket, MemoryTCP, PollingHost, Wire, World
-from txrdma.testing.smc.talkers import makePlan, makeTalker, Talker
+from txrdma.testing.smc.randomprotocols import makePlan, makeTalker, Talker
 from txrdma.testing.smc.versions import chooseVersions, commonVersion
 
 DEVICE: Final = "simulated"

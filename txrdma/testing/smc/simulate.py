@@ -4,7 +4,7 @@ Play many conversations of whole SMC connections: over a bad network, or by the 
 C{python -m txrdma.testing.smc.simulate --seeds 10000} plays so many, by seeds in a row of which the clock
 draws the first. C{--route shared-memory} plays them between processes that share memory, C{--route two-ports}
 over two networks, of which one fails. A seed that fails is printed, and repeats what it did.
-L{txrdma.sim.simulate} does the same for queue pairs.
+L{txrdma.testing.verbs.simulate} does the same for queue pairs.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from __future__ import annotations
 import time
 from collections import Counter
 
-from txrdma.sim.simulate import attempts, main, SimulateOptions
 from txrdma.testing.smc.neighbours import simulateMemory
 from txrdma.testing.smc.scenario import Outcome, simulate
 from txrdma.testing.smc.twoports import simulateTwoPorts
+from txrdma.testing.verbs.simulate import attempts, main, SimulateOptions
 
 ROUTES = {"rocev2": simulate, "shared-memory": simulateMemory, "two-ports": simulateTwoPorts}
 

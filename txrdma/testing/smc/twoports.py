@@ -11,10 +11,10 @@ from dataclasses import replace
 from itertools import product
 from typing import Final
 
-from txrdma.sim.outcome import check
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import LinkGroups, linkGroups, useDevice
 from txrdma.soft.device import SoftDevice
+from txrdma.testing.outcome import check
 from txrdma.testing.smc.hosts import Host
 from txrdma.testing.smc.scenario import DEVICE, EVENTS, HARMLESS, Outcome, simulate, StreamScenario
 

@@ -29,6 +29,7 @@ from txrdma.iba.verbs import (
 )
 from txrdma.interfaces import (
     AsyncEvent,
+    IAttendedDevice,
     ICompletionChannel,
     ICompletionQueue,
     IProtectionDomain,
@@ -51,7 +52,7 @@ _QUEUE_PAIR_FAILED: Final = frozenset(
 )
 
 
-@implementer(IVerbsDevice)
+@implementer(IVerbsDevice, IAttendedDevice)
 class PyverbsDevice:
     """
     An open device of the kernel's.
@@ -229,6 +230,26 @@ class PyverbsDevice:
             _log.info("nobody will tell when {name} is taken away: {error}", name=self.name, error=error)
         else:
             self._readers.append(EventReader(reactor, self._removals.fileno(), self.readRemovals))
+
+    def rest(self) -> None:
+        """Leave the reactor, for who watches C{descriptors} instead. Twice is fine."""
+        for reader in self._readers:
+            reader.stop()
+
+    def wake(self) -> None:
+        """Be part of the reactor, again or still."""
+        if self._wrong is None:
+            for reader in self._readers:
+                reader.start()
+
+    def descriptors(self) -> Sequence[int]:
+        """The file descriptors of the device's events, and of its removal."""
+        return [] if self._wrong is not None else [reader.fileno() for reader in self._readers]
+
+    def attend(self) -> None:
+        """Take the events that there are, while nobody reads them on the reactor."""
+        self.readEvents()
+        self.readRemovals()
 
     def readEvents(self) -> None:
         """Take the asynchronous events of the device, and act on each of them."""

@@ -124,7 +124,11 @@ class EventReader:
         self._descriptor = descriptor
         self._device: ReferenceType[Any] = ref(ready.__self__)  # type: ignore[attr-defined]  # it is bound
         self._method = ready.__name__
-        reactor.addReader(self)
+        self.start()
+
+    def start(self) -> None:
+        """Be part of the reactor. Twice is fine."""
+        self._reactor.addReader(self)
 
     def fileno(self) -> int:
         """The descriptor that becomes readable with an event."""

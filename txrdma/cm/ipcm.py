@@ -1,0 +1,107 @@
+"""
+RDMA connections by IP address and port, on top of communication management.
+
+Follows InfiniBand Architecture vol. 1, annex A11 (RDMA IP CM service). A listener's port is part of its
+service id; both ends' addresses stand in the private data of a REQ or a SIDR_REQ, before those of the user.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+from txrdma.error import WireError
+from txrdma.iba.types import GID
+from txrdma.values import frozen
+from txrdma.wire import bits, Code, data, Layout, wire
+
+
+class PortSpace(Code):
+    """A space of ports, by librdmacm's numbers: the low byte is an IP protocol number."""
+
+    IPOIB = 0x0002
+    TCP = 0x0106
+    UDP = 0x0111
+    IB = 0x013F
+
+
+def serviceIDOf(space: PortSpace, port: int) -> int:
+    """
+    Compute the service id on which an IP CM service listens.
+
+    @raise ValueError: the port has more than 16 bits.
+    """
+    if not 0 <= port < 1 << 16:
+        raise ValueError(f"a port has 16 bits, so it cannot be {port}")
+    return space << 16 | port
+
+
+def portOf(serviceID: int) -> tuple[PortSpace, int] | None:
+    """Find the port space and the port of a service id; None if it is not one of the IP CM service."""
+    space = PortSpace(serviceID >> 16)
+    return (space, serviceID & 0xFFFF) if space.known else None
+
+
+@wire(36)
+class IPCMHeader(Layout):
+    """The beginning of the private data of a REQ or a SIDR_REQ (IBA A11.3). IPv4 fills the last 4 bytes."""
+
+    majorVersion: int = bits(4)
+    minorVersion: int = bits(4)
+    ipVersion: int = bits(4)
+    reserved: int = bits(4)
+    sourcePort: int = bits(16)
+    source: bytes = data(16)
+    destination: bytes = data(16)
+
+
+@frozen
+class IPAddresses:
+    """
+    The addresses of both ends, as an active end states them in its REQ.
+
+    @ivar sourcePort: the active end's port; the other's is part of the service id.
+    """
+
+    source: str
+    sourcePort: int
+    destination: str
+
+    @classmethod
+    def fromPrivateData(cls, privateData: bytes) -> IPAddresses:
+        """
+        Read the addresses in front of a user's private data.
+
+        @raise WireError: the header is of another version, or has no IP addresses.
+        """
+        header = IPCMHeader.decode(privateData)
+        if header.majorVersion:
+            raise WireError("IPCMHeader", 0, f"its version is {header.majorVersion}, not 0")
+        if header.ipVersion not in (4, 6):
+            raise WireError("IPCMHeader", 1, f"IP has no version {header.ipVersion} here")
+        begin = 12 if header.ipVersion == 4 else 0
+        source, destination = (
+            str(ipaddress.ip_address(raw[begin:])) for raw in (header.source, header.destination)
+        )
+        return cls(source, header.sourcePort, destination)
+
+    def toPrivateData(self, userData: bytes = b"") -> bytes:
+        """
+        Write the header, with the user's private data behind it.
+
+        @raise ValueError: an address is no IP address, or they are of different versions.
+        """
+        source, destination = (ipaddress.ip_address(text) for text in (self.source, self.destination))
+        if source.version != destination.version:
+            raise ValueError(f"{source} and {destination} are of different versions of IP")
+        header = IPCMHeader(
+            ipVersion=source.version,
+            sourcePort=self.sourcePort,
+            source=source.packed.rjust(16, b"\0"),
+            destination=destination.packed.rjust(16, b"\0"),
+        )
+        return header.encode() + userData
+
+    @property
+    def gids(self) -> tuple[GID, GID]:
+        """The GIDs that both addresses are on RoCE v2: source, destination."""
+        return GID.fromIP(self.source), GID.fromIP(self.destination)

@@ -1,0 +1,64 @@
+"""
+How far a long piece of work is, shown on a terminal.
+"""
+
+from __future__ import annotations
+
+import sys
+from time import monotonic
+from typing import Final, TextIO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
+
+_REDRAWN: Final = 0.1
+
+
+class Progress:
+    """
+    How far a long piece of work is, on standard error when that is a terminal; else nothing at all.
+
+    A context: what it shows goes at its end. Call it with how much is done, and of how much.
+    """
+
+    def __init__(self, what: str, stream: TextIO | None = None) -> None:
+        self._what = what
+        self._stream = sys.stderr if stream is None else stream
+        self._bar: Bar | None = None
+        self._next = monotonic() + _REDRAWN
+        self.isShown = self._stream.isatty()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, done: int, total: int) -> None:
+        if not self.isShown:
+            return
+        now = monotonic()
+        if now < self._next:
+            return
+        self._next = now + _REDRAWN
+        if self._bar is None and not self._begin():
+            return
+        assert self._bar is not None
+        self._bar.update(self._bar.task_ids[0], completed=done, total=total)
+        self._bar.refresh()
+
+    def _begin(self) -> bool:
+        """Short work never comes here, and so needs no C{rich}; neither does who does not have it."""
+        try:
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        except ImportError:
+            self.isShown = False
+            return False
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        console = Console(file=self._stream)
+        self._bar = Progress(*columns, console=console, transient=True, auto_refresh=False)
+        self._bar.add_task(self._what)
+        self._bar.start()
+        return True

@@ -1,0 +1,37 @@
+"""
+What C{txrdma ping} and C{txrdma sysstat} have in common: serving until somebody says that it is enough.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from twisted.internet.defer import Deferred
+
+from txrdma.commands.common.session import opened
+from txrdma.mad.serving import MADServer
+from txrdma.mad.vendor import TextHandler
+
+
+async def served(
+    reactor: Any, options: Any, serve: Callable[[MADServer], tuple[TextHandler, Callable[[], None]]]
+) -> None:
+    """Answer until the process is told to end, by Ctrl-C for example; then say how often."""
+    with opened(reactor, options) as session:
+        handler, end = serve(MADServer(session.agent))
+        qpn = getattr(session.agent.port, "qpn", 1)
+        queuePair = f", dqpn {qpn}" if qpn != 1 else ""
+        said = f"serving at {session.agent.port.name}, LID {session.endPort.lid}{queuePair}"
+        print(said, file=sys.stderr, flush=True)
+        await stopped(reactor)
+        end()
+        print(f"answered {handler.answered} requests", file=sys.stderr)
+
+
+def stopped(reactor: Any) -> Deferred[None]:
+    """Fires when the reactor is about to stop."""
+    done: Deferred[None] = Deferred()
+    reactor.addSystemEventTrigger("before", "shutdown", done.callback, None)
+    return done

@@ -1,0 +1,324 @@
+"""
+What the commands about InfiniBand fabrics have in common: options, the way into the fabric, and out of it.
+
+A command says::
+
+    with opened(reactor, options) as session:
+        info = await session.rpcs.SubnGet(NodeInfo, await session.toManagement("DR 0,1"))
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final, TYPE_CHECKING
+
+from txrdma.commands.common.options import CommandOptions
+from txrdma.commands.common.showing import ShowingPort
+from txrdma.commands.common.values import count, seconds
+from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
+from txrdma.fabric.nodenames import NodeNames, readNodeNames
+from txrdma.fabric.targets import combined, parsedTarget
+from txrdma.iba.path import IBDRPath, IBPath, lifetimeSeconds, MADEndPort
+from txrdma.iba.types import GID, LID, QPN
+from txrdma.interfaces import IMADPort
+from txrdma.mad._frames import Keys
+from txrdma.mad.agent import MADAgent, RETRIES
+from txrdma.mad.errors import MADError, MADFailure
+from txrdma.mad.messages import MADStatus
+from txrdma.mad.paths import toAdministration, toLID
+from txrdma.mad.ports import defaultMADPort, openMADPort
+from txrdma.mad.resolvers import IPPathResolver, SAPathResolver
+from txrdma.mad.rpcs import RPCs
+from txrdma.mad.satransactor import SATransactor
+
+if TYPE_CHECKING:
+    pass
+
+TARGET: Final = (
+    "TARGET is a LID (7), a GID, a port GUID (0x...), a directed route (DR 0,1,3 or 0,1,3), a LID and a "
+    "directed route from there on ('7 0,3'), a path's words (lid 7 sl 1), a node's name, or on RoCE an IP "
+    "address"
+)
+TARGETS: Final = f"{TARGET}; without one it is the port itself."
+
+_SIMULATED: Final = "sim"
+_AT_QUEUE_PAIR: Final = re.compile(r"(\S+)\s+dqpn\s+(\d+|0x[0-9a-fA-F]+)")
+"""Somebody who serves by another queue pair than 1, as on RoCE without the kernel."""
+
+_FIELD_STATUS: Final = 0x1C
+_ALL_PORTS: Final = 0xFF
+_LONGEST_PATIENCE: Final = 4.0
+_NO_RECORDS: Final = 3
+_TOO_MANY_RECORDS: Final = 4
+
+
+class FabricOptions(CommandOptions):
+    """Of all commands that go into a fabric."""
+
+    isCancelledByInterrupts = True
+    optFlags = [
+        ["sa", "s", "Ask the subnet's administration instead of the nodes themselves."],
+        ["json", None, "JSON instead of text."],
+    ]
+    optParameters = [
+        [
+            "device",
+            "d",
+            "",
+            "Management port: umad:mlx5_0/1, ibsim:NODE, sim:fattree:128... [default: the first]",
+        ],
+        [
+            "timeout",
+            "t",
+            None,
+            "Seconds to wait for an answer before asking again. [default: as the subnet says]",
+            seconds,
+        ],
+        ["retries", None, RETRIES, "How often to ask again.", count],
+        ["mkey", None, 0, "M_Key of the fabric's ports.", count],
+        ["node-names", None, "", "Node-name map: lines of a GUID and a name in quotes."],
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self["debug"] = 0
+
+    def opt_debug(self) -> None:
+        """Show datagrams on standard error; twice their fields, three times their bytes, too."""
+        self["debug"] += 1
+
+
+@dataclass
+class Session:
+    """
+    A command's way into a fabric.
+
+    @ivar agent: asks as it is told; C{rpcs} is what to ask: the same, or who asks the administration instead.
+    @ivar endPort: what our own port is.
+    @ivar names: of nodes.
+    """
+
+    reactor: Any  # whatever the command may use of it
+    agent: MADAgent
+    rpcs: RPCs
+    endPort: MADEndPort
+    names: NodeNames
+    options: FabricOptions
+
+    @property
+    def administration(self) -> IBPath:
+        """
+        The way to the subnet's administration.
+
+        @raise DeviceUnavailable: the port knows of none.
+        """
+        if not self.endPort.smLID:
+            raise DeviceUnavailable("no subnet manager is known to our port, so none can be asked")
+        return toAdministration(self.endPort)
+
+    async def toManagement(self, target: str = "") -> IBPath:
+        """The way to a port for C{Subn...}: by a directed route where one is given, and to ourselves."""
+        if not target:
+            return IBDRPath()
+        if (both := combined(target)) is not None:
+            return self._combined(*both)
+        return await self._resolved(target)
+
+    def _combined(self, lid: LID, route: str) -> IBDRPath:
+        """By LID to a switch, and by a directed route from there on (IBA 14.2.2)."""
+        own = self.endPort.lid
+        if not own:
+            raise DeviceUnavailable("our port has no LID, so no LID can be reached from it")
+        return replace(_directed(route), slid=own, dlid=lid, drSLID=own)
+
+    async def toServices(self, target: str = "") -> IBPath:
+        """
+        The way to a port's general services, for all calls but C{Subn...}.
+
+        A directed route is followed to see what LID is at its end: of a switch, that of the whole.
+        """
+        if not target:
+            return self._toOurselves()
+        path = await self.toManagement(target)
+        if isinstance(path, IBDRPath):
+            return toLID(self.endPort, await self._lidAt(path))
+        return path
+
+    async def nameAt(self, path: IBPath) -> str:
+        """What the node-name map calls the node there; C{""}, and nobody is asked, without a map."""
+        from txrdma.mad.smp import NodeInfo
+
+        if not self.names.names:
+            return ""
+        info = await self.rpcs.SubnGet(NodeInfo, path)
+        return self.names.names.get(info.nodeGUID, "")
+
+    async def checkPorts(self, path: IBPath, ports: Iterable[int], error: MADError) -> None:
+        """
+        A value that was refused may be that of a port that there is not.
+
+        @raise InvalidRequest: it is.
+        """
+        from txrdma.mad.smp import NodeInfo
+
+        highest = max((port for port in ports if port != _ALL_PORTS), default=0)
+        if error.status & _FIELD_STATUS != MADStatus.INVALID_FIELD or not highest:
+            return
+        node = await self.agent.SubnGet(NodeInfo, path)
+        if highest > node.numPorts:
+            raise InvalidRequest(f"{where(path)} has {node.numPorts} ports, and no port {highest}") from error
+
+    async def _resolved(self, target: str) -> IBPath:
+        known: object
+        try:
+            known = parsedTarget(target, self.endPort)
+            if isinstance(known, GID) and self._isDirect(known):
+                return await IPPathResolver(self.endPort).resolve(known)
+        except InvalidRequest:
+            if (match := _AT_QUEUE_PAIR.fullmatch(target.strip())) is not None:
+                return replace(await self._resolved(match[1]), dqpn=QPN(int(match[2], 0)))
+            if _isIPv4(target):
+                return await IPPathResolver(self.endPort).resolve(target)
+            known = await self._lidNamed(target)
+            if known is None:
+                raise
+        return await SAPathResolver(self.agent, self.endPort).resolve(known)
+
+    def _isDirect(self, gid: GID) -> bool:
+        """Whether nobody needs to be asked for the way: on RoCE a GID is an address."""
+        return not self.endPort.smLID and (gid.isMapped or not self.agent.port.hasSMI)
+
+    async def _lidNamed(self, name: str) -> int | None:
+        """The LID of the node of this name, in the node-name map or by its description; None without one."""
+        from txrdma.mad.sa import NodeRecord
+
+        said = name.encode()
+        if not self.endPort.smLID or len(said) > 64:
+            return None
+        queries = [NodeRecord.query(nodeGUID=guid) for guid in self.names.guids(name)]
+        records: list[NodeRecord] = []
+        for query in queries or [NodeRecord.query(nodeString=said.ljust(64, b"\0"))]:
+            try:
+                records.append(await self.agent.SubnAdmGet(query, self.administration))
+            except MADError as error:
+                if error.status >> 8 == _TOO_MANY_RECORDS:
+                    records += await self.agent.SubnAdmGetTable(query, self.administration)
+                elif error.status >> 8 != _NO_RECORDS:
+                    raise
+        if len({record.nodeInfo.nodeGUID for record in records}) > 1:
+            raise InvalidRequest(f"{name!r} is the name of several nodes")
+        return records[0].lid if records else None
+
+    def _toOurselves(self) -> IBPath:
+        if not self.endPort.lid:
+            raise DeviceUnavailable("our port has no LID; no subnet manager has given it one")
+        return toLID(self.endPort, self.endPort.lid)
+
+    async def _lidAt(self, path: IBDRPath) -> int:
+        from txrdma.iba.verbs import NodeType
+        from txrdma.mad.smp import NodeInfo, PortInfo
+
+        info = await self.agent.SubnGet(NodeInfo, path)
+        number = 0 if info.nodeType is NodeType.SWITCH else info.localPortNum
+        lid = (await self.agent.SubnGet(PortInfo, path, number)).lid
+        if not lid:
+            raise DeviceUnavailable(f"what is at {path} has no LID; no subnet manager has given it one")
+        return lid
+
+
+def _isIPv4(text: str) -> bool:
+    try:
+        return bool(ipaddress.IPv4Address(text))
+    except ValueError:
+        return False
+
+
+def _directed(text: str) -> IBDRPath:
+    try:
+        return IBDRPath.fromString(text)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from error
+
+
+@contextmanager
+def opened(reactor: Any, options: FabricOptions) -> Iterator[Session]:
+    """
+    Go into the fabric; at the end, or at an error, everything is closed again.
+
+    Errors of calls leave as one line; with C{--debug} they say more.
+    """
+    names = readNodeNames(options["node-names"])
+    device = options["device"] or defaultMADPort()
+    if not options["device"] and device.partition(":")[0] == _SIMULATED:
+        print(
+            "no management port is here, so this is a simulated fabric (--device says another)",
+            file=sys.stderr,
+        )
+    try:
+        port = openMADPort(reactor, device)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from error
+    level: int = options["debug"]
+    if level:
+        port = ShowingPort(port, level)
+    agent = MADAgent(
+        reactor,
+        port,
+        timeoutSeconds=_patience(options, port.endPort),
+        retries=options["retries"],
+        keys=Keys(mkey=options["mkey"]),
+    )
+    owner: IMADPort | MADAgent = agent
+    try:
+        rpcs = SATransactor(agent, port.endPort) if options["sa"] else agent
+        session = Session(reactor, agent, rpcs, port.endPort, names, options)
+        if options["sa"]:
+            _ = session.administration
+        yield session
+    except MADFailure as error:
+        raise RDMAError(error.detailed(level) if level else f"{where(error.path)}: {error}") from error
+    except (
+        GeneratorExit,
+        KeyboardInterrupt,
+    ):  # Ctrl-C: nobody waits any more, so calls that end must not tell of it
+        owner = port
+        raise
+    finally:
+        owner.close()
+
+
+def _patience(options: FabricOptions, endPort: MADEndPort) -> float | None:
+    """As the options say, or as the subnet does; but some say hours, and nobody sits there that long."""
+    if options["timeout"] is None and lifetimeSeconds(endPort.subnetTimeout) > _LONGEST_PATIENCE:
+        return _LONGEST_PATIENCE
+    timeout: float | None = options["timeout"]
+    return timeout
+
+
+def confirmed(what: str, isSaid: bool) -> None:
+    """
+    Ask whether to do something that changes the fabric.
+
+    @param what: it, in words.
+    @param isSaid: nothing needs to be asked.
+    @raise SystemExit: the answer is no, or nobody is there to answer.
+    """
+    if isSaid:
+        return
+    if not sys.stdin.isatty():
+        raise SystemExit(f"{what}: this changes the fabric; say --yes")
+    print(f"{what}? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise SystemExit("nothing was changed")
+
+
+def where(path: IBPath) -> str:
+    """A path in short: C{"DR 0,1"}, C{"lid 7"}."""
+    if isinstance(path, IBDRPath):
+        return str(path)
+    return f"lid {path.dlid}" if path.dlid or path.dgid is None else str(path.dgid)

@@ -1,0 +1,68 @@
+"""
+Values of options and arguments, read from their texts.
+"""
+
+from __future__ import annotations
+
+from twisted.python import usage
+
+
+def seconds(text: str) -> float:
+    """
+    A time, of an option.
+
+    @raise ValueError: it is none.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.001 <= value <= 3600:
+        raise ValueError("say from 0.001 to 3600 seconds")
+    return value
+
+
+def count(text: str) -> int:
+    """
+    A number that is not negative, of an option; C{0x} makes it hexadecimal.
+
+    @raise ValueError: it is none.
+    """
+    try:
+        value = int(text, 0)
+    except ValueError:
+        value = -1
+    if value < 0:
+        raise ValueError("say a number, 0 or more")
+    return value
+
+
+def field(text: str) -> tuple[str, str]:
+    """
+    An argument C{NAME=VALUE}.
+
+    @raise usage.UsageError: it is none.
+    """
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise usage.UsageError(f"{text!r} is no NAME=VALUE")
+    return name, value
+
+
+def portNumbers(text: str) -> list[int]:
+    """
+    C{"1,4-7"} as numbers.
+
+    @raise usage.UsageError: these are none.
+    """
+    found: list[int] = []
+    for part in text.split(",") if text else ():
+        low, dash, high = part.partition("-")
+        try:
+            first, last = int(low), int(high if dash else low)
+        except ValueError:
+            raise usage.UsageError(f"ports {text!r}: say them as 1,4-7") from None
+        if not 0 <= first <= last <= 255:
+            raise usage.UsageError(f"ports {text!r}: they are from 0 to 255")
+        found += range(first, last + 1)
+    return found

@@ -1,0 +1,52 @@
+"""
+Commands that ask all processes of this user, once or again and again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.task import deferLater
+from twisted.python import usage
+
+from txrdma.commands.common.options import TellingOptions
+
+
+def _inRange(name: str, seconds: float) -> float:
+    if 0.05 <= seconds <= 86400:
+        return seconds
+    raise usage.UsageError(f"{name} {seconds:g}: say from 0.05 to 86400 seconds")
+
+
+class WatchingOptions(TellingOptions):
+    """How often, and with how much patience."""
+
+    synopsis = "[options] [--watch [SECONDS]]"
+    optFlags = [["watch", "w", "Tell again and again, each second or as often as SECONDS say, until Ctrl-C."]]
+    optParameters = [["timeout", "t", 3.0, "Seconds to wait for a process that does not answer.", float]]
+
+    def parseArgs(self, *seconds: str) -> None:
+        if seconds and (len(seconds) > 1 or not self["watch"]):
+            raise usage.UsageError(f"{' '.join(seconds)}: only --watch is followed by seconds")
+        try:
+            self["interval"] = _inRange("--watch", float(seconds[0]) if seconds else 1.0)
+        except ValueError:
+            raise usage.UsageError(f"--watch {seconds[0]}: this is no number of seconds") from None
+
+    def postOptions(self) -> None:
+        _inRange("--timeout", self["timeout"])
+
+
+def told(what: object, options: WatchingOptions) -> None:
+    """Print something as JSON: as one line where more will follow."""
+    print(json.dumps(what, indent=None if options["watch"] else 2), flush=True)
+
+
+async def watch(reactor: IReactorTime, options: WatchingOptions, look: Callable[[], Awaitable[None]]) -> None:
+    """Look once, or as often as the options say."""
+    await look()
+    while options["watch"]:
+        await deferLater(reactor, options["interval"])
+        await look()

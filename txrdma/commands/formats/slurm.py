@@ -1,0 +1,175 @@
+"""
+A fabric as Slurm's C{topology.conf} has it: each switch with the hosts, or the switches, below it.
+
+Follows topology.conf(5): a line has either C{Nodes} or C{Switches}, each name once, and jobs span only what
+hangs together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from txrdma.fabric.model import Fabric, Node
+from txrdma.fabric.nodenames import NodeNames
+from txrdma.iba.verbs import NodeType
+
+ROOT: Final = "fabric"
+"""What joins switches that have none above them all."""
+
+_LONGEST: Final = 63
+"""Of a switch's name, in characters."""
+
+_AGGREGATION: Final = "Aggregation Node"
+"""In the description of what switches with SHARP have inside: it looks like a host, and is none."""
+
+
+def slurmText(fabric: Fabric, names: NodeNames) -> Iterator[str]:
+    """
+    The lines of the file.
+
+    Hosts are called by the first word of their descriptions, which is the host's name as a rule. A switch
+    with hosts is a leaf, whatever else is at it. Where no switch is above all leaves that can reach each
+    other, one that there is not joins them.
+    """
+    called = _called(fabric, names)
+    levels = _levels(fabric)
+    children: dict[Node, set[Node]] = {}
+    for node in sorted(levels, key=lambda node: (levels[node], called[node])):
+        peers = [port.peer.node for port in node.linked() if port.peer is not None]
+        if levels[node] == 0:
+            children[node] = set()
+            hosts = hostList(called[peer] for peer in peers if isHost(peer))
+            yield f"SwitchName={called[node]} Nodes={hosts}"
+            continue
+        below = {peer for peer in peers if peer.isSwitch and levels.get(peer, levels[node]) < levels[node]}
+        children[node] = below
+        yield f"SwitchName={called[node]} Switches={hostList(called[peer] for peer in below)}"
+    taken = {called[node] for node in levels}
+    for tops in _apart(children):
+        name = _free(ROOT, taken)
+        yield f"SwitchName={name} Switches={hostList(called[node] for node in tops)}"
+
+
+def isHost(node: Node) -> bool:
+    """Whether jobs can run on it, as far as a fabric knows."""
+    return node.type is NodeType.CHANNEL_ADAPTER and _AGGREGATION not in node.description
+
+
+def _called(fabric: Fabric, names: NodeNames) -> dict[Node, str]:
+    """What Slurm can read; where two switches would have the same, their GUIDs make a difference."""
+    found: dict[Node, str] = {}
+    taken: set[str] = set()
+    for node in fabric.ordered():
+        name = names.name(node.guid, node.description)
+        if not node.isSwitch:
+            found[node] = re.sub(r"[^\w.-]", "_", (name.split() or [node.guid.raw.hex()])[0])
+            continue
+        said = re.sub(r"[^\w.-]+", "_", name.strip())[:_LONGEST] or f"S-{node.guid.raw.hex()}"
+        if said in taken:
+            said = f"{said[: _LONGEST - 17]}-{node.guid.raw.hex()}"
+        taken.add(said)
+        found[node] = said
+    return found
+
+
+def _free(name: str, taken: set[str]) -> str:
+    number = 1
+    said = name
+    while said in taken:
+        number += 1
+        said = f"{name}{number}"
+    taken.add(said)
+    return said
+
+
+def _levels(fabric: Fabric) -> dict[Node, int]:
+    """How far switches are from the nearest host, less one."""
+    level = {
+        node
+        for node in fabric.switches()
+        if any(isHost(port.peer.node) for port in node.linked() if port.peer is not None)
+    }
+    levels: dict[Node, int] = {}
+    distance = 0
+    while level:
+        levels.update((node, distance) for node in level)
+        distance += 1
+        level = {
+            port.peer.node
+            for node in level
+            for port in node.linked()
+            if port.peer is not None and port.peer.node.isSwitch and port.peer.node not in levels
+        }
+    return levels
+
+
+def _apart(children: dict[Node, set[Node]]) -> Iterator[list[Node]]:
+    """Of leaves that can reach each other, but by no switch that is above them all: the highest switches."""
+    waiting = dict.fromkeys(children)
+    while waiting:
+        group = _joined(next(iter(waiting)))
+        here = [node for node in children if node in group]
+        for node in here:
+            del waiting[node]
+        leaves = {node for node in here if not children[node]}
+        if all(_below(node, children) != leaves for node in here):
+            under = set().union(*(children[node] for node in here))
+            yield [node for node in here if node not in under]
+
+
+def _joined(first: Node) -> set[Node]:
+    """All switches that can be reached from one."""
+    found, waiting = {first}, [first]
+    while waiting:
+        for port in waiting.pop().linked():
+            peer = port.peer
+            if peer is not None and peer.node.isSwitch and peer.node not in found:
+                found.add(peer.node)
+                waiting.append(peer.node)
+    return found
+
+
+def _below(node: Node, children: dict[Node, set[Node]]) -> set[Node]:
+    """The leaves below a switch; of a leaf itself."""
+    if not children[node]:
+        return {node}
+    found: set[Node] = set()
+    seen, waiting = {node}, [node]
+    while waiting:
+        for child in children[waiting.pop()] - seen:
+            seen.add(child)
+            (found.add if not children[child] else waiting.append)(child)
+    return found
+
+
+def hostList(names: Iterable[str]) -> str:
+    """Names as Slurm writes many of them: C{"h[00000-00017],login1"}."""
+    groups: dict[tuple[str, int], list[int]] = {}
+    others = []
+    for name in sorted(set(names)):
+        match = re.fullmatch(r"(.+?)([0-9]{1,18})", name)
+        if match is None:
+            others.append(name)
+        else:
+            groups.setdefault((match[1], len(match[2])), []).append(int(match[2]))
+    said = []
+    for (prefix, width), numbers in groups.items():
+        spans = [
+            f"{low:0{width}}" if low == high else f"{low:0{width}}-{high:0{width}}"
+            for low, high in _spans(sorted(numbers))
+        ]
+        isOne = len(spans) == 1 and "-" not in spans[0]
+        said.append(prefix + (spans[0] if isOne else f"[{','.join(spans)}]"))
+    return ",".join(said + others)
+
+
+def _spans(numbers: list[int]) -> Iterator[tuple[int, int]]:
+    low = high = numbers[0]
+    for number in numbers[1:]:
+        if number != high + 1:
+            yield low, high
+            low = number
+        high = number
+    yield low, high

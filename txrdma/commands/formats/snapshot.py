@@ -1,0 +1,35 @@
+"""
+A fabric as JSON: a snapshot with names and chassis.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txrdma.fabric.chassis import chassis, place
+from txrdma.fabric.model import Fabric, Node
+from txrdma.fabric.nodenames import NodeNames
+from txrdma.fabric.snapshots import nodeDict, problemDicts
+
+
+def toldDict(fabric: Fabric, names: NodeNames) -> dict[str, Any]:
+    """For programs, and to be loaded again: a snapshot in order, with names and chassis."""
+    return {
+        "nodes": [nodeDict(node, names) for node in fabric.ordered()],
+        "chassis": [
+            {
+                "number": each.number,
+                "guid": None if each.guid is None else str(each.guid),
+                "kind": each.kind,
+                "nodes": [_member(node) for node in each.nodes],
+            }
+            for each in chassis(fabric)
+        ],
+        "problems": problemDicts(fabric),
+    }
+
+
+def _member(node: Node) -> dict[str, object]:
+    where = place(node)
+    said = {} if where is None else {"board": where.board, "slot": where.slot, "chip": where.chip}
+    return {"guid": str(node.guid), **said}

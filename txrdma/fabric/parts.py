@@ -1,0 +1,82 @@
+"""
+Parts of a fabric that was found out already: a node of it, and those around.
+"""
+
+from __future__ import annotations
+
+from txrdma.error import InvalidRequest
+from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.fabric.neighbourhood import around
+from txrdma.fabric.nodenames import NodeNames
+from txrdma.fabric.targets import combined, parsedTarget
+from txrdma.iba.path import IBDRPath, IBPath
+from txrdma.iba.types import GID, GUID
+
+
+def part(fabric: Fabric, first: Node, hops: int) -> Fabric:
+    """
+    Nodes so many links away from this one, or less. Their links lead out of it, to nodes that are not in it.
+    """
+    found = Fabric()
+    found.nodes = {node.guid: node for node in around(first, hops)}
+    found.problems = fabric.problems
+    return found
+
+
+def located(fabric: Fabric, target: str, names: NodeNames) -> Node:
+    """
+    The node that a target names; routes begin where the sweep of the fabric began.
+
+    @raise InvalidRequest: there is none, or several.
+    """
+    try:
+        return _at(fabric, target)
+    except InvalidRequest:
+        guids = set(names.guids(target))
+        found = [
+            node
+            for node in fabric.nodes.values()
+            if node.guid in guids or target in (node.description, names.name(node.guid, node.description))
+        ]
+        if len(found) > 1:
+            raise InvalidRequest(f"{target!r} is the name of several nodes") from None
+        if not found:
+            raise
+        return found[0]
+
+
+def _at(fabric: Fabric, target: str) -> Node:
+    known: object
+    both = combined(target)
+    known = parsedTarget(target) if both is None else both[0]
+    if isinstance(known, IBDRPath):
+        return _along(fabric, next((node for node in fabric.nodes.values() if _isFirst(node)), None), known)
+    if isinstance(known, IBPath):
+        known = known.dgid if known.dgid is not None and not known.dlid else known.dlid
+    found: Node | Port | None
+    if isinstance(known, int):
+        found = fabric.byLID(known)
+    else:
+        guid = known.guid if isinstance(known, GID) else known
+        assert isinstance(guid, GUID)  # nothing else is left
+        found = fabric.byGUID(guid)
+    if found is None:
+        raise InvalidRequest(f"{target} is not in the snapshot")
+    node = found.node if isinstance(found, Port) else found
+    return node if both is None else _along(fabric, node, IBDRPath.fromString(both[1]))
+
+
+def _isFirst(node: Node) -> bool:
+    return node.route == IBDRPath()
+
+
+def _along(fabric: Fabric, node: Node | None, route: IBDRPath) -> Node:
+    """The node at the end of a route that begins at this one."""
+    if node is None:
+        raise InvalidRequest(f"{route}: the snapshot does not say where routes begin")
+    for hop in route.drPath:
+        port = node.known(hop)
+        if port is None or port.peer is None:
+            raise InvalidRequest(f"{route}: in the snapshot no link is known at port {hop} of {node}")
+        node = port.peer.node
+    return node

@@ -1,0 +1,144 @@
+"""
+Arithmetic with ports' counters: sums, differences, rates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from txrdma.mad.attributes import Attribute
+
+WORD: Final = 4
+"""Bytes in a unit of data counters (IBA 16.1.3.5)."""
+
+_NO_COUNTERS: Final = ("portSelect", "counterSelect", "counterSelect2", "opCode")
+_WIDE: Final = 32
+"""Bits of counters that could wrap, where somebody let them; of others the highest value is told as such."""
+
+_RATED: Final = ("portXmitData", "portRcvData", "portXmitPkts", "portRcvPkts")
+_CASTS: Final = tuple(f"port{cast}{way}Pkts" for cast in ("Unicast", "Multicast") for way in ("Xmit", "Rcv"))
+TRAFFIC: Final = (*_RATED, *_CASTS)
+
+
+def counterNames(kind: type[Attribute]) -> list[str]:
+    """Its fields that count something."""
+    return [field.name for field in kind.fields if not field.reserved and field.name not in _NO_COUNTERS]
+
+
+def errorNames(kind: type[Attribute]) -> list[str]:
+    """Those that don't count traffic."""
+    return [name for name in counterNames(kind) if name not in TRAFFIC]
+
+
+def added(told: Sequence[Any], port: int) -> Any:
+    """
+    The sum of what several ports have counted; like a counter it stops at the highest value.
+
+    @param port: what the sum is said to be of.
+    """
+    kind: type[Attribute] = type(told[0])
+    values: dict[str, Any] = {}
+    for field in kind.fields:
+        if field.name in counterNames(kind):
+            most = (1 << field.width) - 1
+            numbers = [getattr(one, field.name) for one in told]
+            if field.count is None:
+                values[field.name] = min(most, sum(numbers))
+            else:
+                values[field.name] = tuple(min(most, sum(each)) for each in zip(*numbers, strict=True))
+    return kind(portSelect=port, **values)  # type: ignore[call-arg]  # all that count have it
+
+
+class Difference(NamedTuple):
+    """
+    What has been counted between two looks.
+
+    @ivar counted: by the counter's name, of several in one field with the index behind.
+    @ivar saturated: counters that stand at their highest value, and so may have missed some; C{wrapped} those
+        that went on from zero, as they should not; C{cleared} those that somebody has set back.
+    """
+
+    counted: dict[str, int]
+    saturated: tuple[str, ...] = ()
+    wrapped: tuple[str, ...] = ()
+    cleared: tuple[str, ...] = ()
+
+    def joined(self, other: Difference) -> Difference:
+        """With what other counters of the same port have counted."""
+        return Difference(
+            {**self.counted, **other.counted},
+            *(one + more for one, more in zip(self[1:], other[1:], strict=True)),
+        )
+
+
+def changed(before: Any, after: Any, names: Iterable[str]) -> Difference:
+    """
+    How much has been counted between two looks.
+
+    A counter stops at its highest value (IBA 16.1.3.5). One that is lower than before was cleared, and began
+    at zero again; unless it is wide, stood near its highest value, and is near zero now: then it has wrapped.
+    """
+    wanted = frozenset(names)
+    counted: dict[str, int] = {}
+    marks: dict[str, list[str]] = {"saturated": [], "wrapped": [], "cleared": []}
+    for field in type(after).fields:
+        if field.name not in wanted:
+            continue
+        olds, news = getattr(before, field.name), getattr(after, field.name)
+        if field.count is None:
+            pairs = [(field.name, olds, news)]
+        else:
+            pairs = [
+                (f"{field.name}[{at}]", old, new)
+                for at, (old, new) in enumerate(zip(olds, news, strict=True))
+            ]
+        for name, old, new in pairs:
+            counted[name], mark = _grown(old, new, field.width)
+            if mark:
+                marks[mark].append(name)
+    return Difference(counted, *(tuple(each) for each in marks.values()))
+
+
+def _grown(old: int, new: int, width: int) -> tuple[int, str]:
+    """By how much, and what is to be said of it."""
+    highest = (1 << width) - 1
+    if new >= old:
+        return new - old, "saturated" if new == highest else ""
+    quarter = highest // 4
+    if width >= _WIDE and old != highest and old > highest - quarter and new < quarter:
+        return new - old + highest + 1, "wrapped"
+    return new, "cleared"
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a port has counted in a time."""
+
+    port: int
+    seconds: float
+    difference: Difference
+
+    @property
+    def counted(self) -> dict[str, int]:
+        return self.difference.counted
+
+    def perSecond(self, name: str, unit: int = 1) -> float:
+        """How much of it in a second; 0 when that was not counted."""
+        return self.counted.get(name, 0) * unit / self.seconds if self.seconds > 0 else 0.0
+
+    def toDict(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "port": self.port,
+            "seconds": round(self.seconds, 6),
+            "xmitBytesPerSecond": round(self.perSecond("portXmitData", WORD), 3),
+            "rcvBytesPerSecond": round(self.perSecond("portRcvData", WORD), 3),
+            "xmitPktsPerSecond": round(self.perSecond("portXmitPkts"), 3),
+            "rcvPktsPerSecond": round(self.perSecond("portRcvPkts"), 3),
+            "counted": self.counted,
+            "saturated": list(self.difference.saturated),
+            "wrapped": list(self.difference.wrapped),
+            "cleared": list(self.difference.cleared),
+        }

@@ -1,0 +1,177 @@
+"""
+What forwarding tables make of links: who is reached over one, and how evenly they are used.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from txrdma.fabric.health import endPorts
+from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.fabric.nodenames import NodeNames
+from txrdma.fabric.routing import NO_PORT
+from txrdma.iba.types import GUID
+from txrdma.iba.verbs import NodeType
+
+Linear = Mapping[GUID, bytes]
+"""Of each switch the port for each LID."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One direction of a link: whoever is reached by it, as LIDs with their ports."""
+
+    port: Port
+    ends: list[tuple[int, Port]]
+
+    def text(self, names: NodeNames) -> Iterator[str]:
+        """For people."""
+        peer = self.port.peer
+        there = "" if peer is None else f" to {_name(peer.node, names)} port {peer.number}"
+        here = f"{_name(self.port.node, names)} port {self.port.number}"
+        yield f"Over {here}{there}: {len(self.ends)} LIDs"
+        for lid, end in self.ends:
+            yield f"  {lid:#06x} {_name(end.node, names)} port {end.number}"
+
+    def toDict(self, names: NodeNames) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "from": _end(self.port, names),
+            "to": None if self.port.peer is None else _end(self.port.peer, names),
+            "reached": [{"lid": lid, **_end(end, names)} for lid, end in self.ends],
+        }
+
+
+def usesOf(fabric: Fabric, port: Port, linear: Linear) -> Iterator[Use]:
+    """Both directions of a port's link, as far as switches decide on them: which hosts and routers."""
+    owners = _owners(fabric)
+    for each in (port, port.peer):
+        if each is not None and each.node.guid in linear:
+            table = linear[each.node.guid]
+            lids = (lid for lid, out in enumerate(table) if out == each.number and lid in owners)
+            yield Use(each, [(lid, owners[lid]) for lid in lids])
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """
+    How evenly a switch uses its links to others.
+
+    @ivar groups: links by which the same hosts are reached as shortly, and how many LIDs each carries.
+    @ivar longer: how many LIDs go by a link that is on no shortest way.
+    """
+
+    node: Node
+    groups: list[dict[int, int]]
+    longer: int = 0
+
+    @property
+    def isEven(self) -> bool:
+        """Whether no link carries more than one LID more than another that would do as well."""
+        return all(_spread(group) <= 1 for group in self.groups)
+
+    def row(self, names: NodeNames) -> list[object]:
+        """For people: of its groups the one with the largest difference."""
+        worst = max(self.groups, key=_spread, default={})
+        least, most = (min(worst.values()), max(worst.values())) if worst else ("", "")
+        said = "" if self.isEven else "uneven: " + ", ".join(f"{p}:{n}" for p, n in sorted(worst.items()))
+        return [self.node.lid, _name(self.node, names), len(worst), least, most, self.longer, said]
+
+    def toDict(self, names: NodeNames) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "guid": str(self.node.guid),
+            "name": _name(self.node, names),
+            "lid": self.node.lid,
+            "isEven": self.isEven,
+            "groups": [
+                [{"port": port, "lids": many} for port, many in sorted(group.items())]
+                for group in self.groups
+            ],
+            "longer": self.longer,
+        }
+
+
+BALANCE_COLUMNS = ("LID", "Switch", "Links", "Least LIDs", "Most LIDs", "Longer", "")
+
+
+def _spread(group: dict[int, int]) -> int:
+    return max(group.values()) - min(group.values())
+
+
+def balances(fabric: Fabric, linear: Linear) -> Iterator[Balance]:
+    """
+    Of each switch that has told its table.
+
+    Links are compared that lead to the same hosts by as few hops: of a leaf's that is all that lead up, of a
+    spine's those to one leaf.
+    """
+    links = {
+        node.guid: [
+            (number, port.peer.node.guid)
+            for number, port in sorted(node.ports.items())
+            if number and port.peer is not None and port.peer.node.isSwitch
+        ]
+        for node in fabric.switches()
+    }
+    groups: dict[GUID, dict[tuple[int, ...], Counter[int]]] = {guid: {} for guid in links}
+    longer: Counter[GUID] = Counter()
+    for edge, lids in _edges(fabric).items():
+        hops = _hops(links, edge)
+        for guid, away in hops.items():
+            if not away or guid not in linear:
+                continue
+            table = linear[guid]
+            shortest = tuple(port for port, peer in links[guid] if hops.get(peer) == away - 1)
+            used = groups[guid].setdefault(shortest, Counter(dict.fromkeys(shortest, 0)))
+            for lid in lids:
+                out = table[lid] if lid < len(table) else NO_PORT
+                if out in shortest:
+                    used[out] += 1
+                elif out != NO_PORT:
+                    longer[guid] += 1
+    for node in sorted(fabric.switches(), key=lambda node: node.guid.raw):
+        if node.guid in linear:
+            yield Balance(node, [dict(used) for used in groups[node.guid].values()], longer[node.guid])
+
+
+def _edges(fabric: Fabric) -> dict[GUID, list[int]]:
+    """The LIDs of hosts and routers, by the switch that they are at."""
+    edges: dict[GUID, list[int]] = {}
+    for lid, port in _owners(fabric).items():
+        if port.peer is not None and port.peer.node.isSwitch:
+            edges.setdefault(port.peer.node.guid, []).append(lid)
+    return edges
+
+
+def _hops(links: Mapping[GUID, list[tuple[int, GUID]]], start: GUID) -> dict[GUID, int]:
+    """How far each switch is."""
+    hops = {start: 0}
+    waiting = deque([start])
+    while waiting:
+        guid = waiting.popleft()
+        for _port, peer in links[guid]:
+            if peer not in hops:
+                hops[peer] = hops[guid] + 1
+                waiting.append(peer)
+    return hops
+
+
+def _owners(fabric: Fabric) -> dict[int, Port]:
+    """Whose a LID is, of hosts and routers."""
+    owners: dict[int, Port] = {}
+    for port in endPorts(fabric):
+        if port.lid and port.node.type is not NodeType.SWITCH:
+            owners.update(dict.fromkeys(range(port.lid, port.lid + (1 << port.info.lmc)), port))
+    return owners
+
+
+def _name(node: Node, names: NodeNames) -> str:
+    return names.name(node.guid, node.description)
+
+
+def _end(port: Port, names: NodeNames) -> dict[str, Any]:
+    return {"guid": str(port.node.guid), "name": _name(port.node, names), "port": port.number}

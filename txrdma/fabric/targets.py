@@ -1,0 +1,34 @@
+"""
+Texts that name a port of a fabric: LIDs, GIDs, GUIDs, directed routes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from txrdma.error import InvalidRequest
+from txrdma.iba.path import IBPath, MADEndPort
+from txrdma.iba.types import GID, GUID, LID
+from txrdma.mad.paths import parseTarget
+
+_COMBINED: Final = re.compile(r"(?:lid\s+)?(0x[0-9a-fA-F]{1,4}|\d+)\s+(?:DR\s*)?(0(?:,\d+)+)", re.IGNORECASE)
+"""A LID, then a directed route, as smpquery -c has them."""
+
+
+def combined(target: str) -> tuple[LID, str] | None:
+    """A LID, and the directed route from there on; None where a target is something else."""
+    match = _COMBINED.fullmatch(target.strip())
+    return None if match is None else (LID(int(match[1], 0)), match[2])
+
+
+def parsedTarget(text: str, endPort: MADEndPort | None = None) -> int | GID | GUID | IBPath:
+    """
+    Read what was typed.
+
+    @raise InvalidRequest: it names no port.
+    """
+    try:
+        return parseTarget(text, endPort)
+    except ValueError as error:
+        raise InvalidRequest(str(error)) from error

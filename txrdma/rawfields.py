@@ -1,0 +1,87 @@
+"""
+Single fields of layouts, in bytes that are kept as they came: read and written by their declarations.
+
+Decoding a whole L{Layout} makes all of its fields. A fabric of ten thousand hosts has a hundred thousand
+ports, whose bytes are kept, and one or two fields of each are looked at::
+
+    lmcOf = peek(PortInfo, "lmc")
+    lmcOf(raw)          # as PortInfo.decode(raw).lmc, in a fiftieth of the time
+
+Numbers come as numbers, whatever enumeration stands in the declaration; value classes and bytes as bytes.
+What is written is not checked, but for its width. Buffers must be as long as the layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import itemgetter
+from struct import Struct
+from typing import Any
+
+from txrdma.wire import Buffer, Field, Layout
+
+_WHOLE = {8: Struct(">B"), 16: Struct(">H"), 32: Struct(">I"), 64: Struct(">Q")}
+
+
+def peek(layout: type[Layout], name: str) -> Callable[[Buffer], Any]:
+    """
+    Make what reads one field of a big-endian layout.
+
+    @raise AttributeError: the layout has no such field of its own.
+    """
+    field = _field(layout, name)
+    first, last, shift, mask = _place(field)
+    if not issubclass(field.type, int):
+        return itemgetter(slice(first, last))
+    if last - first == 1:
+        if field.width == 8:
+            return itemgetter(first)
+        if not shift:
+            return lambda raw: raw[first] & mask
+        if shift + field.width == 8:
+            return lambda raw: raw[first] >> shift
+        return lambda raw: raw[first] >> shift & mask
+    if not field.offset % 8 and field.width in _WHOLE:
+        unpack = _WHOLE[field.width].unpack_from
+        return lambda raw: unpack(raw, first)[0]
+    return lambda raw: int.from_bytes(raw[first:last], "big") >> shift & mask
+
+
+def poke(layout: type[Layout], name: str) -> Callable[[bytearray, int], None]:
+    """
+    Make what writes one field, a number, of a big-endian layout; its neighbours stay as they are.
+
+    @raise AttributeError: the layout has no such field of its own.
+    """
+    first, last, shift, mask = _place(_field(layout, name))
+
+    def put(raw: bytearray, value: int) -> None:
+        if value & ~mask:
+            raise ValueError(f"{layout.__name__}.{name} has {mask.bit_length()} bits, {value!r} more")
+        kept = int.from_bytes(raw[first:last], "big") & ~(mask << shift)
+        raw[first:last] = (kept | value << shift).to_bytes(last - first, "big")
+
+    return put
+
+
+def span(layout: type[Layout], begin: str, end: str = "") -> slice:
+    """
+    The bytes of a layout from one field to another one, both included; of one field alone without C{end}.
+
+    @raise AttributeError: the layout has no such field of its own.
+    """
+    return slice(_place(_field(layout, begin))[0], _place(_field(layout, end or begin))[1])
+
+
+def _field(layout: type[Layout], name: str) -> Field:
+    for field in layout.fields:
+        if field.name == name and field.count is None:
+            return field
+    raise AttributeError(f"{layout.__name__} has no field {name!r}")
+
+
+def _place(field: Field) -> tuple[int, int, int, int]:
+    """The first byte and the one behind the last, and how the field is found in their number."""
+    end = field.offset + field.width
+    last = -(-end // 8)
+    return field.offset // 8, last, last * 8 - end, (1 << field.width) - 1

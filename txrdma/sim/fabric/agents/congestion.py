@@ -1,0 +1,157 @@
+"""
+The congestion control agents of a simulated fabric: they keep what is set, and log nothing.
+
+Follows InfiniBand Architecture vol. 1, annex A10. No packets are marked here, as there are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Final
+
+from txrdma.mad import congestion
+from txrdma.mad.attributes import Attribute, ManagementClass, Method
+from txrdma.mad.messages import ClassPortInfo, MADStatus
+from txrdma.sim.fabric.model.nodes import SimulatedPort
+from txrdma.sim.fabric.sm.sagroups import changed
+
+CONGESTION: Final = int(ManagementClass.CONG_MGT)
+CLASS_VERSION: Final = 2
+TABLE_BLOCKS: Final = 2
+"""Of 64 entries each: how large an adapter's table can be."""
+
+PORTS_PER_BLOCK: Final = 32
+TICK_SECONDS: Final = 1.024e-6
+
+_HEAD: Final = Struct(">2xBB12xH2xIQ")
+_DATA: Final = 64
+_LENGTH: Final = 256
+_CLASS_PORT_INFO: Final = 0x0001
+_KEY_INFO: Final = congestion.CongestionKeyInfo.attributeID
+_OF_SWITCHES: Final = {
+    kind.attributeID: kind.size
+    for kind in (congestion.SwitchCongestionSetting, congestion.SwitchPortCongestionSetting)
+}
+_OF_ADAPTERS: Final = {
+    kind.attributeID: kind.size
+    for kind in (congestion.CACongestionSetting, congestion.CongestionControlTable)
+}
+"""What lets itself be set, and is told as it was set: attributes, and how long they are."""
+
+_KEPT: Final = CONGESTION << 16
+"""Added to an attribute's number, so that it is another one among a port's tables."""
+
+
+class CongestionAgents:
+    """All of them."""
+
+    def __init__(self, seconds: Callable[[], float]) -> None:
+        """@param seconds: tells the time, for time stamps."""
+        self._seconds = seconds
+
+    def answer(self, port: SimulatedPort, datagram: bytes) -> bytearray | None:
+        """Answer a request that came in by a port; None for silence."""
+        version, method, attribute, modifier, key = _HEAD.unpack_from(datagram)
+        end = port.end
+        reply = bytearray(datagram)
+        reply[3] = Method.GET_RESP
+        status: int = 0
+        if version != CLASS_VERSION:
+            status = MADStatus.UNSUPPORTED_VERSION
+        elif method == Method.GET:
+            status = self._get(end, attribute, modifier, key, reply)
+        elif method == Method.SET:
+            if not _permits(end, key):
+                return None
+            status = self._set(end, attribute, modifier, reply)
+        else:
+            status = MADStatus.UNSUPPORTED_METHOD
+        reply[4:6] = status.to_bytes(2, "big")
+        return reply
+
+    def _get(self, end: SimulatedPort, attribute: int, modifier: int, key: int, reply: bytearray) -> int:
+        told = self._told(end, attribute, key)
+        if told is not None:
+            at = told.dataOffset or _DATA
+            reply[at:] = told.encode().ljust(_LENGTH - at, b"\0")
+            return 0
+        settings = _OF_SWITCHES if end.node.isSwitch else _OF_ADAPTERS
+        status = _status(end, attribute, modifier)
+        if not status:
+            content = (end.tables or {}).get((_KEPT | attribute, modifier), bytes(settings[attribute]))
+            reply[_DATA:] = content.ljust(_LENGTH - _DATA, b"\0")
+        return status
+
+    def _told(self, end: SimulatedPort, attribute: int, key: int) -> Attribute | None:
+        """What is not kept as it was set."""
+        isSwitch = end.node.isSwitch
+        if attribute == _CLASS_PORT_INFO:
+            return ClassPortInfo(baseVersion=1, classVersion=CLASS_VERSION, responseTimeValue=18)
+        if attribute == congestion.CongestionInfo.attributeID:
+            return congestion.CongestionInfo(controlTableCap=0 if isSwitch else TABLE_BLOCKS)
+        if attribute == _KEY_INFO:
+            mine = _keyInfo(end)
+            isHidden = mine.ccKeyProtectBit and key != mine.ccKey
+            return changed(mine, ccKey=0) if isHidden else mine
+        if attribute == congestion.SwitchCongestionLog.attributeID:
+            if isSwitch:
+                return congestion.SwitchCongestionLog(
+                    logType=congestion.CongestionLogType.SWITCH, currentTimeStamp=self._now()
+                )
+            return congestion.CACongestionLog(
+                logType=congestion.CongestionLogType.CA, currentTimeStamp=self._now()
+            )
+        if attribute == congestion.TimeStamp.attributeID:
+            return congestion.TimeStamp(timestamp=self._now())
+        return None
+
+    @staticmethod
+    def _set(end: SimulatedPort, attribute: int, modifier: int, reply: bytearray) -> int:
+        if attribute == _KEY_INFO:
+            said = congestion.CongestionKeyInfo.decode(reply, _DATA)
+            # violations can be set to 0 only
+            violations = said.ccKeyViolations and _keyInfo(end).ccKeyViolations
+            said = changed(said, reserved=0, ccKeyViolations=violations)
+            _keepKeyInfo(end, said)
+            reply[_DATA:] = said.encode().ljust(_LENGTH - _DATA, b"\0")
+            return 0
+        status = _status(end, attribute, modifier)
+        if not status:
+            size = (_OF_SWITCHES if end.node.isSwitch else _OF_ADAPTERS)[attribute]
+            end.tables = end.tables or {}
+            end.tables[_KEPT | attribute, modifier] = bytes(reply[_DATA : _DATA + size])
+        return status
+
+    def _now(self) -> int:
+        return int(self._seconds() / TICK_SECONDS) & 0xFFFFFFFF
+
+
+def _keyInfo(end: SimulatedPort) -> congestion.CongestionKeyInfo:
+    kept = (end.tables or {}).get((_KEPT | _KEY_INFO, 0))
+    return congestion.CongestionKeyInfo() if kept is None else congestion.CongestionKeyInfo.decode(kept)
+
+
+def _keepKeyInfo(end: SimulatedPort, info: congestion.CongestionKeyInfo) -> None:
+    end.tables = end.tables or {}
+    end.tables[_KEPT | _KEY_INFO, 0] = info.encode()
+
+
+def _permits(end: SimulatedPort, key: int) -> bool:
+    """Whether the CC_Key of a Set is right; if not, that is counted (annex A10.4.1)."""
+    info = _keyInfo(end)
+    if info.ccKey in (0, key):
+        return True
+    _keepKeyInfo(end, changed(info, ccKeyViolations=min(info.ccKeyViolations + 1, 0xFFFF)))
+    return False
+
+
+def _status(end: SimulatedPort, attribute: int, modifier: int) -> int:
+    """Whether a node has such a setting, and such a block of it."""
+    if attribute not in (_OF_SWITCHES if end.node.isSwitch else _OF_ADAPTERS):
+        return MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
+    most = {
+        congestion.SwitchPortCongestionSetting.attributeID: end.node.numPorts // PORTS_PER_BLOCK + 1,
+        congestion.CongestionControlTable.attributeID: TABLE_BLOCKS,
+    }.get(attribute, 1)
+    return 0 if modifier < most else MADStatus.INVALID_FIELD

@@ -1,0 +1,73 @@
+"""
+The M_Keys of a simulated fabric's ports: whom they let pass, and for how long.
+
+Follows InfiniBand Architecture vol. 1, 14.2.4.1 (protection levels) and 14.2.4.3 (the lease period).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from txrdma.mad.smp import PortInfo
+from txrdma.rawfields import peek, poke
+from txrdma.sim.fabric.model.nodes import SimulatedPort
+
+GET: Final = 0x01
+_MOST: Final = 0xFFFF
+
+
+_mkey, _leasePeriod = peek(PortInfo, "mkey"), peek(PortInfo, "mkeyLeasePeriod")
+_protection, _setProtection = peek(PortInfo, "mkeyProtectBits"), poke(PortInfo, "mkeyProtectBits")
+_violations, _setViolations = peek(PortInfo, "mkeyViolations"), poke(PortInfo, "mkeyViolations")
+
+
+class ManagementKeys:
+    """All of them."""
+
+    def __init__(
+        self, seconds: Callable[[], float], violated: Callable[[SimulatedPort, bytes], None]
+    ) -> None:
+        """
+        @param seconds: tells the time, for leases.
+        @param violated: is told of requests with a wrong key.
+        """
+        self._seconds = seconds
+        self._violated = violated
+        self._until: dict[SimulatedPort, float] = {}
+
+    @staticmethod
+    def of(end: SimulatedPort) -> int:
+        """The key of a port; 0 is none."""
+        return int(_mkey(end.info))
+
+    def permits(self, end: SimulatedPort, method: int, mkey: int, datagram: bytes) -> bool:
+        """
+        Whether a request may be answered.
+
+        The lease begins with the first wrong key and ends with the next right one; who lets it run out leaves
+        the port unprotected, so that another manager can read the key.
+        """
+        if mkey == self.of(end):
+            self._until.pop(end, None)
+            return True
+        self.expire(end)
+        if method == GET and _protection(end.info) < 2:
+            return True
+        _setViolations(end.info, min(_violations(end.info) + 1, _MOST))
+        period = _leasePeriod(end.info)
+        if period:
+            self._until.setdefault(end, self._seconds() + period)
+        self._violated(end, datagram)
+        return False
+
+    def hides(self, end: SimulatedPort, mkey: int) -> bool:
+        """Whether who asks with this key may look, but does not see the port's own."""
+        return _protection(end.info) == 1 and mkey != self.of(end)
+
+    def expire(self, end: SimulatedPort) -> None:
+        """End the lease, if it is time."""
+        until = self._until.get(end)
+        if until is not None and until <= self._seconds():
+            del self._until[end]
+            _setProtection(end.info, 0)

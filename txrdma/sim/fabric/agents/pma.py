@@ -1,0 +1,213 @@
+"""
+The performance management agents of a simulated fabric: what its ports have counted, told and set.
+
+Follows InfiniBand Architecture vol. 1, 16.1.3 and 16.1.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Final, NamedTuple
+
+from txrdma.mad import pma
+from txrdma.mad.attributes import Attribute
+from txrdma.mad.messages import ClassPortInfo, MADStatus
+from txrdma.mad.pma import PerformanceCapability
+from txrdma.sim.fabric.agents import sampling
+from txrdma.sim.fabric.agents.sampling import Samplers
+from txrdma.sim.fabric.model.counters import Counters
+from txrdma.sim.fabric.model.nodes import SimulatedPort
+
+GET: Final = 0x01
+SET: Final = 0x02
+ALL_PORTS: Final = 0xFF
+RESPONSE_TIME: Final = 18
+
+_CLASS_PORT_INFO: Final = 0x0001
+_HEAD: Final = Struct(">2xBB12xH")
+_DATA: Final = 64
+_ASKED_BYTES: Final = 4
+"""PortSelect and CounterSelect stand in an answer as they were asked."""
+
+_ASKED: Final = ("portSelect", "counterSelect", "counterSelect2", "opCode")
+_LAST_SELECTED: Final[dict[type[Attribute], tuple[str, ...]]] = {
+    pma.PortCounters: ("portXmitWait", "qp1Dropped")
+}
+"""Counters that CounterSelect2 is for, where they do not come last."""
+
+
+class _Counter(NamedTuple):
+    """One number of an attribute. C{selector} is the field, C{bit} the bit in it, that says it is meant."""
+
+    name: str
+    key: str
+    place: int | None
+    highest: int
+    selector: str
+    bit: int
+
+
+class _Group(NamedTuple):
+    """An attribute that tells counters."""
+
+    kind: type[Attribute]
+    counters: tuple[_Counter, ...]
+    nothing: bytes
+
+
+def _group(kind: type[Attribute]) -> _Group:
+    fields = {field.name: field for field in kind.fields}
+    names = [name for name, field in fields.items() if not field.reserved and name not in _ASKED]
+    late = _LAST_SELECTED.get(kind, ())
+    width = fields["counterSelect"].width
+    counters = []
+    bit = 0
+    for name in [name for name in names if name not in late] + list(late):
+        if name in late[:1]:
+            bit = width  # goes on with the second selector
+        field = fields[name]
+        if kind is pma.PortCountersExtended and name == "symbolErrorCounter":
+            bit = width
+        for index in range(field.count or 1):
+            isSecond = bit >= width
+            counters.append(
+                _Counter(
+                    name,
+                    name if field.count is None else f"{name}{index}",
+                    None if field.count is None else index,
+                    (1 << field.width) - 1,
+                    "counterSelect2" if isSecond else "counterSelect",
+                    bit - width if isSecond else bit,
+                )
+            )
+            bit += 1
+    return _Group(kind, tuple(counters), kind().encode())
+
+
+GROUPS: Final = {
+    kind.attributeID: _group(kind)
+    for kind in (
+        *(pma.PortCounters, pma.PortCountersExtended, pma.PortRcvErrorDetails, pma.PortXmitDiscardDetails),
+        *(pma.PortOpRcvCounters, pma.PortFlowCtlCounters, pma.PortVLOpPackets, pma.PortVLOpData),
+        *(pma.PortVLXmitFlowCtlUpdateErrors, pma.PortVLXmitWaitCounters, pma.PortExtendedSpeedsCounters),
+        *(pma.SwPortVLCongestion, pma.PortRcvConCtrl, pma.PortSLRcvFECN, pma.PortSLRcvBECN),
+        *(pma.PortXmitConCtrl, pma.PortVLXmitTimeCong, pma.PortXmitDataSL, pma.PortRcvDataSL),
+    )
+}
+"""By attribute. Counters have the names of their fields; of several in one field, with the index behind."""
+
+
+class PerformanceManagementAgents:
+    """All of them."""
+
+    def __init__(self, seconds: Callable[[], float], later: Callable[..., None]) -> None:
+        """
+        @param seconds: tells the time, for counters that grow.
+        @param later: takes seconds and what is to be called then, for samples.
+        """
+        self._seconds = seconds
+        self._samplers = Samplers(seconds, later)
+
+    def answer(self, port: SimulatedPort, datagram: bytes) -> bytearray:
+        """Answer a request that came in by a port."""
+        version, method, attribute = _HEAD.unpack_from(datagram)
+        reply = bytearray(datagram)
+        reply[3] = 0x81
+        status: int = 0
+        if version != 1:
+            status = MADStatus.UNSUPPORTED_VERSION
+        elif method not in (GET, SET):
+            status = MADStatus.UNSUPPORTED_METHOD
+        elif attribute == _CLASS_PORT_INFO:
+            if method == GET:
+                self._classPortInfo(port).encodeInto(reply, _DATA)
+            else:
+                status = MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
+        elif attribute in sampling.ATTRIBUTES:
+            status = self._samples(port, attribute, method, reply)
+        else:
+            group = GROUPS.get(attribute)
+            if group is None:
+                status = MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
+            else:
+                status = self._counters(port, group, method, reply)
+        reply[4:6] = status.to_bytes(2, "big")
+        return reply
+
+    @staticmethod
+    def _classPortInfo(port: SimulatedPort) -> ClassPortInfo:
+        capabilities = PerformanceCapability.EXTENDED_WIDTH | PerformanceCapability.XMIT_WAIT
+        if port.node.isSwitch:
+            capabilities |= PerformanceCapability.ALL_PORT_SELECT
+        return ClassPortInfo(
+            baseVersion=1,
+            classVersion=1,
+            capabilityMask=capabilities,
+            responseTimeValue=RESPONSE_TIME,
+        )
+
+    def _counters(self, port: SimulatedPort, group: _Group, method: int, reply: bytearray) -> int:
+        """Tell the counters, after setting those that are to be set; the status."""
+        ports = _selected(port, reply[_DATA + 1])
+        if not ports:
+            return MADStatus.INVALID_FIELD
+        now = self._seconds()
+        if method == SET:
+            self._set(ports, group, reply, now)
+        counted = [one.counters for one in ports if one.counters is not None]
+        head = bytes(reply[_DATA : _DATA + _ASKED_BYTES])
+        reply[_DATA : _DATA + len(group.nothing)] = _told(group, counted, now) if counted else group.nothing
+        reply[_DATA : _DATA + _ASKED_BYTES] = head
+        return 0
+
+    def _samples(self, port: SimulatedPort, attribute: int, method: int, reply: bytearray) -> int:
+        """Sample, or tell what was sampled; the status."""
+        told: Attribute
+        if attribute != sampling.CONTROL:
+            if method == SET:
+                return MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
+            told = self._samplers.result(port.end, attribute)
+        else:
+            ports = _selected(port, reply[_DATA + 1])
+            if len(ports) != 1 or reply[_DATA + 1] == ALL_PORTS:
+                return MADStatus.INVALID_FIELD
+            if method == SET:
+                said = pma.PortSamplesControl.decode(reply, _DATA)
+                self._samplers.set(port.end, ports[0], said)
+            told = self._samplers.control(port.end, ports[0])
+        told.encodeInto(reply, _DATA)
+        return 0
+
+    @staticmethod
+    def _set(ports: list[SimulatedPort], group: _Group, reply: bytearray, now: float) -> None:
+        said = group.kind.decode(reply, _DATA)
+        for name, key, place, _highest, selector, bit in group.counters:
+            if getattr(said, selector, 0) >> bit & 1:
+                value = getattr(said, name)
+                for port in ports:
+                    port.count().set(now, **{key: value if place is None else value[place]})
+
+
+def _selected(port: SimulatedPort, number: int) -> list[SimulatedPort]:
+    """The ports that PortSelect means; none where there is no such."""
+    node = port.node
+    if not node.isSwitch:
+        return [port] if number == port.number else []
+    if number == ALL_PORTS:
+        return node.external
+    return node.ports[number : number + 1]
+
+
+def _told(group: _Group, counted: list[Counters], now: float) -> bytes:
+    """The attribute: of several ports the sum. A counter sticks at its highest value."""
+    values: dict[str, int | list[int]] = {}
+    for name, key, place, highest, _selector, _bit in group.counters:
+        value = min(highest, sum(counters.value(key, now) for counters in counted))
+        if place is None:
+            values[name] = value
+        else:
+            several = values.setdefault(name, [])
+            assert isinstance(several, list)
+            several.append(value)
+    return group.kind(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}).encode()

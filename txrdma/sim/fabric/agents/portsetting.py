@@ -1,0 +1,117 @@
+"""
+Setting a simulated port's PortInfo: what takes, what is refused, and what that does to its link.
+
+Follows InfiniBand Architecture vol. 1, 14.2.5.6 (which fields can be set, and what 0 means in them) and 7.2.7
+(the states of a port).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txrdma.iba.verbs import PhysicalState, PortState
+from txrdma.mad.messages import MADStatus
+from txrdma.mad.smp import PortInfo
+from txrdma.sim.fabric.model.nodes import bringDown, bringUp, NO_EXTENDED_SPEED, SimulatedPort
+
+_REFUSED: Final = (MADStatus.INVALID_FIELD, False)
+_ENABLE_ALL: Final = 0xFF
+_ENABLE_ALL_SPEEDS: Final = 0x0F
+_ENABLE_ALL_EXTENDED: Final = 0x1F
+_HIGHEST_LID: Final = 0xBFFF
+
+_OF_ENDS: Final = (
+    *("mkey", "gidPrefix", "lid", "masterSMLID", "mkeyLeasePeriod", "mkeyProtectBits", "lmc"),
+    *("multicastPKeyTrapSuppressionEnabled", "subnetTimeOut"),
+)
+"""Fields that ports with a LID have."""
+
+_AS_SAID: Final = (
+    *("masterSMSL", "vlHighLimit", "vlStallCount", "hoqLife", "partitionEnforcementInbound"),
+    *("partitionEnforcementOutbound", "filterRawInbound", "filterRawOutbound"),
+    *("localPhyErrors", "overrunErrors"),
+)
+_UNLESS_ZERO: Final = ("linkDownDefaultState", "neighborMTU", "operationalVLs")
+_ENABLED: Final = (
+    ("linkWidthEnabled", "linkWidthSupported", _ENABLE_ALL),
+    ("linkSpeedEnabled", "linkSpeedSupported", _ENABLE_ALL_SPEEDS),
+    ("linkSpeedExtEnabled", "linkSpeedExtSupported", _ENABLE_ALL_EXTENDED),
+)
+"""What can be enabled of what is supported, and the value that means all of that."""
+
+
+def setPortInfo(port: SimulatedPort, content: bytes) -> tuple[int, bool]:
+    """
+    Set what can be set.
+
+    @return: the status, and whether the state of the port's link has changed. What is refused sets nothing.
+    """
+    now, said = PortInfo.decode(port.info), PortInfo.decode(content)
+    if not _isPossible(port, now, said):
+        return _REFUSED
+    names = [*_AS_SAID, *(name for name in _UNLESS_ZERO if getattr(said, name))]
+    cleared = ["pkeyViolations", "qkeyViolations"]
+    if port is port.end:
+        names += _OF_ENDS
+        cleared.append("mkeyViolations")
+    changes = {name: getattr(said, name) for name in names}
+    for enabled, supported, everything in _ENABLED:
+        wanted = getattr(said, enabled)
+        if wanted:
+            changes[enabled] = getattr(now, supported) if wanted == everything else wanted
+    # a count of violations can be set to 0 only
+    changes |= {name: 0 for name in cleared if not getattr(said, name)}
+    port.info[:] = now.replace(**changes).encode()
+    return 0, _setState(port, said.portState, said.portPhysicalState)
+
+
+def _isPossible(port: SimulatedPort, now: PortInfo, said: PortInfo) -> bool:
+    if port is port.end and said.lid > _HIGHEST_LID:
+        return False
+    for enabled, supported, everything in _ENABLED:
+        wanted = getattr(said, enabled)
+        isNone = everything == _ENABLE_ALL_EXTENDED and wanted == NO_EXTENDED_SPEED
+        if wanted not in (0, everything) and not isNone and wanted & ~getattr(now, supported):
+            return False
+    if said.operationalVLs > now.vlCap or said.neighborMTU > now.mtuCap:
+        return False
+    return _mayBecome(port, said.portState, said.portPhysicalState)
+
+
+def _mayBecome(port: SimulatedPort, state: int, physical: int) -> bool:
+    """Whether the states may be asked for, from those that are."""
+    now = port.state
+    if state > PortState.ACTIVE or state == PortState.INIT and now != PortState.INIT:
+        return False
+    if physical > PhysicalState.DISABLED:
+        return False
+    if physical and state not in (PortState.NOP, PortState.DOWN):
+        return False
+    if state == PortState.ARMED:
+        return now in (PortState.INIT, PortState.ARMED)
+    if state == PortState.ACTIVE:
+        return now in (PortState.ARMED, PortState.ACTIVE)
+    return True
+
+
+def _setState(port: SimulatedPort, state: int, physical: int) -> bool:
+    if port.number == 0:
+        return False
+    if physical == PhysicalState.DISABLED or physical == PhysicalState.SLEEP:
+        if port.way is not None:
+            bringDown(port, physical)
+            return True
+        port.become(PortState.DOWN, physical)
+        return False
+    if physical == PhysicalState.POLLING or state == PortState.DOWN:
+        wasUp = port.way is not None
+        if wasUp:
+            bringDown(port)
+        else:
+            if state == PortState.DOWN and not physical:
+                return False
+            port.become(PortState.DOWN, PhysicalState.POLLING)
+        return bringUp(port) or wasUp
+    if state in (PortState.ARMED, PortState.ACTIVE):
+        port.become(state, port.physicalState)
+    return False

@@ -1,0 +1,460 @@
+"""
+The subnet management agents of a simulated fabric: what its ports tell of themselves, and let be set.
+
+Follows InfiniBand Architecture vol. 1, 14.2 (SMPs), 14.2.4 (M_Keys) and 14.2.5 (attributes). Every agent is
+the same; it works on the bytes of the port that was asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Final, Protocol
+
+from txrdma.mad.messages import MADStatus
+from txrdma.mad.smp import (
+    ExtendedPortInfo,
+    NodeInfo,
+    PortInfo,
+    SLtoVLMappingTable,
+    SMInfo,
+    SwitchInfo,
+    VLArbitrationTable,
+    VLWeight,
+)
+from txrdma.mad.values import PortCapability
+from txrdma.rawfields import peek, poke, span
+from txrdma.sim.fabric.agents.mkeys import ManagementKeys
+from txrdma.sim.fabric.agents.portsetting import setPortInfo
+from txrdma.sim.fabric.model import pkeys, rft
+from txrdma.sim.fabric.model.forwarding import tableOf
+from txrdma.sim.fabric.model.nodes import (
+    EXTENDED_PORT_INFO,
+    guidCap,
+    MULTICAST_CAP,
+    SimulatedNode,
+    SimulatedPort,
+)
+
+Result = tuple[int, bytes]
+"""The status, and what stands in the answer."""
+
+
+class SMInfoKeeper(Protocol):
+    """A subnet manager, as its node's agent knows it."""
+
+    def info(self) -> SMInfo:
+        """What it says of itself."""
+
+    def control(self, command: int, info: SMInfo) -> int:
+        """Do what another manager says (IBA 14.4.1); the status."""
+
+
+GET: Final = 0x01
+SET: Final = 0x02
+GUID_INFO: Final = 0x0014
+PORT_INFO: Final = 0x0015
+SM_INFO: Final = 0x0020
+PKEY_TABLE: Final = 0x0016
+VENDOR_DIAG: Final = 0x0030
+LED_INFO: Final = 0x0031
+
+_SETTABLE: Final = (
+    *("linearFDBTop", "defaultPort", "defaultMulticastPrimaryPort", "defaultMulticastNotPrimaryPort"),
+    *("lifeTimeValue", "optimizedSLtoVLMappingProgramming", "multicastFDBTop"),
+)
+"""Fields of a SwitchInfo that a subnet manager sets."""
+
+BAD_VALUE: Final = MADStatus.INVALID_FIELD
+NO_ATTRIBUTE: Final = MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
+_NO_METHOD: Final = MADStatus.UNSUPPORTED_METHOD
+_NO_VERSION: Final = MADStatus.UNSUPPORTED_VERSION
+
+_HEAD: Final = Struct(">2xBB12xH2xIQ")
+_PORT_OF: Final = 0xFF
+_NO_PORT: Final = b"\xff" * 64
+_NOTHING: Final = bytes(64)
+_MKEY: Final = span(PortInfo, "mkey")
+_BEFORE_PORT: Final = slice(0, span(NodeInfo, "nodeGUID").stop)
+_BETWEEN: Final = span(NodeInfo, "partitionCap", "revision")
+_VENDOR: Final = span(NodeInfo, "vendorID")
+_setNumber = poke(PortInfo, "localPortNum")
+_reregisters = peek(PortInfo, "clientReregister")
+_linearCap = peek(SwitchInfo, "linearFDBCap")
+_LANES: Final = SLtoVLMappingTable(vls=(*range(15), 7)).encode()
+_LOW: Final = VLArbitrationTable(
+    entries=tuple(VLWeight(vl=vl, weight=4 if vl else 0) for vl in range(8)) + (VLWeight(),) * 24
+).encode()
+_HIGH: Final = VLArbitrationTable(
+    entries=tuple(VLWeight(vl=vl, weight=0 if vl else 4) for vl in range(8)) + (VLWeight(),) * 24
+).encode()
+
+
+class SubnetManagementAgents:
+    """
+    All of them.
+
+    @ivar mkeys: the M_Keys.
+    @ivar managers: of the subnet, by the ports that they are at; several when some stand by.
+    """
+
+    def __init__(
+        self,
+        changed: Callable[[SimulatedPort], None],
+        mkeys: ManagementKeys,
+    ) -> None:
+        """
+        @param changed: is told of ports whose state was set.
+        """
+        self._changed = changed
+        self.mkeys = mkeys
+        self.managers: dict[SimulatedPort, SMInfoKeeper] = {}
+        self._gets: dict[int, Callable[[SimulatedNode, SimulatedPort, int], Result]] = {
+            0x0010: self._description,
+            0x0011: self._nodeInfo,
+            0x0012: self._switchInfo,
+            GUID_INFO: self._guids,
+            PORT_INFO: self._portInfo,
+            PKEY_TABLE: self._pkeys,
+            0x0017: self._lanes,
+            0x0018: self._arbitration,
+            0x0019: self._forwarding,
+            0x001A: self._random,
+            0x001B: self._multicast,
+            SM_INFO: self._manager,
+            0x0030: self._diagnosis,
+            LED_INFO: self._led,
+            ExtendedPortInfo.attributeID: self._extended,
+        }
+        self._sets: dict[int, Callable[[SimulatedNode, SimulatedPort, int, bytes], Result]] = {
+            0x0012: self._setSwitchInfo,
+            GUID_INFO: self._setGUIDs,
+            PORT_INFO: self._setPortInfo,
+            PKEY_TABLE: self._setPKeys,
+            0x0017: self._setLanes,
+            0x0018: self._setArbitration,
+            0x0019: self._setForwarding,
+            0x001A: self._setRandom,
+            0x001B: self._setMulticast,
+            SM_INFO: self._control,
+            LED_INFO: self._setLED,
+            ExtendedPortInfo.attributeID: self._setExtended,
+        }
+
+    def answer(self, port: SimulatedPort, datagram: bytes) -> bytearray | None:
+        """
+        Answer a request that came in by a port.
+
+        @return: the answer, still without what a directed route needs; None for silence.
+        """
+        version, method, attribute, modifier, mkey = _HEAD.unpack_from(datagram)
+        node = port.node
+        end = node.ports[0] if node.isSwitch else port
+        reply = bytearray(datagram)
+        reply[3] = 0x81
+        if any(end.info[_MKEY]) and not self.mkeys.permits(end, method, mkey, datagram):
+            return None
+        if node.busyFor:
+            node.busyFor -= 1
+            status: int = MADStatus.BUSY
+        elif version != 1:
+            status = _NO_VERSION
+        elif method == GET:
+            get = self._gets.get(attribute)
+            if get is None:
+                status = NO_ATTRIBUTE
+            else:
+                status, content = get(node, port, modifier)
+                if not status:
+                    reply[64:128] = content
+                    if attribute == PORT_INFO and self.mkeys.hides(end, mkey):
+                        reply[64:72] = _NOTHING[_MKEY]
+        elif method == SET:
+            set = self._sets.get(attribute)
+            if set is None:
+                status = NO_ATTRIBUTE
+            else:
+                status, content = set(node, port, modifier, datagram[64:128])
+                if not status:
+                    reply[64:128] = content
+        elif method & 0x80 or method in (0x05, 0x07):
+            return None
+        else:
+            status = _NO_METHOD
+        reply[4] = status >> 8
+        reply[5] = status & 0xFF
+        return reply
+
+    def told(self, port: SimulatedPort, attribute: int, modifier: int) -> bytes:
+        """What a port tells without being asked by a datagram."""
+        status, content = self._gets[attribute](port.node, port, modifier)
+        assert not status
+        return content
+
+    # What is told.
+
+    @staticmethod
+    def _description(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        return 0, node.description.encode()[:64].ljust(64, b"\0")
+
+    @staticmethod
+    def _nodeInfo(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        return 0, nodeInfoAt(port) + _NOTHING[NodeInfo.size :]
+
+    @staticmethod
+    def _switchInfo(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        if not node.isSwitch:
+            return NO_ATTRIBUTE, b""
+        return 0, bytes(node.switchInfo) + _NOTHING[SwitchInfo.size :]
+
+    @staticmethod
+    def _guids(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        end = port.end
+        if modifier * 8 >= guidCap(end):
+            return BAD_VALUE, b""
+        return 0, _kept(end, GUID_INFO, modifier, end.guid.raw + _NOTHING[8:] if modifier == 0 else _NOTHING)
+
+    @staticmethod
+    def _portInfo(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        wanted = _asked(node, port, modifier & _PORT_OF)
+        if wanted is None:
+            return BAD_VALUE, b""
+        return 0, portInfoAt(wanted, port.number)
+
+    @staticmethod
+    def _pkeys(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        wanted, block = port, modifier & 0xFFFF
+        if node.isSwitch:
+            number = modifier >> 16
+            if number > node.numPorts:
+                return BAD_VALUE, b""
+            wanted = node.ports[number]
+        return (0, pkeys.block(wanted, block)) if block < pkeys.blocks(wanted) else (BAD_VALUE, b"")
+
+    @staticmethod
+    def _lanes(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        wanted, incoming = _laned(node, port, modifier)
+        if wanted is None:
+            return BAD_VALUE, b""
+        return 0, _kept(wanted, 0x0017, incoming, _LANES) + _NOTHING[8:]
+
+    @staticmethod
+    def _arbitration(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        wanted, block = _arbitrated(node, port, modifier)
+        if wanted is None:
+            return BAD_VALUE, b""
+        return 0, _kept(wanted, 0x0018, block, _LOW if block == 1 else _HIGH)
+
+    def _forwarding(self, node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        if not node.isSwitch or rft.isRandom(node):
+            return NO_ATTRIBUTE, b""
+        if modifier * 64 >= _linearCap(node.switchInfo):
+            return BAD_VALUE, b""
+        block = tableOf(node)[modifier * 64 : modifier * 64 + 64]
+        return 0, bytes(block) + _NO_PORT[len(block) :]
+
+    def _random(self, node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        if not node.isSwitch or not rft.isRandom(node):
+            return NO_ATTRIBUTE, b""
+        if modifier * rft.ENTRIES_PER_BLOCK >= rft.capacity(node):
+            return BAD_VALUE, b""
+        tableOf(node)
+        return 0, rft.block(node, modifier)
+
+    @staticmethod
+    def _multicast(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        if not node.isSwitch:
+            return NO_ATTRIBUTE, b""
+        position, block = modifier >> 28, modifier & 0x1FF
+        if block * 32 >= MULTICAST_CAP or position * 16 > node.numPorts:
+            return BAD_VALUE, b""
+        return 0, (node.multicast or {}).get((position, block), _NOTHING)
+
+    def _manager(self, node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        manager = self.managers.get(port.end)
+        if manager is None:
+            return NO_ATTRIBUTE, b""
+        return 0, manager.info().encode().ljust(64, b"\0")
+
+    @staticmethod
+    def _diagnosis(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        told = _kept(port.end, VENDOR_DIAG, modifier, _NOTHING if modifier == 0 else b"")
+        return (0, told) if told else (BAD_VALUE, b"")
+
+    @staticmethod
+    def _led(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        end = port.end
+        if not end.capabilities & PortCapability.LED_INFO:
+            return NO_ATTRIBUTE, b""
+        return 0, _kept(end, LED_INFO, 0, _NOTHING)
+
+    @staticmethod
+    def _extended(node: SimulatedNode, port: SimulatedPort, modifier: int) -> Result:
+        wanted = _asked(node, port, modifier & _PORT_OF)
+        return (BAD_VALUE, b"") if wanted is None else (0, _kept(wanted, *EXTENDED_PORT_INFO, _NOTHING))
+
+    # What lets itself be set; the answer is what then is.
+
+    def _setSwitchInfo(
+        self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes
+    ) -> Result:
+        if not node.isSwitch:
+            return NO_ATTRIBUTE, b""
+        now, said = SwitchInfo.decode(node.switchInfo), SwitchInfo.decode(content)
+        isRandom = rft.isRandom(node)
+        if not isRandom and said.linearFDBTop >= now.linearFDBCap:
+            return BAD_VALUE, b""
+        changes = {name: getattr(said, name) for name in _SETTABLE}
+        if isRandom:
+            changes["linearFDBTop"] = 0
+        if said.portStateChange:  # writing 1 clears it
+            changes["portStateChange"] = False
+        node.switchInfo[:] = now.replace(**changes).encode()
+        return self._switchInfo(node, port, modifier)
+
+    def _setGUIDs(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
+        end = port.end
+        if modifier * 8 >= guidCap(end):
+            return BAD_VALUE, b""
+        if modifier == 0:
+            content = end.guid.raw + content[8:]  # the first one is the port's own
+        return _keep(end, GUID_INFO, modifier, content)
+
+    def _setPortInfo(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
+        wanted = _asked(node, port, modifier & _PORT_OF)
+        if wanted is None:
+            return BAD_VALUE, b""
+        status, hasChanged = setPortInfo(wanted, content)
+        if status:
+            return status, b""
+        if hasChanged:
+            self._changed(wanted)
+        for attachment in wanted.attachments:
+            attachment.changed(bool(_reregisters(content)))
+        return self._portInfo(node, port, modifier)
+
+    def _setPKeys(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
+        status, _ = self._pkeys(node, port, modifier)
+        if status:
+            return status, b""
+        wanted = node.ports[modifier >> 16] if node.isSwitch else port
+        return _keep(wanted, PKEY_TABLE, modifier & 0xFFFF, content)
+
+    @staticmethod
+    def _setLanes(node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
+        wanted, incoming = _laned(node, port, modifier)
+        if wanted is None:
+            return BAD_VALUE, b""
+        _keep(wanted, 0x0017, incoming, content[:8])
+        return 0, content[:8] + _NOTHING[8:]
+
+    @staticmethod
+    def _setArbitration(node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
+        wanted, block = _arbitrated(node, port, modifier)
+        return (BAD_VALUE, b"") if wanted is None else _keep(wanted, 0x0018, block, content)
+
+    def _setForwarding(
+        self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes
+    ) -> Result:
+        status, _ = self._forwarding(node, port, modifier)
+        if status:
+            return status, b""
+        table = tableOf(node)
+        end = modifier * 64 + 64
+        if len(table) < end:
+            table.extend(b"\xff" * (end - len(table)))
+        table[end - 64 : end] = content
+        return 0, content
+
+    def _setRandom(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
+        status, _ = self._random(node, port, modifier)
+        if not status:
+            rft.setBlock(node, modifier, content)
+        return status, content
+
+    def _setMulticast(
+        self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes
+    ) -> Result:
+        status, _ = self._multicast(node, port, modifier)
+        if status:
+            return status, b""
+        if node.multicast is None:
+            node.multicast = {}
+        node.multicast[modifier >> 28, modifier & 0x1FF] = content
+        return 0, content
+
+    def _control(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
+        manager = self.managers.get(port.end)
+        if manager is None:
+            return NO_ATTRIBUTE, b""
+        status = manager.control(modifier, SMInfo.decode(content))
+        return status, manager.info().encode().ljust(64, b"\0")
+
+    def _setLED(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
+        status, _ = self._led(node, port, modifier)
+        return (status, b"") if status else _keep(port.end, LED_INFO, 0, content[:1] + _NOTHING[1:])
+
+    def _setExtended(self, node: SimulatedNode, port: SimulatedPort, modifier: int, content: bytes) -> Result:
+        wanted = _asked(node, port, modifier & _PORT_OF)
+        if wanted is None:
+            return BAD_VALUE, b""
+        now = ExtendedPortInfo.decode(_kept(wanted, *EXTENDED_PORT_INFO, _NOTHING))
+        if now.linkSpeedSupported:  # of which only what is enabled can be set, where the first field says so
+            said = ExtendedPortInfo.decode(content)
+            if said.linkSpeedEnabled & ~now.linkSpeedSupported:
+                return BAD_VALUE, b""
+            if said.stateChangeEnable & 1:
+                now = now.replace(linkSpeedEnabled=said.linkSpeedEnabled)
+            content = now.encode()
+        return _keep(wanted, *EXTENDED_PORT_INFO, content)
+
+
+def nodeInfoAt(port: SimulatedPort) -> bytes:
+    """The NodeInfo of a node, with the fields of the port that was asked."""
+    info = port.node.info
+    return b"".join((info[_BEFORE_PORT], port.guid.raw, info[_BETWEEN], bytes((port.number,)), info[_VENDOR]))
+
+
+def portInfoAt(port: SimulatedPort, number: int) -> bytes:
+    """The PortInfo of a port, as the port of that number tells it."""
+    info = bytearray(port.info)
+    _setNumber(info, number)
+    return bytes(info)
+
+
+def _asked(node: SimulatedNode, port: SimulatedPort, number: int) -> SimulatedPort | None:
+    """The port that a modifier names; of a channel adapter 0 is the one that was asked."""
+    if number > node.numPorts:
+        return None
+    return port if number == 0 and not node.isSwitch else node.ports[number]
+
+
+def _laned(node: SimulatedNode, port: SimulatedPort, modifier: int) -> tuple[SimulatedPort | None, int]:
+    """The out port, and the number of the in port, whose table a modifier names."""
+    if not node.isSwitch:
+        return port, 0
+    incoming, outgoing = modifier >> 8 & 0xFF, modifier & 0xFF
+    if max(incoming, outgoing) > node.numPorts:
+        return None, 0
+    return node.ports[outgoing], incoming
+
+
+def _arbitrated(node: SimulatedNode, port: SimulatedPort, modifier: int) -> tuple[SimulatedPort | None, int]:
+    """A port and a block of its arbitration tables; these have 8 entries, so that there are no 2 and 4."""
+    block, number = modifier >> 16, modifier & 0xFF
+    if block not in (1, 3) or (node.isSwitch and number > node.numPorts):
+        return None, 0
+    return (node.ports[number] if node.isSwitch else port), block
+
+
+def _kept(port: SimulatedPort, attribute: int, block: int, default: bytes) -> bytes:
+    """What was set, or what is when nobody has."""
+    tables = port.tables
+    return default if tables is None else tables.get((attribute, block), default)
+
+
+def _keep(port: SimulatedPort, attribute: int, block: int, content: bytes) -> Result:
+    if port.tables is None:
+        port.tables = {}
+    port.tables[attribute, block] = content
+    return 0, content

@@ -1,0 +1,52 @@
+"""
+Hosts of a simulated fabric answer C{ping} and C{sysstat}, as if each ran the servers of infiniband-diags.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txrdma.iba.verbs import NodeType
+from txrdma.mad.attributes import ManagementClass, Method
+from txrdma.mad.messages import formatOf, MADStatus
+from txrdma.mad.vendor import filled, OPENIB_OUI, OpenIBCPUInfo, OpenIBHostInfo, OpenIBPing, OpenIBSystemPing
+from txrdma.sim.fabric.model.nodes import SimulatedNode, SimulatedPort
+
+CLASSES: Final = frozenset((ManagementClass.VENDOR_OPENIB_PING, ManagementClass.VENDOR_OPENIB_SYSSTAT))
+
+_OUI: Final = slice(37, 40)
+_DATA: Final[int] = formatOf(ManagementClass.VENDOR_OPENIB_PING).dataOffset  # type: ignore[attr-defined]  # every frame has it
+_ATTRIBUTES: Final = {
+    ManagementClass.VENDOR_OPENIB_PING: (OpenIBPing,),
+    ManagementClass.VENDOR_OPENIB_SYSSTAT: (OpenIBSystemPing, OpenIBHostInfo, OpenIBCPUInfo),
+}
+
+
+def answerVendor(port: SimulatedPort, datagram: bytes) -> bytearray | None:
+    """What a host answers; None where nobody serves this."""
+    node = port.node
+    if (
+        node.kind is not NodeType.CHANNEL_ADAPTER
+        or datagram[_OUI] != OPENIB_OUI.to_bytes(3, "big")
+        or datagram[3] & 0x80
+    ):
+        return None
+    reply = bytearray(datagram)
+    reply[3] = Method.GET_RESP
+    asked = int.from_bytes(datagram[16:18], "big")
+    known = {kind.attributeID: kind for kind in _ATTRIBUTES[ManagementClass(datagram[1])]}
+    status: int = 0
+    if datagram[3] != Method.GET:
+        status = MADStatus.UNSUPPORTED_METHOD
+    elif asked not in known:
+        status = MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
+    else:
+        reply[_DATA:] = filled(_told(node, known[asked]))
+    reply[4:6] = status.to_bytes(2, "big")
+    return reply
+
+
+def _told(node: SimulatedNode, kind: type) -> str:
+    if kind is OpenIBCPUInfo:
+        return "cpu 0: model simulated MHZ 1000\n"
+    return "" if kind is OpenIBSystemPing else node.description

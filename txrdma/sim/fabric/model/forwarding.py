@@ -1,0 +1,30 @@
+"""
+Forwarding of packets by a simulated switch: its table, and the port that a LID takes.
+
+Follows InfiniBand Architecture vol. 1, 18.2.4.3.
+"""
+
+from __future__ import annotations
+
+from txrdma.sim.fabric.model.nodes import SimulatedNode, SimulatedPort
+from txrdma.sim.fabric.model.rft import capacity, defaultPort, entriesOf, isRandom, linearOf
+
+
+def tableOf(switch: SimulatedNode) -> bytearray:
+    """The forwarding table that a switch has got, made when somebody looks at it first."""
+    if switch.linear is None:
+        table = bytearray() if switch.routing is None else switch.routing.table(switch)
+        if isRandom(switch):
+            switch.random = entriesOf(table, capacity(switch))
+            table = linearOf(switch.random, defaultPort(switch))
+        switch.linear = table
+    return switch.linear
+
+
+def outOf(switch: SimulatedNode, lid: int) -> SimulatedPort | None:
+    """The port by which a switch sends what is for a LID; None where its table names none."""
+    table = switch.linear
+    if table is None:
+        table = tableOf(switch)
+    number = table[lid] if lid < len(table) else 0xFF
+    return switch.ports[number] if 0 < number < len(switch.ports) else None

@@ -1,0 +1,519 @@
+"""
+The nodes and ports of a simulated fabric, and what becomes of their links.
+
+Follows InfiniBand Architecture vol. 1, 7.2.7 (states of a port) and 14.2.5.6 (PortInfo). What nodes are like
+when nobody has set anything is as ibsim has it. A port's PortInfo is kept as its bytes: a fabric of ten
+thousand hosts has a hundred thousand ports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+from txrdma.fabric.linkspeeds import mayHaveFDR10
+from txrdma.iba.types import GUID, LID
+from txrdma.iba.verbs import NodeType, PhysicalState, PortState
+from txrdma.mad.smp import ExtendedPortInfo, NodeInfo, PortInfo, SwitchInfo
+from txrdma.mad.values import DownDefault, PathMTU, PortCapability
+from txrdma.rawfields import peek, poke
+from txrdma.sim.fabric.model.counters import Counters
+from txrdma.sim.nets.netfile import Net, NetLink, NetNode
+
+SUBNET_TIMEOUT: Final = 14
+"""Code of 67 ms: how long a packet may be on its way in a simulated fabric that says nothing else."""
+
+ALL_WIDTHS: Final = 0x1F
+ALL_SPEEDS: Final = 7
+DEFAULT_WIDTH: Final = 2
+DEFAULT_SPEED: Final = 1
+"""4X and SDR, where a net file says nothing."""
+
+PKEYS_PER_PORT: Final = 64
+PKEYS_PER_SWITCH: Final = 8
+FIRST_GUIDS: Final = {
+    NodeType.CHANNEL_ADAPTER: 0x100000,
+    NodeType.SWITCH: 0x200000,
+    NodeType.ROUTER: 0x300000,
+}
+"""
+Of nodes whose net file says none: they go on from the one before; those of channel adapters and routers have
+one more for each port.
+"""
+
+LINEAR_CAP: Final = 0x7800
+MULTICAST_CAP: Final = 0x0400
+_REVISION: Final = 0xA1
+_CAPABILITIES: Final = (
+    PortCapability.TRAP
+    | PortCapability.SL_MAPPING
+    | PortCapability.EXTENDED_SPEEDS
+    | PortCapability.CAPABILITY_MASK2
+    | PortCapability.VENDOR_CLASS
+    | PortCapability.CAPABILITY_MASK_NOTICE
+)
+_SWITCH_CAPABILITIES: Final = (
+    PortCapability.TRAP
+    | PortCapability.SL_MAPPING
+    | PortCapability.EXTENDED_SPEEDS
+    | PortCapability.CAPABILITY_MASK2
+)
+_CAPABILITIES2: Final = 0x30
+_LEASE: Final = 0xFF9
+_CABLED: Final = PortCapability.CAPABILITY_MASK_NOTICE
+
+NO_EXTENDED_SPEED: Final = 30
+"""LinkSpeedExtEnabled of a port that is to use none (IBA 14.2.5.6)."""
+
+EXTENDED_PORT_INFO: Final = (ExtendedPortInfo.attributeID, 0)
+"""Key of a vendor's ExtendedPortInfo among a port's tables."""
+
+_MELLANOX: Final = 0x0002C9
+_SWITCHX: Final = 0xC738
+_CONNECTX3: Final = 0x1003
+_QDR: Final = 4
+
+
+# Fields of a PortInfo.
+
+_lid, _lmc = peek(PortInfo, "lid"), peek(PortInfo, "lmc")
+_setLID, _setLMC = poke(PortInfo, "lid"), poke(PortInfo, "lmc")
+_state, _setState = peek(PortInfo, "portState"), poke(PortInfo, "portState")
+_physical, _setPhysical = peek(PortInfo, "portPhysicalState"), poke(PortInfo, "portPhysicalState")
+_capabilities, _setCapabilities = peek(PortInfo, "capabilityMask"), poke(PortInfo, "capabilityMask")
+_smLID, _guidCap = peek(PortInfo, "masterSMLID"), peek(PortInfo, "guidCap")
+
+
+def guidCap(port: SimulatedPort) -> int:
+    """How many GUIDs a port has room for."""
+    return int(_guidCap(port.info))
+
+
+class Attachment(Protocol):
+    """A management port at a port of the fabric, as its node and the wire see it."""
+
+    def serves(self, managementClass: int, method: int) -> bool:
+        """Whether requests of this class with this method are for the attachment, not for its node."""
+
+    def deliver(self, datagram: bytes, envelope: object) -> None:
+        """Take a datagram that has come to the port."""
+
+    def changed(self, wantsRegistration: bool) -> None:
+        """See that the PortInfo of the port was set."""
+
+
+class Forwarder(Protocol):
+    """Ways through the fabric, by which switches fill their tables."""
+
+    def table(self, switch: SimulatedNode) -> bytearray:
+        """The linear forwarding table of a switch."""
+
+
+class SimulatedPort:
+    """
+    A port of a simulated node.
+
+    @ivar info: its PortInfo.
+    @ivar peer: the port that its cable leads to; C{way} is the same while the link is up.
+    @ivar attachments: the management ports here.
+    """
+
+    __slots__ = ("attachments", "counters", "info", "isCut", "node", "number", "peer", "tables", "way")
+
+    def __init__(self, node: SimulatedNode, number: int, info: bytes) -> None:
+        self.node = node
+        self.number = number
+        self.info = bytearray(info)
+        self.peer: SimulatedPort | None = None
+        self.way: SimulatedPort | None = None
+        self.isCut = False
+        self.counters: Counters | None = None
+        self.tables: dict[tuple[int, int], bytes] | None = None
+        self.attachments: tuple[Attachment, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<SimulatedPort {self}>"
+
+    def __str__(self) -> str:
+        return f"{self.node.identifier}[{self.number}]"
+
+    @property
+    def guid(self) -> GUID:
+        """A switch has one for all its ports."""
+        node = self.node
+        if node.portGUIDs and self.number in node.portGUIDs:
+            return node.portGUIDs[self.number]
+        return node.guid if node.isSwitch else GUID.fromInt(int(node.guid) + self.number & (1 << 64) - 1)
+
+    @property
+    def end(self) -> SimulatedPort:
+        """The port with the LID: port 0 of a switch, else this one."""
+        return self.node.ports[0] if self.node.isSwitch else self
+
+    @property
+    def lid(self) -> LID:
+        """The base LID of the port; 0 is none."""
+        return LID(_lid(self.info))
+
+    @lid.setter
+    def lid(self, lid: int) -> None:
+        _setLID(self.info, lid)
+
+    @property
+    def lmc(self) -> int:
+        """The LID mask control: the port has two to the power of it LIDs."""
+        return int(_lmc(self.info))
+
+    @lmc.setter
+    def lmc(self, lmc: int) -> None:
+        _setLMC(self.info, lmc)
+
+    def owns(self, lid: int) -> bool:
+        """Whether a LID is one of the port's own."""
+        base: int = _lid(self.info)
+        return base != 0 and base <= lid < base + (1 << _lmc(self.info))
+
+    @property
+    def smLID(self) -> LID:
+        """The LID of the subnet manager that the port knows of; 0 is none."""
+        return LID(_smLID(self.info))
+
+    @property
+    def capabilities(self) -> int:
+        """The CapabilityMask of the port, by the bits of L{PortCapability}."""
+        return int(_capabilities(self.info))
+
+    @capabilities.setter
+    def capabilities(self, capabilities: int) -> None:
+        _setCapabilities(self.info, capabilities)
+
+    @property
+    def state(self) -> int:
+        """The state of the port, by the numbers of L{PortState}."""
+        return int(_state(self.info))
+
+    @property
+    def physicalState(self) -> int:
+        """The physical state of the port, by the numbers of L{PhysicalState}."""
+        return int(_physical(self.info))
+
+    def become(self, state: int, physical: int) -> None:
+        """Change the state of the port, and the physical one."""
+        _setState(self.info, state)
+        _setPhysical(self.info, physical)
+
+    def count(self) -> Counters:
+        """The counters, made when somebody wants them."""
+        if self.counters is None:
+            self.counters = Counters()
+        return self.counters
+
+
+class SimulatedNode:
+    """
+    A switch, a host's channel adapter, a router.
+
+    @ivar info: its NodeInfo; the fields of a port are the asked one's.
+    @ivar ports: by number; that of 0 is only a switch's.
+    @ivar isDead: it answers nothing, and forwards no directed routes.
+    @ivar delaySeconds: how much longer than others it takes for an answer.
+    @ivar busyFor: to how many requests more it answers BUSY.
+    @ivar redirects: by class, to whose LID its GMPs are sent instead.
+    @ivar linear: a switch's forwarding table; None until somebody looks at it.
+    @ivar random: the entries of one that has a random table.
+    @ivar routing: what makes its table.
+    @ivar multicast: by position and block.
+    """
+
+    __slots__ = (
+        *("busyFor", "delaySeconds", "description", "guid", "identifier", "index", "info"),
+        *("isDead", "isSwitch", "kind", "linear", "multicast", "portGUIDs", "ports", "random"),
+        *("redirects", "routing", "switchInfo"),
+    )
+
+    def __init__(self, kind: NodeType, identifier: str, description: str, info: NodeInfo) -> None:
+        self.kind = kind
+        self.isSwitch = kind is NodeType.SWITCH
+        self.identifier = identifier
+        self.description = description
+        self.info = info.encode()
+        self.guid = info.nodeGUID
+        self.portGUIDs: dict[int, GUID] | None = None
+        self.ports: list[SimulatedPort] = []
+        self.isDead = False
+        self.delaySeconds = 0.0
+        self.busyFor = 0
+        self.redirects: dict[int, LID] | None = None
+        self.index = -1
+        self.switchInfo = bytearray()
+        self.linear: bytearray | None = None
+        self.random: bytearray | None = None
+        self.routing: Forwarder | None = None
+        self.multicast: dict[tuple[int, int], bytes] | None = None
+
+    def __repr__(self) -> str:
+        return f"<SimulatedNode {self.identifier!r}>"
+
+    @property
+    def numPorts(self) -> int:
+        return len(self.ports) - 1
+
+    @property
+    def external(self) -> list[SimulatedPort]:
+        """All ports that can have a link."""
+        return self.ports[1:]
+
+    def setGUID(self, guid: GUID) -> None:
+        """Give the node this GUID, whatever other node may have it."""
+        self.info = NodeInfo.decode(self.info).replace(nodeGUID=guid).encode()
+        self.guid = guid
+
+
+def buildNodes(net: Net) -> dict[str, SimulatedNode]:
+    """The nodes of a net, with all links up that it has."""
+    builder = _Builder(net)
+    nodes = {name: builder.node(node) for name, node in net.nodes.items()}
+    for name, netNode in net.nodes.items():
+        ports = nodes[name].ports
+        for number, link in netNode.links.items():
+            here, there = ports[number], nodes[link.peer].ports[link.peerPort]
+            if here.peer is None:
+                here.peer, there.peer = there, here
+                bringUp(here)
+    return nodes
+
+
+class _Builder:
+    """Makes nodes; ports that are alike are encoded once."""
+
+    def __init__(self, net: Net) -> None:
+        self._width = net.width or DEFAULT_WIDTH
+        self._speed = net.speed or DEFAULT_SPEED
+        self._extended = net.extendedSpeed
+        self._next = dict(FIRST_GUIDS)
+        self._templates: dict[tuple[bool, bool, int, int, int], bytes] = {}
+
+    def node(self, said: NetNode) -> SimulatedNode:
+        """One of them, its ports without links."""
+        guid = said.guid
+        if guid is None:
+            guid = GUID.fromInt(self._next[said.kind])
+        self._next[said.kind] = int(guid) + (1 if said.kind is NodeType.SWITCH else said.ports + 1)
+        isSwitch = said.kind is NodeType.SWITCH
+        info = NodeInfo(
+            baseVersion=1,
+            classVersion=1,
+            nodeType=said.kind,
+            numPorts=said.ports,
+            systemImageGUID=said.systemImageGUID or guid,
+            nodeGUID=guid,
+            partitionCap=PKEYS_PER_SWITCH if isSwitch else PKEYS_PER_PORT,
+            deviceID=said.deviceID,
+            revision=_REVISION,
+            vendorID=said.vendorID,
+        )
+        node = SimulatedNode(said.kind, said.identifier, said.description, info)
+        node.ports = [
+            SimulatedPort(node, number, self._portInfo(isSwitch, said.links.get(number), number))
+            for number in range(said.ports + 1)
+        ]
+        if isSwitch:
+            node.switchInfo[:] = _switchInfo().encode()
+        ends = node.ports[:1] if isSwitch else node.ports[1:]
+        if said.lid:
+            for end in ends[:1]:
+                end.lid, end.lmc = said.lid, said.lmc & 7
+        return node
+
+    def _portInfo(self, isSwitch: bool, link: NetLink | None, number: int) -> bytes:
+        if number == 0:
+            return _switchPort(self._width, self._speed).encode() if isSwitch else b""
+        width = (link.width if link else 0) or self._width
+        speed = (link.speed if link else 0) or self._speed
+        extended = (link.extendedSpeed if link else 0) or self._extended
+        key = (isSwitch, link is not None, width, speed, extended)
+        template = self._templates.get(key)
+        if template is None:
+            template = self._templates[key] = _portInfo(*key).encode()
+        return template
+
+
+def _portInfo(isSwitch: bool, isCabled: bool, width: int, speed: int, extended: int) -> PortInfo:
+    """Of a port that is no switch's port 0, without a link; one that never had one knows less, as ibsim's."""
+    if not isCabled:
+        extended = 0
+    return PortInfo(
+        capabilityMask=0 if isSwitch else _CAPABILITIES if isCabled else _CAPABILITIES & ~_CABLED,
+        mkeyLeasePeriod=0 if isSwitch else _LEASE,
+        linkWidthEnabled=width,
+        linkWidthSupported=ALL_WIDTHS,
+        linkWidthActive=2,
+        linkSpeedSupported=ALL_SPEEDS,
+        portState=PortState.DOWN,
+        portPhysicalState=PhysicalState.POLLING,
+        linkDownDefaultState=DownDefault.POLLING,
+        linkSpeedActive=1,
+        linkSpeedEnabled=speed,
+        neighborMTU=PathMTU.MTU_2048,
+        vlCap=4,
+        vlArbitrationHighCap=8,
+        vlArbitrationLowCap=8,
+        mtuCap=PathMTU.MTU_2048,
+        vlStallCount=7,
+        operationalVLs=4,
+        guidCap=0 if isSwitch else 32,
+        subnetTimeOut=0 if isSwitch else 31,
+        localPhyErrors=4 if isSwitch and not isCabled else 0,
+        capabilityMask2=0 if isSwitch else _CAPABILITIES2,
+        linkSpeedExtSupported=ALL_SPEEDS if extended else 0,
+        linkSpeedExtEnabled=extended,
+    )
+
+
+def _switchPort(width: int, speed: int) -> PortInfo:
+    """A switch's port 0."""
+    return PortInfo(
+        capabilityMask=_SWITCH_CAPABILITIES,
+        mkeyLeasePeriod=_LEASE,
+        linkWidthEnabled=width,
+        linkWidthSupported=ALL_WIDTHS,
+        linkWidthActive=2,
+        linkSpeedSupported=ALL_SPEEDS,
+        portState=PortState.ACTIVE,
+        portPhysicalState=PhysicalState.LINK_UP,
+        linkDownDefaultState=DownDefault.POLLING,
+        linkSpeedActive=1,
+        linkSpeedEnabled=speed,
+        neighborMTU=PathMTU.MTU_256,
+        vlCap=4,
+        vlArbitrationHighCap=8,
+        vlArbitrationLowCap=8,
+        mtuCap=PathMTU.MTU_1024,
+        operationalVLs=4,
+        guidCap=1,
+        subnetTimeOut=31,
+        responseTimeValue=8,
+        capabilityMask2=_CAPABILITIES2,
+    )
+
+
+def _switchInfo() -> SwitchInfo:
+    return SwitchInfo(
+        linearFDBCap=LINEAR_CAP,
+        multicastFDBCap=MULTICAST_CAP,
+        portStateChange=True,
+        partitionEnforcementCap=64,
+        filterRawInboundCap=True,
+        filterRawOutboundCap=True,
+    )
+
+
+def learnFDR10(port: SimulatedPort) -> None:
+    """Let a port be a vendor's that knows FDR10, and has it enabled in place of the extended speeds."""
+    node = port.node
+    info = NodeInfo.decode(node.info)
+    if not mayHaveFDR10(info):  # else nobody asks for the vendor's attribute
+        device = _SWITCHX if node.isSwitch else _CONNECTX3
+        node.info = info.replace(deviceID=device, vendorID=_MELLANOX).encode()
+    port.tables = port.tables or {}
+    port.tables[EXTENDED_PORT_INFO] = ExtendedPortInfo(linkSpeedSupported=1, linkSpeedEnabled=1).encode()
+    known = PortInfo.decode(port.info)
+    port.info[:] = known.replace(
+        linkSpeedEnabled=known.linkSpeedEnabled | known.linkSpeedSupported,
+        linkSpeedExtActive=0,
+        linkSpeedExtSupported=0,
+        linkSpeedExtEnabled=0,
+    ).encode()
+
+
+# Links.
+
+_widthEnabled, _setWidth = peek(PortInfo, "linkWidthEnabled"), poke(PortInfo, "linkWidthActive")
+_speedEnabled, _extendedEnabled = peek(PortInfo, "linkSpeedEnabled"), peek(PortInfo, "linkSpeedExtEnabled")
+_speedActive, _extendedActive = peek(PortInfo, "linkSpeedActive"), peek(PortInfo, "linkSpeedExtActive")
+_setSpeed, _setExtended = poke(PortInfo, "linkSpeedActive"), poke(PortInfo, "linkSpeedExtActive")
+setPortStateChange: Final = poke(SwitchInfo, "portStateChange")
+
+
+def bringUp(port: SimulatedPort) -> bool:
+    """Join a port with its peer, if both are ready; tell whether they were."""
+    peer = port.peer
+    if peer is None or port.isCut or port.way is not None:
+        return False
+    if port.physicalState != PhysicalState.POLLING or peer.physicalState != PhysicalState.POLLING:
+        return False
+    negotiate(port, peer)
+    for one, other in ((port, peer), (peer, port)):
+        one.become(PortState.INIT, PhysicalState.LINK_UP)
+        one.way = other
+        _changed(one)
+    return True
+
+
+def bringDown(port: SimulatedPort, physical: int = PhysicalState.POLLING) -> None:
+    """End a port's link; its own end goes to this physical state, the other one polls."""
+    peer = port.way
+    port.way = None
+    port.become(PortState.DOWN, physical)
+    _changed(port)
+    if peer is not None:
+        peer.way = None
+        peer.become(PortState.DOWN, PhysicalState.POLLING)
+        _changed(peer)
+        for end in (port, peer):
+            end.count().add(linkDownedCounter=1)
+
+
+def _changed(port: SimulatedPort) -> None:
+    """A switch remembers that one of its ports has changed."""
+    if port.node.isSwitch:
+        setPortStateChange(port.node.switchInfo, True)
+
+
+def negotiate(port: SimulatedPort, peer: SimulatedPort) -> None:
+    """What is active is the best that both have enabled (IBA 14.2.5.6)."""
+    one, other = port.info, peer.info
+    widths = _widthEnabled(one) & _widthEnabled(other)
+    speeds = _speedEnabled(one) & _speedEnabled(other)
+    extended = _extendedOf(one) & _extendedOf(other)
+    for info in (one, other):
+        _setWidth(info, _best(widths, _BY_LANES) or 1)
+        _setSpeed(info, _highest(speeds) or 1)
+        _setExtended(info, _highest(extended))
+    if port.tables is not None or peer.tables is not None:
+        _negotiateFDR10(port, peer)
+
+
+def _negotiateFDR10(port: SimulatedPort, peer: SimulatedPort) -> None:
+    """A link at QDR, with no extended speed, runs at FDR10 if both ends know it and have it enabled."""
+    known = [
+        ExtendedPortInfo.decode((end.tables or {}).get(EXTENDED_PORT_INFO, bytes(ExtendedPortInfo.size)))
+        for end in (port, peer)
+    ]
+    isPlain = _speedActive(port.info) == _QDR and not _extendedActive(port.info)
+    both = all(info.linkSpeedSupported & info.linkSpeedEnabled & 1 for info in known)
+    for end, info in zip((port, peer), known, strict=True):
+        if end.tables is not None and info.linkSpeedSupported:
+            end.tables[EXTENDED_PORT_INFO] = info.replace(linkSpeedActive=int(isPlain and both)).encode()
+
+
+def _extendedOf(info: bytearray) -> int:
+    """The extended speeds that a port has enabled."""
+    enabled: int = _extendedEnabled(info)
+    return 0 if enabled == NO_EXTENDED_SPEED else enabled
+
+
+_BY_LANES: Final = (8, 4, 2, 16, 1)
+
+
+def _best(mask: int, order: tuple[int, ...]) -> int:
+    return next((flag for flag in order if mask & flag), 0)
+
+
+def _highest(mask: int) -> int:
+    return 1 << mask.bit_length() - 1 if mask else 0
+
+
+def endPorts(node: SimulatedNode) -> Iterator[SimulatedPort]:
+    """The ports that have LIDs of their own: a switch's port 0, all of the others."""
+    return iter(node.ports[:1] if node.isSwitch else node.ports[1:])

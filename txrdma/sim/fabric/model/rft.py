@@ -1,0 +1,82 @@
+"""
+Switches of a simulated fabric with random forwarding tables, whose entries stand in any order.
+
+Follows InfiniBand Architecture vol. 1, 14.2.5.11 and 18.2.4.3. What such a switch does with a packet is the
+same as of one with a linear table, so that one is made from its entries.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from txrdma.mad.smp import SwitchInfo
+from txrdma.rawfields import peek
+from txrdma.sim.fabric.model.nodes import SimulatedNode
+
+ENTRIES_PER_BLOCK: Final = 16
+BLOCK: Final = 64
+_ENTRY: Final = Struct(">HBB")
+_VALID: Final = 0x80
+_NO_PORT: Final = 0xFF
+_LIDS: Final = 0xC000
+
+
+_linearCap, _randomCap = peek(SwitchInfo, "linearFDBCap"), peek(SwitchInfo, "randomFDBCap")
+_defaultPort = peek(SwitchInfo, "defaultPort")
+
+
+def defaultPort(switch: SimulatedNode) -> int:
+    """The port for all LIDs that no entry of a switch's random table names."""
+    return int(_defaultPort(switch.switchInfo))
+
+
+def isRandom(switch: SimulatedNode) -> bool:
+    """Whether a switch has a random table in place of a linear one."""
+    return not _linearCap(switch.switchInfo) and _randomCap(switch.switchInfo) != 0
+
+
+def capacity(switch: SimulatedNode) -> int:
+    """How many entries it has room for."""
+    return int(_randomCap(switch.switchInfo))
+
+
+def entriesOf(linear: bytes | bytearray, most: int) -> bytearray:
+    """A linear table's ways, as entries; what there is no room for is left out."""
+    entries = bytearray()
+    for lid, port in enumerate(linear):
+        if lid and port != _NO_PORT and len(entries) < most * _ENTRY.size:
+            entries += _ENTRY.pack(lid, _VALID, port)
+    return entries
+
+
+def linearOf(entries: bytes | bytearray, default: int) -> bytearray:
+    """
+    The linear table that does the same.
+
+    @param default: the port for all LIDs that no entry names (IBA 14.2.5.4, DefaultPort); 0 drops them.
+    """
+    whole = len(entries) - len(entries) % _ENTRY.size
+    ways = [
+        (lid, min(lid + (1 << (flags >> 4 & 7)), _LIDS), port)
+        for lid, flags, port in _ENTRY.iter_unpack(entries[:whole])
+        if flags & _VALID and lid < _LIDS
+    ]
+    table = bytearray(bytes((default or _NO_PORT,)) * _LIDS)
+    for lid, last, port in ways:
+        table[lid:last] = bytes((port,)) * (last - lid)
+    return table
+
+
+def block(switch: SimulatedNode, number: int) -> bytes:
+    """16 entries."""
+    entries = switch.random or b""
+    return bytes(entries[number * BLOCK : (number + 1) * BLOCK]).ljust(BLOCK, b"\0")
+
+
+def setBlock(switch: SimulatedNode, number: int, content: bytes) -> None:
+    """Write 16 entries, and forward by them."""
+    entries = switch.random = switch.random if switch.random is not None else bytearray()
+    entries.extend(bytes(max(0, (number + 1) * BLOCK - len(entries))))
+    entries[number * BLOCK : (number + 1) * BLOCK] = content
+    switch.linear = linearOf(entries, defaultPort(switch))

@@ -1,0 +1,176 @@
+"""
+Which of several subnet managers is the master, and how another one becomes it.
+
+Follows InfiniBand Architecture vol. 1, 14.4.1 (states of a subnet manager, and SMInfo, by which they command
+each other). They find each other as their sweeps would; they poll, and command, by datagrams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from twisted.internet.interfaces import IDelayedCall
+
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import LID
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.messages import MADStatus
+from txrdma.mad.smp import SMInfo
+from txrdma.mad.values import PortCapability, SMState
+from txrdma.sim.fabric.model.nodes import SimulatedPort
+from txrdma.sim.fabric.sm.manager import SubnetManager
+from txrdma.sim.fabric.sm.subnet import Subnet
+
+HANDOVER, ACKNOWLEDGE, DISABLE, STANDBY, DISCOVER = 1, 2, 3, 4, 5
+"""The commands: modifiers of Set(SMInfo)."""
+
+PRIORITY: Final = 4
+STANDBY_PRIORITY: Final = 3
+POLL_SECONDS: Final = 1.0
+POLLS: Final = 4
+"""How often a master is asked, each poll, before it is given up."""
+
+
+class Candidate:
+    """
+    A subnet manager at a port of the fabric: the master, or one that stands by.
+
+    @ivar manager: what it does as the master.
+    @ivar state: at present.
+    """
+
+    def __init__(
+        self,
+        fabric: Subnet,
+        port: SimulatedPort,
+        lmc: int = 0,
+        priority: int = PRIORITY,
+        pollSeconds: float = POLL_SECONDS,
+    ) -> None:
+        self.port = port
+        self.priority = priority
+        self.state = SMState.DISCOVERING
+        self.manager = SubnetManager(fabric.nodes, port, lmc)
+        self._fabric = fabric
+        self._pollSeconds = pollSeconds
+        self._agent: MADAgent | None = None
+        self._timer: IDelayedCall | None = None
+        fabric.sma.managers[port] = self
+        port.capabilities |= PortCapability.SM
+
+    def __repr__(self) -> str:
+        return f"<Candidate at {self.port}: {self.state.name}>"
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Whose is highest should be the master: by priority, then by the lower GUID."""
+        return self.priority, -int(self.port.guid)
+
+    def lead(self) -> None:
+        """Be the master."""
+        self.state = SMState.MASTER
+        self._fabric.lead(self.manager)
+
+    def start(self) -> None:
+        """There are others: look after them from now on."""
+        if self._timer is None:
+            self._agent = MADAgent(self._fabric.clock, self._fabric.attachTo(self.port))
+            self._timer = self._fabric.clock.callLater(self._pollSeconds, self._turn)
+
+    def close(self) -> None:
+        """Manage no more. Twice is fine."""
+        if self._timer is not None and self._timer.active():
+            self._timer.cancel()
+        agent, self._agent = self._agent, None
+        if agent is not None:
+            agent.close()
+
+    # SMInfo, as its node's agent tells it and lets it be set.
+
+    def info(self) -> SMInfo:
+        """What it says of itself."""
+        return SMInfo(
+            guid=self.port.guid, actCount=self.manager.sweeps, priority=self.priority, smState=self.state
+        )
+
+    def control(self, command: int, info: SMInfo) -> int:
+        """Do what a master says, or who takes over; a command that the state has no use for is refused."""
+        if command != ACKNOWLEDGE and info.smState is not SMState.MASTER:
+            return MADStatus.INVALID_FIELD
+        states = {
+            (SMState.STANDBY, DISABLE): SMState.NOT_ACTIVE,
+            (SMState.STANDBY, DISCOVER): SMState.DISCOVERING,
+            (SMState.NOT_ACTIVE, STANDBY): SMState.STANDBY,
+            (SMState.MASTER, ACKNOWLEDGE): SMState.STANDBY,
+        }
+        if command == HANDOVER and self.state in (SMState.STANDBY, SMState.MASTER):
+            self._fabric.timetable.later(0.0, self._inherit, self._whereIs(info))
+            return 0
+        state = states.get((self.state, command))
+        if state is None:
+            return MADStatus.INVALID_FIELD
+        self.state = state
+        return 0
+
+    def _inherit(self, giver: LID) -> None:
+        """Take over from who handed over, and say so."""
+        self.lead()
+        self._command(giver, ACKNOWLEDGE)
+
+    def _whereIs(self, info: SMInfo) -> LID:
+        known = (one.lid for one in self._fabric.sma.managers if one.guid == info.guid)
+        return next(known, self.port.smLID)
+
+    # Looking after each other.
+
+    def _turn(self) -> None:
+        self._timer = self._fabric.clock.callLater(self._pollSeconds, self._turn)
+        if self.port.node.isDead:
+            return
+        if self.state is SMState.MASTER:
+            better = max(self._others(), key=lambda other: other.rank, default=None)
+            if better is not None and better.rank > self.rank:
+                self._command(better.port.lid, HANDOVER)
+        elif self.state is SMState.STANDBY:
+            self._poll()
+        elif self.state is SMState.DISCOVERING:
+            self.discover()
+
+    def discover(self) -> None:
+        """Stand by where there is a master, or somebody better; else be the master."""
+        others = tuple(self._others())
+        if any(other.state is SMState.MASTER or other.rank > self.rank for other in others):
+            self.state = SMState.STANDBY
+        else:
+            self.lead()
+
+    def _others(self) -> Iterator[Candidate]:
+        """All that a sweep would find, and that want to be something."""
+        reachable = self.manager.reachable()
+        for port, other in self._fabric.sma.managers.items():
+            assert isinstance(other, Candidate)
+            isThere = port.node in reachable and not port.node.isDead
+            if other is not self and isThere and other.state is not SMState.NOT_ACTIVE:
+                yield other
+
+    def _poll(self) -> None:
+        """Ask whether the master still is one."""
+        master = self.port.smLID
+        if self._agent is None or not master:
+            self.state = SMState.DISCOVERING
+            return
+        asked = self._agent.SubnGet(
+            SMInfo, IBPath(dlid=master), timeoutSeconds=self._pollSeconds / POLLS / 2, retries=POLLS - 1
+        )
+        asked.addCallbacks(self._told, lambda failure: self._told(None))
+
+    def _told(self, info: SMInfo | None) -> None:
+        isMaster = info is not None and info.smState is SMState.MASTER
+        if not isMaster and self.state is SMState.STANDBY and self._agent is not None:
+            self.state = SMState.DISCOVERING
+
+    def _command(self, lid: LID, command: int) -> None:
+        if self._agent is not None:
+            said = self._agent.SubnSet(self.info(), IBPath(dlid=lid), command)
+            said.addErrback(lambda failure: None)  # it is there again, or is not, at the next turn

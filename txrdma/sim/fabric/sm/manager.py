@@ -1,0 +1,208 @@
+"""
+The manager of a simulated fabric's subnet: it sees all nodes at once, and sends nothing.
+
+Follows InfiniBand Architecture vol. 1, 14.4 (what a subnet manager does). It gives LIDs, brings ports to
+ACTIVE, and lays the ways through the switches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from txrdma.iba.types import LID
+from txrdma.iba.verbs import NodeType, PortState
+from txrdma.mad.smp import PortInfo, SwitchInfo
+from txrdma.rawfields import peek, poke
+from txrdma.sim.fabric.model.forwarding import outOf
+from txrdma.sim.fabric.model.nodes import (
+    endPorts,
+    setPortStateChange,
+    SimulatedNode,
+    SimulatedPort,
+    SUBNET_TIMEOUT,
+)
+from txrdma.sim.fabric.model.rft import isRandom
+from txrdma.sim.fabric.sm.routing import Routing
+
+GID_PREFIX: Final = 0xFE80000000000000
+_HIGHEST_LID: Final = 0xBFFF
+_ROOM_OF_TABLE: Final = 64
+_FIRST_MLID: Final = 0xC000
+
+_linearCap, _setLinearCap = peek(SwitchInfo, "linearFDBCap"), poke(SwitchInfo, "linearFDBCap")
+_setTop = poke(SwitchInfo, "linearFDBTop")
+_setPrefix, _setSMLID = poke(PortInfo, "gidPrefix"), poke(PortInfo, "masterSMLID")
+_setTimeout, _setMTU, _setLanes = (
+    poke(PortInfo, name) for name in ("subnetTimeOut", "neighborMTU", "operationalVLs")
+)
+_mtuCap, _vlCap = peek(PortInfo, "mtuCap"), peek(PortInfo, "vlCap")
+
+
+class SubnetManager:
+    """
+    The manager.
+
+    @ivar port: where it is.
+    @ivar ports: whom each base LID belongs to.
+    @ivar sweeps: how often it looked.
+    """
+
+    def __init__(self, nodes: Mapping[str, SimulatedNode], port: SimulatedPort, lmc: int = 0) -> None:
+        self.nodes = nodes
+        self.port = port
+        self.ports: dict[int, SimulatedPort] = {}
+        self.sweeps = 0
+        self._lmc = lmc
+
+    @property
+    def lid(self) -> LID:
+        return self.port.lid
+
+    def sweep(self) -> None:
+        """
+        Look at everything, and make it work.
+
+        @raise ValueError: there are more ports than LIDs.
+        """
+        self.sweeps += 1
+        reachable = self.reachable()
+        present = self._present(reachable)
+        self._assign(present)
+        for port in present:
+            self._activate(port, self.lid)
+        top = max((lid + (1 << port.lmc) - 1 for lid, port in self.ports.items()), default=0)
+        switches = [node for node in self.nodes.values() if node.isSwitch and node in reachable]
+        routing = Routing(switches, top)
+        for switch in switches:
+            switch.linear = switch.random = None
+            switch.routing = routing
+            info = switch.switchInfo
+            setPortStateChange(info, False)
+            if isRandom(switch):
+                continue
+            _setTop(info, top)
+            if top >= _linearCap(info):
+                _setLinearCap(info, _HIGHEST_LID + 1)
+
+    def lay(self, mlid: int, members: Iterable[SimulatedPort]) -> None:
+        """
+        Lay the ways of a multicast group: along those that lead from its members to the first of them.
+        """
+        block, place = divmod(mlid - _FIRST_MLID, 32)
+        masks: dict[SimulatedNode, int] = {}
+        first: SimulatedPort | None = None
+        for member in members:
+            first = first or member
+            for port in self._way(member, first.lid):
+                if port.node.isSwitch:
+                    masks[port.node] = masks.get(port.node, 0) | 1 << port.number
+        for node in self.nodes.values():
+            if node.isSwitch:
+                _setMulticast(node, block, place, masks.get(node, 0))
+
+    def _way(self, member: SimulatedPort, lid: int) -> Iterator[SimulatedPort]:
+        """Every port that a packet from a port to a LID enters and leaves by."""
+        port = member
+        if member.node.isSwitch:
+            yield member
+        for _hop in range(_ROOM_OF_TABLE):
+            if port.node.isSwitch:
+                if port.node.ports[0].lid == lid:
+                    yield port.node.ports[0]
+                    return
+                out = outOf(port.node, lid)
+                if out is None:
+                    return
+                port = out
+                yield port
+            elif port.lid == lid and port is not member or port is member and member.lid == lid:
+                if port is member and port.way is not None:
+                    yield port.way
+                return
+            if port.way is None:
+                return
+            port = port.way
+            yield port
+
+    def reachable(self) -> set[SimulatedNode]:
+        """All nodes that a sweep from the manager's port would find."""
+        found = {self.port.node}
+        waiting = [self.port.node]
+        while waiting:
+            node = waiting.pop()
+            for port in node.external if node.isSwitch else [self.port]:
+                peer = port.way
+                if peer is not None and peer.node not in found and not peer.node.isDead:
+                    found.add(peer.node)
+                    if peer.node.isSwitch:
+                        waiting.append(peer.node)
+        return found
+
+    def _present(self, reachable: set[SimulatedNode]) -> list[SimulatedPort]:
+        """All end ports that are to be managed: hosts first, so that theirs are the first LIDs."""
+        nodes = sorted(self.nodes.values(), key=lambda node: node.kind is NodeType.SWITCH)
+        return [
+            port
+            for node in nodes
+            if node in reachable
+            for port in endPorts(node)
+            if node.isSwitch or port is self.port or port.way is not None
+        ]
+
+    def _assign(self, present: Iterable[SimulatedPort]) -> None:
+        """A LID for everybody who has none, or somebody else's."""
+        taken: dict[int, SimulatedPort] = {}
+        without = []
+        for port in present:
+            lid, lmc = port.lid, 0 if port.node.isSwitch else self._lmc
+            wanted = range(lid, lid + (1 << lmc))
+            if (
+                lid
+                and lid % (1 << lmc) == 0
+                and wanted[-1] <= _HIGHEST_LID
+                and not taken.keys() & set(wanted)
+            ):
+                taken |= dict.fromkeys(wanted, port)
+                port.lmc = lmc
+            else:
+                without.append((port, lmc))
+        following = 1
+        for port, lmc in without:
+            step = 1 << lmc
+            following = -(-following // step) * step or step
+            while taken.keys() & set(range(following, following + step)) or not following:
+                following += step
+            if following + step - 1 > _HIGHEST_LID:
+                raise ValueError(f"{len(taken)} LIDs are not enough")
+            port.lid, port.lmc = following, lmc
+            taken |= dict.fromkeys(range(following, following + step), port)
+            following += step
+        self.ports = {lid: port for lid, port in taken.items() if port.lid == lid}
+
+    @staticmethod
+    def _activate(port: SimulatedPort, smLID: int) -> None:
+        """Say to a port, and on a switch to all others, that they are managed."""
+        info = port.info
+        _setPrefix(info, GID_PREFIX)
+        _setSMLID(info, smLID)
+        _setTimeout(info, SUBNET_TIMEOUT)
+        for one in port.node.ports if port.node.isSwitch else (port,):
+            peer = one.way
+            if peer is None or one.state not in (PortState.INIT, PortState.ARMED):
+                continue
+            for end, other in ((one, peer), (peer, one)):
+                _setMTU(end.info, min(_mtuCap(end.info), _mtuCap(other.info)))
+                _setLanes(end.info, min(_vlCap(end.info), _vlCap(other.info)))
+                end.become(PortState.ACTIVE, end.physicalState)
+
+
+def _setMulticast(switch: SimulatedNode, block: int, place: int, ports: int) -> None:
+    """Say by which ports a switch sends what is for a multicast LID."""
+    table = switch.multicast = switch.multicast or {}
+    for position in range(switch.numPorts // 16 + 1):
+        mask = ports >> position * 16 & 0xFFFF
+        part = bytearray(table.get((position, block), bytes(64)))
+        part[place * 2 : place * 2 + 2] = mask.to_bytes(2, "big")
+        if mask or (position, block) in table:
+            table[position, block] = bytes(part)

@@ -1,0 +1,307 @@
+"""
+Paths through a simulated fabric, as its subnet administration tells them.
+
+Follows InfiniBand Architecture vol. 1, 15.2.5.16 (PathRecord).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Final
+
+from txrdma.iba.types import GID, LID
+from txrdma.iba.verbs import NodeType
+from txrdma.mad.sa import componentsOf, PathRecord, TraceRecord
+from txrdma.mad.smp import GUIDInfo, PortInfo
+from txrdma.mad.values import (
+    EXTENDED_GIGABITS,
+    GIGABITS,
+    LANES,
+    LinkSpeed,
+    LinkSpeedExtended,
+    LinkWidth,
+    PathMTU,
+    Rate,
+    Selector,
+)
+from txrdma.rawfields import peek
+from txrdma.sim.fabric.model.forwarding import outOf
+from txrdma.sim.fabric.model.nodes import SimulatedNode, SimulatedPort, SUBNET_TIMEOUT
+from txrdma.sim.fabric.model.pkeys import keysOf, sharesPartition
+from txrdma.sim.fabric.sm.manager import GID_PREFIX
+
+MOST_PATHS: Final = 100_000
+"""More are not told at once."""
+
+_MOST_LINKS: Final = 64
+_MOST_HOPS: Final = 255
+"""Of a path that leaves the subnet."""
+
+_RATES: Final = {rate.gigabits: rate for rate in Rate}
+_GIGABITS: Final = [gigabits for gigabits in _RATES if gigabits is not None]
+neighborMTU, mtuCap = peek(PortInfo, "neighborMTU"), peek(PortInfo, "mtuCap")
+_width, _speed = peek(PortInfo, "linkWidthActive"), peek(PortInfo, "linkSpeedActive")
+_extended = peek(PortInfo, "linkSpeedExtActive")
+_MTUS: Final = range(PathMTU.MTU_256, PathMTU.MTU_4096 + 1)
+
+
+def rateOf(port: SimulatedPort) -> Rate:
+    """What a link carries, by its width and speed (IBA 15.2.5.16, table 207)."""
+    info = port.info
+    lanes = LANES.get(LinkWidth(_width(info)), 1)
+    extended = _extended(info)
+    if extended:
+        speed = EXTENDED_GIGABITS.get(LinkSpeedExtended(extended), 0.0)
+    else:
+        speed = GIGABITS.get(LinkSpeed(_speed(info)), 0.0)
+    wanted = lanes * speed
+    known = [gigabits for gigabits in _RATES if gigabits is not None and gigabits <= wanted * 1.001]
+    return _RATES[max(known)] if known else Rate.GBPS_2_5
+
+
+class Paths:
+    """
+    The paths that there are.
+    """
+
+    def __init__(
+        self,
+        ends: Callable[[], Iterable[SimulatedPort]],
+        portOf: Callable[[int], SimulatedPort | None],
+    ) -> None:
+        """
+        @param ends: all end ports with a LID.
+        @param portOf: whose a LID is.
+        """
+        self._ends = ends
+        self._portOf = portOf
+        self._byGUID: dict[bytes, SimulatedPort] = {}
+        self._rates: dict[tuple[int, int, int], Rate] = {}
+
+    def find(self, wanted: PathRecord, mask: int) -> Iterator[PathRecord]:
+        """All that a query means; a GID that nobody has leads nowhere."""
+        masks, _ = componentsOf(PathRecord)
+        said = {name for name, bits in masks.items() if mask & bits}
+        sources = self._named(
+            wanted.sgid if "sgid" in said else None, wanted.slid if "slid" in said else None
+        )
+        if "dgid" in said and isOfAnother(wanted.dgid):
+            targets = self._routers(wanted.dlid if "dlid" in said else None)
+        else:
+            targets = self._named(
+                wanted.dgid if "dgid" in said else None, wanted.dlid if "dlid" in said else None
+            )
+        most = wanted.numbPath if "numbPath" in said and wanted.numbPath else 127
+        for source in sources:
+            for target in targets:
+                yield from islice(self._between(source, target, wanted, said), most)
+
+    def trace(self, wanted: PathRecord, mask: int) -> Iterator[TraceRecord]:
+        """Every node on the first path that a query means (IBA 15.2.5.19)."""
+        path = next(self.find(wanted, mask), None)
+        port = None if path is None else self._portOf(path.slid)
+        if path is None or port is None:
+            return
+        entry: SimulatedPort | None = None
+        for _hop in range(_MOST_LINKS):
+            out = self._outOf(port, path.dlid, isFirst=entry is None)
+            yield _hopOf(port.node, entry, out)
+            if out is None or out.way is None:
+                return
+            entry = port = out.way
+
+    @staticmethod
+    def _outOf(port: SimulatedPort, dlid: int, isFirst: bool) -> SimulatedPort | None:
+        """The port by which a packet that is at a node leaves it again; None where it stays."""
+        if port.end.owns(dlid):
+            return None
+        if not port.node.isSwitch:
+            return port if isFirst else None
+        return outOf(port.node, dlid)
+
+    def _routers(self, lid: int | None) -> list[SimulatedPort]:
+        """By which router's port other subnets are reached: by the first one's."""
+        routers = (port for port in self._ends() if port.node.kind is NodeType.ROUTER)
+        return [port for port in islice(routers, 1) if lid is None or self._portOf(lid) is port]
+
+    def _named(self, gid: GID | None, lid: int | None) -> list[SimulatedPort]:
+        if gid is None and lid is None:
+            return list(self._ends())
+        if gid is not None:
+            port = self._withGID(gid)
+            return [port] if port is not None and (lid is None or self._portOf(lid) is port) else []
+        assert lid is not None
+        port = self._portOf(lid)
+        return [] if port is None else [port]
+
+    def _withGID(self, gid: GID) -> SimulatedPort | None:
+        if gid.raw[:8] != GID_PREFIX.to_bytes(8, "big"):
+            return None
+        guid = gid.raw[8:]
+        known = self._byGUID.get(guid)
+        if known is None or guid not in _guidsOf(known) or self._portOf(known.lid) is not known:
+            self._byGUID = {}
+            for port in self._ends():
+                for raw in _guidsOf(port):
+                    self._byGUID.setdefault(raw, port)
+            known = self._byGUID.get(guid)
+        return known
+
+    def _between(
+        self, source: SimulatedPort, target: SimulatedPort, wanted: PathRecord, said: set[str]
+    ) -> Iterator[PathRecord]:
+        pkey = self._pkey(source, target, wanted.pkey if "pkey" in said else None)
+        if pkey is None:
+            return
+        isElsewhere = "dgid" in said and isOfAnother(wanted.dgid)
+        for offset in range(1 << target.lmc):
+            dlid = target.lid + offset
+            slid = source.lid + offset % (1 << source.lmc)
+            if ("dlid" in said and dlid != wanted.dlid) or ("slid" in said and slid != wanted.slid):
+                continue
+            found = self._measured(source, dlid)
+            if found is None:
+                continue
+            limited = _limited(wanted, said, *found)
+            if limited is None:
+                continue
+            mtu, rate = limited
+            yield PathRecord(
+                dgid=wanted.dgid if isElsewhere else GID.fromParts(GID_PREFIX, target.guid),
+                sgid=GID.fromParts(GID_PREFIX, source.guid),
+                dlid=LID(dlid),
+                slid=LID(slid),
+                hopLimit=_MOST_HOPS if isElsewhere else 0,
+                reversible=True,
+                serviceLevel=wanted.serviceLevel if "serviceLevel" in said else 0,
+                pkey=pkey,
+                mtuSelector=Selector.EXACTLY,
+                mtu=PathMTU(mtu),
+                rateSelector=Selector.EXACTLY,
+                rate=rate,
+                packetLifeTimeSelector=Selector.EXACTLY,
+                packetLifeTime=0 if source is target else SUBNET_TIMEOUT,
+            )
+
+    @staticmethod
+    def _pkey(source: SimulatedPort, target: SimulatedPort, wanted: int | None) -> int | None:
+        """A partition that both are in, one of them as a full member."""
+        theirs = keysOf(target)
+        for key in keysOf(source):
+            if (wanted is None or (wanted ^ key) & 0x7FFF == 0) and any(
+                sharesPartition(key, other) for other in theirs
+            ):
+                return key if wanted is None else wanted
+        return None
+
+    def _measured(self, source: SimulatedPort, dlid: int) -> tuple[int, Rate] | None:
+        """The MTU and the rate of the narrowest link on the way; None when there is no way."""
+        mtu, port = neighborMTU(source.info) if source.number else mtuCap(source.info), source
+        slowest, rate = _byGigabits(self._rate(source))
+        for hop in range(64):
+            if port.node.isSwitch:
+                own = port.node.ports[0]
+                if own.owns(dlid):
+                    mtu = min(mtu, mtuCap(own.info))
+                    slowest, rate = min((slowest, rate), _byGigabits(self._rate(own)))
+                    break
+                out = outOf(port.node, dlid)
+                if out is None:
+                    return None
+                port = out
+            elif port.owns(dlid):
+                break
+            elif hop:
+                return None
+            if port.way is None:
+                return None
+            mtu = min(mtu, neighborMTU(port.info))
+            slowest, rate = min((slowest, rate), _byGigabits(self._rate(port)))
+            port = port.way
+        else:
+            return None
+        return mtu, rate
+
+    def _rate(self, port: SimulatedPort) -> Rate:
+        key = (_width(port.info), _speed(port.info), _extended(port.info))
+        known = self._rates.get(key)
+        if known is None:
+            known = self._rates[key] = rateOf(port)
+        return known
+
+
+def _guidsOf(port: SimulatedPort) -> Iterator[bytes]:
+    """The port's own, and its aliases."""
+    yield port.guid.raw
+    for (attribute, _block), content in (port.tables or {}).items():
+        if attribute == GUIDInfo.attributeID:
+            yield from (guid for at in range(0, 64, 8) if any(guid := content[at : at + 8]))
+
+
+def _hopOf(node: SimulatedNode, entry: SimulatedPort | None, out: SimulatedPort | None) -> TraceRecord:
+    """A node, and the ports by which a path comes and goes; 0 where it begins and ends."""
+    return TraceRecord(
+        gidPrefix=GID_PREFIX,
+        nodeType=node.kind,
+        nodeID=int(node.guid),
+        entryPortID=0 if entry is None else int(entry.guid),
+        exitPortID=0 if out is None else int(out.guid),
+        entryPort=0 if entry is None else entry.number,
+        exitPort=0 if out is None else out.number,
+    )
+
+
+def _byGigabits(rate: Rate) -> tuple[float, Rate]:
+    return rate.gigabits or 0.0, rate
+
+
+def isOfAnother(gid: GID) -> bool:
+    """Whether a GID is that of a port in another subnet (IBA 4.1.1)."""
+    first = gid.raw[0]
+    return first not in (0, 0xFF) and (first != 0xFE or gid.raw[1] & 0xC0 != 0x80)
+
+
+def _limited(wanted: PathRecord, said: set[str], mtu: int, rate: Rate) -> tuple[int, Rate] | None:
+    """The MTU and the rate at which a path can be used as is asked for; None when it can't."""
+    use: float | None
+    if "mtu" in said:
+        use = used(wanted.mtuSelector, mtu, wanted.mtu, _MTUS)
+        if use is None:
+            return None
+        mtu = int(use)
+    if "rate" in said:
+        there = rate.gigabits or 0
+        use = used(wanted.rateSelector, there, wanted.rate.gigabits or 0, _GIGABITS)
+        if use is None or use != there and wanted.rateSelector is Selector.EXACTLY:
+            return None
+        rate = _RATES[use]
+    lives = wanted.packetLifeTime
+    if "packetLifeTime" in said and not _suits(wanted.packetLifeTimeSelector, SUBNET_TIMEOUT, lives):
+        return None
+    return mtu, rate
+
+
+def used(selector: Selector, there: float, wanted: float, steps: Iterable[float]) -> float | None:
+    """
+    What is used of an MTU or a rate: less than there is can be, more can't.
+
+    @param steps: all that there can be.
+    """
+    if selector is Selector.LARGEST:
+        return there
+    if selector is Selector.GREATER:
+        return there if there > wanted else None
+    if selector is Selector.EXACTLY:
+        return wanted if there >= wanted else None
+    below = max((step for step in steps if step < wanted), default=None)
+    return None if below is None else min(there, below)
+
+
+def _suits(selector: Selector, there: int, wanted: int) -> bool:
+    """Whether a time suits."""
+    if selector is Selector.GREATER:
+        return there > wanted
+    if selector is Selector.LESS:
+        return there < wanted
+    return selector is Selector.LARGEST or there == wanted

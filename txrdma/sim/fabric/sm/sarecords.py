@@ -1,0 +1,200 @@
+"""
+The records of a simulated fabric, as its subnet administration has them, and which of them a query means.
+
+Follows InfiniBand Architecture vol. 1, 15.2.5 (records) and 15.4.4 (component masks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from txrdma.mad import sa
+from txrdma.mad.sa import componentsOf, Record
+from txrdma.mad.smp import PortInfo
+from txrdma.rawfields import span
+from txrdma.sim.fabric.agents.sma import nodeInfoAt, portInfoAt, SubnetManagementAgents
+from txrdma.sim.fabric.model import pkeys, rft
+from txrdma.sim.fabric.model.forwarding import tableOf
+from txrdma.sim.fabric.model.nodes import guidCap, MULTICAST_CAP, SimulatedPort
+from txrdma.sim.fabric.model.rft import isRandom
+
+_ARBITRATION_BLOCKS: Final = (1, 3)
+_LID: Final = span(PortInfo, "lid")
+
+
+class Matcher:
+    """Tells what a query asks for: the bits of those components that its mask names."""
+
+    def __init__(self, wanted: Record, mask: int, leaveOut: Iterable[str] = ()) -> None:
+        """@param leaveOut: components that are not for comparing."""
+        size = wanted.size * 8
+        self.bits = 0
+        for offset, width in _places(type(wanted), mask, frozenset(leaveOut)):
+            self.bits |= ((1 << width) - 1) << (size - offset - width)
+        self.value = int.from_bytes(wanted.encode(), "big") & self.bits
+
+    def matches(self, record: bytes) -> bool:
+        """Whether an encoded record is one of them."""
+        return int.from_bytes(record, "big") & self.bits == self.value
+
+
+def _places(kind: type[Record], mask: int, leaveOut: frozenset[str]) -> Iterator[tuple[int, int]]:
+    """Offset and width of what a component mask names."""
+    masks, owners = componentsOf(kind)
+    fields = {field.name: field for field in kind.fields}
+    for name, bits in masks.items():
+        if not mask & bits or name in leaveOut:
+            continue
+        owner = owners[name]
+        base = 0
+        field = fields.get(name)
+        if owner is not None:
+            outer = fields[owner]
+            base = outer.offset
+            field = next(inner for inner in outer.type.fields if inner.name == name)
+        assert field is not None
+        if field.count is None:
+            yield base + field.offset, field.width
+            continue
+        first = bits & -bits
+        for index in range(field.count):
+            if mask & first << index:
+                yield base + field.offset + index * field.width, field.width
+
+
+ONLY_OF_SWITCHES: Final[dict[type[Record], tuple[str, ...]]] = {
+    sa.PKeyTableRecord: ("portNum",),
+    sa.SLtoVLMappingTableRecord: ("inputPortNum", "outputPortNum"),
+    sa.VLArbitrationTableRecord: ("outputPortNum",),
+}
+"""Components that say nothing of other nodes, which have one port each with a LID (IBA 15.2.5.3, 9, 15)."""
+
+
+class Records:
+    """All records that come from nodes, encoded, one after the other."""
+
+    def __init__(
+        self,
+        sma: SubnetManagementAgents,
+    ) -> None:
+        self._sma = sma
+        self._makers: dict[type[Record], Callable[[SimulatedPort], Iterator[bytes]]] = {
+            sa.NodeRecord: self._node,
+            sa.PortInfoRecord: self._ports,
+            sa.SwitchInfoRecord: self._switch,
+            sa.LinearForwardingTableRecord: self._forwarding,
+            sa.RandomForwardingTableRecord: self._random,
+            sa.MulticastForwardingTableRecord: self._multicast,
+            sa.SMInfoRecord: self._manager,
+            sa.LinkRecord: self._links,
+            sa.GUIDInfoRecord: self._guids,
+            sa.PKeyTableRecord: self._pkeys,
+            sa.SLtoVLMappingTableRecord: self._lanes,
+            sa.VLArbitrationTableRecord: self._arbitration,
+        }
+
+    def knows(self, kind: type[Record]) -> bool:
+        """Whether such records are here."""
+        return kind in self._makers
+
+    def all(
+        self,
+        kind: type[Record],
+        ends: Iterable[SimulatedPort],
+        matcher: Matcher,
+        adapters: Matcher,
+    ) -> Iterator[bytes]:
+        """
+        Every record of a kind that is asked for.
+
+        @param ends: the end ports whose records can be meant at all.
+        @param adapters: tells which ones of nodes that are no switches are.
+        """
+        make = self._makers[kind]
+        for port in ends:
+            matches = (matcher if port.node.isSwitch else adapters).matches
+            yield from (raw for raw in make(port) if matches(raw))
+
+    @staticmethod
+    def _node(port: SimulatedPort) -> Iterator[bytes]:
+        described = port.node.description.encode()[:64].ljust(64, b"\0")
+        yield _lid(port) + bytes(2) + nodeInfoAt(port) + described
+
+    @staticmethod
+    def _ports(port: SimulatedPort) -> Iterator[bytes]:
+        for one in port.node.ports if port.node.isSwitch else (port,):
+            yield _lid(port) + bytes((one.number, 0)) + portInfoAt(one, one.number)
+
+    @staticmethod
+    def _switch(port: SimulatedPort) -> Iterator[bytes]:
+        if port.node.isSwitch:
+            yield _lid(port) + bytes(2) + port.node.switchInfo
+
+    @staticmethod
+    def _forwarding(port: SimulatedPort) -> Iterator[bytes]:
+        if port.node.isSwitch and not isRandom(port.node):
+            table = tableOf(port.node)
+            for block in range(-(-len(table) // 64)):
+                part = bytes(table[block * 64 : block * 64 + 64]).ljust(64, b"\xff")
+                yield _lid(port) + block.to_bytes(2, "big") + bytes(4) + part
+
+    @staticmethod
+    def _random(port: SimulatedPort) -> Iterator[bytes]:
+        if port.node.isSwitch and isRandom(port.node):
+            tableOf(port.node)
+            for number in range(-(-len(port.node.random or b"") // rft.BLOCK)):
+                part = rft.block(port.node, number)
+                yield _lid(port) + number.to_bytes(2, "big") + bytes(4) + part
+
+    @staticmethod
+    def _multicast(port: SimulatedPort) -> Iterator[bytes]:
+        for (position, block), part in sorted((port.node.multicast or {}).items()):
+            if block * 32 < MULTICAST_CAP and any(part):
+                yield _lid(port) + (position << 12 | block).to_bytes(2, "big") + bytes(4) + part
+
+    def _manager(self, port: SimulatedPort) -> Iterator[bytes]:
+        manager = self._sma.managers.get(port)
+        if manager is not None:
+            yield _lid(port) + bytes(2) + manager.info().encode()
+
+    @staticmethod
+    def _links(port: SimulatedPort) -> Iterator[bytes]:
+        for one in port.node.external if port.node.isSwitch else (port,):
+            if one.way is not None:
+                yield _lid(port) + bytes((one.number, one.way.number)) + _lid(one.way.end)
+
+    @staticmethod
+    def _guids(port: SimulatedPort) -> Iterator[bytes]:
+        tables = port.tables or {}
+        for block in range(-(-guidCap(port) // 8)):
+            default = (port.guid.raw if block == 0 else b"").ljust(64, b"\0")
+            yield _lid(port) + bytes((block, 0)) + bytes(4) + tables.get((0x14, block), default)
+
+    @staticmethod
+    def _pkeys(port: SimulatedPort) -> Iterator[bytes]:
+        node = port.node
+        for one in node.ports if node.isSwitch else (port,):
+            for block in range(pkeys.blocks(one)):
+                head = _lid(port) + block.to_bytes(2, "big") + bytes((one.number, 0, 0, 0))
+                yield head + pkeys.block(one, block)
+
+    def _lanes(self, port: SimulatedPort) -> Iterator[bytes]:
+        node = port.node
+        pairs = [(0, 0)]
+        if node.isSwitch:
+            pairs = [(i, o.number) for o in node.external for i in range(node.numPorts + 1) if i != o.number]
+        for incoming, outgoing in pairs:
+            told = self._sma.told(port, 0x0017, incoming << 8 | outgoing)
+            yield _lid(port) + bytes((incoming, outgoing)) + bytes(4) + told[:8]
+
+    def _arbitration(self, port: SimulatedPort) -> Iterator[bytes]:
+        node = port.node
+        for number in range(node.numPorts + 1) if node.isSwitch else (port.number,):
+            for block in _ARBITRATION_BLOCKS:
+                told = self._sma.told(port, 0x0018, block << 16 | number)
+                yield _lid(port) + bytes((number, block)) + bytes(4) + told
+
+
+def _lid(port: SimulatedPort) -> bytes:
+    return bytes(port.info[_LID])

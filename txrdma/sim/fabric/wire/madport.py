@@ -1,0 +1,203 @@
+"""
+An attachment to a simulated fabric: a management port like that of a real device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from zope.interface import implementer
+
+from twisted.logger import Logger
+
+from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
+from txrdma.iba.path import GMP_QKEY, IBPath, MADEndPort
+from txrdma.iba.types import DEFAULT_PKEY, GID, LID, PKey, QPN
+from txrdma.iba.verbs import Buffer
+from txrdma.interfaces import IMADPort, IMADReceiver
+from txrdma.mad._choices import mayBeFrom
+from txrdma.mad.messages import MAD_LENGTH
+from txrdma.mad.smp import PKeyTable, PortInfo
+from txrdma.sim.fabric.model.nodes import SimulatedPort, SUBNET_TIMEOUT
+from txrdma.sim.fabric.model.pkeys import block
+
+_log = Logger()
+
+
+class SimulatedEnvelope(NamedTuple):
+    """
+    What was on a datagram that LIDs led here: its path is made when somebody wants to know.
+
+    @ivar lid: of whom it really comes.
+    """
+
+    sent: IBPath
+    lid: LID
+    isSMP: bool
+    isAnswer: bool = False
+
+    def back(self) -> SimulatedEnvelope:
+        """That of the answer."""
+        return self._replace(isAnswer=True)
+
+    def path(self) -> IBPath:
+        """The way that the datagram took."""
+        sent = self.sent
+        path = IBPath(
+            slid=self.lid,
+            dlid=sent.dlid,
+            serviceLevel=sent.serviceLevel,
+            sgid=sent.sgid,
+            dgid=sent.dgid,
+            pkey=sent.pkey,
+            dqpn=QPN(0 if self.isSMP else sent.dqpn or 1),
+            sqpn=QPN(0 if self.isSMP else sent.sqpn or 1),
+            qkey=0 if self.isSMP else sent.qkey or GMP_QKEY,
+        )
+        return path.reverse() if self.isAnswer else path
+
+
+class Carrier(Protocol):
+    """The wire, as a management port needs it."""
+
+    def sent(self, sender: SimulatedMADPort, datagram: bytes, path: IBPath) -> None:
+        """Carry a datagram that a port sends."""
+
+
+class Fabric(Protocol):
+    """The fabric that a management port is attached to."""
+
+    @property
+    def wire(self) -> Carrier:
+        """Carries what ports send."""
+
+
+@implementer(IMADPort)
+class SimulatedMADPort:
+    """
+    An attachment to a port of a node.
+
+    What it serves goes before the agents that the node has by itself.
+
+    @ivar port: where it is attached.
+    """
+
+    transactionIDBits = 64
+    hasSMI = True
+    doesRMPP = False
+
+    def __init__(self, fabric: Fabric, port: SimulatedPort, name: str = "") -> None:
+        self.fabric = fabric
+        self.port = port
+        self.name = name or f"sim:node={port.node.identifier}"
+        self.endPort = self.refresh()
+        self._receiver: IMADReceiver | None = None
+        self._served: dict[tuple[int, int], int] = {}
+        self._isClosed = False
+        self._closers: list[Callable[[], None]] = []
+        self._sent = fabric.wire.sent
+        port.attachments = (*port.attachments, self)
+
+    def __repr__(self) -> str:
+        return f"<SimulatedMADPort {self.port} LID {self.port.lid}>"
+
+    def start(self, receiver: IMADReceiver) -> None:
+        """Bring what comes from now on."""
+        self._receiver = receiver
+
+    def serve(self, managementClass: int, methods: Sequence[int], oui: int = 0) -> Callable[[], None]:
+        """Bring requests of this class with these methods, too; the answer ends it."""
+        wanted = {(managementClass, method): oui for method in methods}
+        for attachment in self.port.attachments:
+            if any(attachment.serves(*key) for key in wanted):
+                raise ResourceExhausted(f"class {managementClass:#04x} is served at {self.port} already")
+        self._served.update(wanted)
+
+        def end() -> None:
+            for key in wanted:
+                self._served.pop(key, None)
+
+        return end
+
+    def serves(self, managementClass: int, method: int) -> bool:
+        """Whether such requests are for it."""
+        return (managementClass, method) in self._served
+
+    def send(self, datagram: Buffer, path: IBPath, answerWithin: float = 0.0) -> None:
+        """Send one."""
+        if self._isClosed:
+            raise DeviceUnavailable(f"{self.name} is closed")
+        if len(datagram) != MAD_LENGTH:
+            raise InvalidRequest(f"a datagram has {MAD_LENGTH} bytes here, not {len(datagram)}")
+        self._sent(self, bytes(datagram), path)
+
+    def deliver(self, datagram: bytes, envelope: object) -> None:
+        """Something has come."""
+        receiver = self._receiver
+        if receiver is not None and not self._isClosed:
+            try:
+                receiver.received(datagram, envelope)
+            except Exception:
+                _log.failure("while a datagram of {port} was taken", port=self.name)
+
+    def pathOf(self, envelope: object) -> IBPath:
+        """The way that a datagram took."""
+        if isinstance(envelope, SimulatedEnvelope):
+            return envelope.path()
+        assert isinstance(envelope, IBPath)
+        return envelope
+
+    def isFrom(self, envelope: object, path: IBPath) -> bool:
+        """Whether a datagram can be an answer of whom this path leads to."""
+        if not isinstance(envelope, SimulatedEnvelope):
+            return True
+        sent = envelope.sent
+        slid, sgid = (sent.dlid, sent.dgid) if envelope.isAnswer else (envelope.lid, sent.sgid)
+        return mayBeFrom(path, slid, sgid, self.endPort.lidMask)
+
+    def refresh(self) -> MADEndPort:
+        """Look anew at what the port is."""
+        port = self.port
+        info = PortInfo.decode(port.info)
+        keys = PKeyTable.decode(block(port, 0)).pkeys
+        self.endPort = MADEndPort(
+            portGUID=port.guid,
+            gids=(GID.fromParts(info.gidPrefix, port.guid),),
+            portNum=port.number,
+            lid=info.lid,
+            lidMask=info.lmc,
+            smLID=info.masterSMLID,
+            smServiceLevel=info.masterSMSL,
+            pkeys=tuple(PKey(key) for key in keys if key) or (DEFAULT_PKEY,),
+            # A port that no manager has seen says 31, which is more than two hours.
+            subnetTimeout=info.subnetTimeOut if info.masterSMLID else SUBNET_TIMEOUT,
+        )
+        return self.endPort
+
+    def whenClosed(self, callback: Callable[[], None]) -> None:
+        """Be told of its end."""
+        self._closers.append(callback)
+
+    def close(self) -> None:
+        """Detach. Twice is fine."""
+        if self._isClosed:
+            return
+        self._isClosed = True
+        self._served.clear()
+        self.port.attachments = tuple(other for other in self.port.attachments if other is not self)
+        for callback in self._closers:
+            callback()
+
+    def changed(self, wantsRegistration: bool) -> None:
+        """See that the port has been set, and tell."""
+        receiver, before = self._receiver, self.endPort
+        if receiver is not None and not self._isClosed and (self.refresh() != before or wantsRegistration):
+            receiver.portChanged(wantsRegistration)
+
+    def lose(self, reason: str) -> None:
+        """Be taken away, as a device that is pulled out."""
+        receiver = self._receiver
+        self.close()
+        if receiver is not None:
+            receiver.portLost(reason)

@@ -1,0 +1,356 @@
+"""
+The ways of management datagrams through a simulated fabric, and who answers them.
+
+Follows InfiniBand Architecture vol. 1, 14.2.2 (directed routes) and 13.5 (dispatch to agents). A datagram's
+way is walked when it is sent; what comes of it arrives later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from random import Random
+from typing import Final
+
+from txrdma.iba.path import GMP_QKEY, IBPath, PERMISSIVE_LID
+from txrdma.iba.types import DEFAULT_PKEY, LID, QPN
+from txrdma.iba.verbs import Buffer, PortState
+from txrdma.mad.messages import ClassPortInfo, formatOf, Notice
+from txrdma.mad.smp import PortInfo, SwitchInfo
+from txrdma.rawfields import peek, poke
+from txrdma.sim.fabric.agents.congestion import CONGESTION, CongestionAgents
+from txrdma.sim.fabric.agents.pma import PerformanceManagementAgents
+from txrdma.sim.fabric.agents.sma import SubnetManagementAgents
+from txrdma.sim.fabric.agents.vendor import answerVendor, CLASSES
+from txrdma.sim.fabric.model.forwarding import outOf
+from txrdma.sim.fabric.model.nodes import Attachment, SimulatedNode, SimulatedPort
+from txrdma.sim.fabric.model.pkeys import keysOf, sharesPartition
+from txrdma.sim.fabric.model.rft import isRandom
+from txrdma.sim.fabric.wire.madport import SimulatedEnvelope, SimulatedMADPort
+from txrdma.sim.fabric.wire.traps import badKey, trapDatagram
+
+MOST_HOPS: Final = 63
+_DIRECTED_WAY: Final = IBPath(slid=PERMISSIVE_LID, dlid=PERMISSIVE_LID)
+"""The path that a port tells of a datagram on a directed route: the route is in the datagram itself."""
+
+_LID_HOPS: Final = 64
+_SUBN: Final = 0x01
+_DIRECTED: Final = 0x81
+_PERFORMANCE: Final = 0x04
+_GET: Final = 0x01
+_SET: Final = 0x02
+_TRAP: Final = 0x05
+_TRAP_REPRESS: Final = 0x07
+_RESPONSE: Final = 0x80
+_BUSY: Final = 0x01
+_REDIRECT: Final = 0x02
+
+
+_Counter = tuple[Callable[[Buffer], int], Callable[[bytearray, int], None]]
+_PKEY_VIOLATIONS: Final = (peek(PortInfo, "pkeyViolations"), poke(PortInfo, "pkeyViolations"))
+_QKEY_VIOLATIONS: Final = (peek(PortInfo, "qkeyViolations"), poke(PortInfo, "qkeyViolations"))
+_top = peek(SwitchInfo, "linearFDBTop")
+
+
+class Wire:
+    """
+    The links and switches of a fabric, as datagrams pass them, and the agents at their ends.
+
+    @ivar datagrams: how many were sent, C{lost} how many the fabric has lost by chance.
+    @ivar latencySeconds: from a request to its answer. C{jitterSeconds} is what may be added, C{loss} how
+        probably a datagram is lost; all three can be changed at any time.
+    """
+
+    def __init__(
+        self,
+        seconds: Callable[[], float],
+        later: Callable[..., None],
+        sma: SubnetManagementAgents,
+        *,
+        latencySeconds: float,
+        jitterSeconds: float,
+        loss: float,
+        seed: int,
+    ) -> None:
+        """
+        @param seconds: tells the time.
+        @param later: takes seconds and what is to be called then.
+        @param seed: of what is lost, and of jitter.
+        """
+        self.datagrams = self.lost = 0
+        self.latencySeconds = latencySeconds
+        self.jitterSeconds = jitterSeconds
+        self.loss = loss
+        self._sma = sma
+        self._pma = PerformanceManagementAgents(seconds, later)
+        self._congestion = CongestionAgents(seconds)
+        self._later = later
+        self._random = Random(seed)
+        self._traps = count()
+
+    def sent(self, sender: SimulatedMADPort, datagram: bytes, path: IBPath) -> None:
+        """A datagram enters the fabric."""
+        self.datagrams += 1
+        if self.loss and self._isLost():
+            return
+        if datagram[1] == _DIRECTED:
+            if datagram[3] & _RESPONSE or datagram[3] == _TRAP_REPRESS:
+                self._directedAnswer(sender, datagram, path)
+            else:
+                self._directedRequest(sender, datagram, path)
+            return
+        there = self.walk(sender.port, path.dlid)
+        if there is not None:
+            self._arrived(sender, there, datagram, path)
+
+    def _isLost(self) -> bool:
+        if self._random.random() < self.loss:
+            self.lost += 1
+            return True
+        return False
+
+    def _directedRequest(self, sender: SimulatedMADPort, datagram: bytes, path: IBPath) -> None:
+        """A directed route: hop by hop, by links that are up (IBA 14.2.2)."""
+        hops = datagram[7]
+        if datagram[6] or hops > MOST_HOPS or datagram[4] & 0x80:
+            return
+        port: SimulatedPort | None = sender.port
+        if datagram[32:34] != b"\xff\xff":  # first by LID, to where the directed part begins
+            port = self.walk(sender.port, path.dlid)
+            if port is None:
+                return
+        assert port is not None
+        node = port.node
+        back = bytearray(hops + 1)
+        for hop in range(1, hops + 1):
+            out = datagram[128 + hop]
+            if not node.isSwitch and (hop > 1 or out != port.number):
+                return
+            if not 0 < out < len(node.ports):
+                return
+            port = node.ports[out].way
+            if port is None:
+                return
+            node = port.node
+            if node.isDead:
+                return
+            back[hop] = port.number
+        if datagram[34:36] != b"\xff\xff":
+            port = self.walk(port, int.from_bytes(datagram[34:36], "big"))
+            if port is None:
+                return
+            node = port.node
+        if node.isDead:
+            return
+        end = node.ports[0] if node.isSwitch else port
+        if end.attachments:
+            server = servedBy(end, _DIRECTED, datagram[3])
+            if server is not None and (server is not sender or end not in self._sma.managers):
+                self._askDirected(server, datagram, back)
+                return
+        reply = self._sma.answer(port, datagram)
+        if reply is None:
+            return
+        reply[4] |= 0x80
+        reply[6] = 0
+        reply[192 : 193 + hops] = back
+        self._answer(node, sender, bytes(reply), path)
+
+    def _askDirected(self, server: Attachment, datagram: bytes, back: bytearray) -> None:
+        """Somebody attached answers, not the node's own agent."""
+        request = bytearray(datagram)
+        request[6] = len(back)
+        request[192 : 192 + len(back)] = back
+        self._later(self._halfway(), server.deliver, bytes(request), _DIRECTED_WAY)
+
+    def _directedAnswer(self, sender: SimulatedMADPort, datagram: bytes, path: IBPath) -> None:
+        """An answer on a directed route: back hop by hop, by the ports that the request came in by."""
+        hops = datagram[7]
+        if not datagram[4] & 0x80 or hops > MOST_HOPS or datagram[6] != hops + 1:
+            return
+        port: SimulatedPort | None = sender.port
+        if datagram[34:36] != b"\xff\xff":  # first by LID, to where the directed part ends
+            port = self.walk(sender.port, path.dlid)
+        for hop in range(hops, 0, -1):
+            port = None if port is None else _leftBy(port, datagram[192 + hop], isFirst=hop == hops)
+        if port is not None and datagram[32:34] != b"\xff\xff":
+            port = self.walk(port, int.from_bytes(datagram[32:34], "big"))
+        if port is None or port.node.isDead:
+            return
+        reply = bytearray(datagram)
+        reply[6] = 0
+        for attachment in port.end.attachments:
+            self._later(self._halfway(), attachment.deliver, bytes(reply), _DIRECTED_WAY)
+
+    def walk(self, start: SimulatedPort, dlid: int) -> SimulatedPort | None:
+        """The port by which a LID's owner is entered, hop by hop by forwarding tables."""
+        port = start
+        node = port.node
+        for hop in range(_LID_HOPS):
+            if node.isSwitch:
+                own = node.ports[0]
+                if own.owns(dlid):
+                    return port
+                out = outOf(node, dlid) if dlid <= _top(node.switchInfo) or isRandom(node) else None
+                if out is None:
+                    return None
+                port = out
+            elif port.owns(dlid):
+                return port
+            elif hop:
+                return None
+            there = port.way
+            if there is None or port.state != PortState.ACTIVE:
+                return None
+            port = there
+            node = port.node
+        return None
+
+    def _arrived(self, sender: SimulatedMADPort, port: SimulatedPort, datagram: bytes, path: IBPath) -> None:
+        """A datagram that was routed by LID is where it was sent to."""
+        node = port.node
+        end = node.ports[0] if node.isSwitch else port
+        managementClass, method = datagram[1], datagram[3]
+        if node.isDead:
+            return
+        isSMP = managementClass == _SUBN
+        came = SimulatedEnvelope(path, _sourceOf(sender.port, path), isSMP)
+        if not isSMP and not self._isAdmitted(end, came):
+            return
+        if method & _RESPONSE or method == _TRAP_REPRESS or _isAboutRMPP(datagram):
+            for attachment in end.attachments:
+                self._later(self._halfway(), attachment.deliver, datagram, came)
+            return
+        if not isSMP and (node.busyFor or node.redirects):
+            excuse = _excuse(node, datagram)
+            if excuse is not None:
+                self._answer(node, sender, bytes(excuse), came.back())
+                return
+        if end.attachments:
+            server = servedBy(end, managementClass, method)
+            if server is not None:
+                delay = self._halfway() + node.delaySeconds
+                self._later(delay, server.deliver, datagram, came)
+                return
+        reply = self._byItself(port, datagram)
+        if reply is not None and self.walk(end, path.slid or sender.port.lid) is not None:
+            self._answer(node, sender, bytes(reply), came.back())
+
+    def _isAdmitted(self, end: SimulatedPort, came: SimulatedEnvelope) -> bool:
+        """Whether the keys of a datagram are right; if not, that is counted, and the manager is told."""
+        sent = came.sent
+        if end.tables is not None or sent.pkey != DEFAULT_PKEY:
+            if not any(sharesPartition(key, sent.pkey) for key in keysOf(end)):
+                self._denied(end, _PKEY_VIOLATIONS, 257, came, sent.pkey)
+                return False
+        if sent.qkey and sent.qkey != GMP_QKEY:
+            self._denied(end, _QKEY_VIOLATIONS, 258, came, sent.qkey)
+            return False
+        return True
+
+    def _denied(
+        self, end: SimulatedPort, counter: _Counter, trap: int, came: SimulatedEnvelope, key: int
+    ) -> None:
+        read, write = counter
+        write(end.info, min(read(end.info) + 1, 0xFFFF))
+        self.trap(end, badKey(trap, end.lid, end.node.kind, came.path(), key))
+
+    def _byItself(self, port: SimulatedPort, datagram: bytes) -> bytearray | None:
+        """What a node's own agents answer; None for silence."""
+        if datagram[1] == _SUBN:
+            return self._sma.answer(port, datagram)
+        if datagram[1] in CLASSES:
+            return answerVendor(port, datagram)
+        if datagram[1] == CONGESTION:
+            return self._congestion.answer(port, datagram)
+        return self._pma.answer(port, datagram) if datagram[1] == _PERFORMANCE else None
+
+    def _answer(self, node: SimulatedNode, to: SimulatedMADPort, reply: bytes, envelope: object) -> None:
+        if self.loss and self._isLost():
+            return
+        delay = self.latencySeconds + node.delaySeconds
+        if self.jitterSeconds:
+            delay += self._random.random() * self.jitterSeconds
+        self._later(delay, to.deliver, reply, envelope)
+
+    def _halfway(self) -> float:
+        """How long it takes one way."""
+        jitter = self.jitterSeconds and self._random.random() * self.jitterSeconds
+        return (self.latencySeconds + jitter) / 2
+
+    # What nodes send by themselves.
+
+    def trap(self, end: SimulatedPort, notice: Notice) -> None:
+        """Tell the manager of the subnet, if somebody attached is there to hear it (IBA 13.4.9)."""
+        smLID = end.smLID
+        if not smLID or end.node.isDead:
+            return
+        there = self.walk(end, smLID)
+        if there is None:
+            return
+        server = servedBy(there.end, _SUBN, _TRAP)
+        if server is not None:
+            came = IBPath(slid=end.lid, dlid=smLID)
+            datagram = trapDatagram(notice, next(self._traps))
+            self._later(self._halfway(), server.deliver, datagram, came)
+
+
+def _leftBy(port: SimulatedPort, out: int, isFirst: bool) -> SimulatedPort | None:
+    """The other end of a cable of the node that was entered by C{port}; a host is left only as the first."""
+    node = port.node
+    if node.isDead or not 0 < out < len(node.ports):
+        return None
+    if not node.isSwitch and not (isFirst and out == port.number):
+        return None
+    return node.ports[out].way
+
+
+def _sourceOf(port: SimulatedPort, path: IBPath) -> LID:
+    """The LID that a port puts on what it sends: one of its own, whatever the path says."""
+    return path.slid if path.slid and port.end.owns(path.slid) else port.lid
+
+
+def servedBy(end: SimulatedPort, managementClass: int, method: int) -> Attachment | None:
+    for attachment in end.attachments:
+        if attachment.serves(managementClass, method):
+            return attachment
+    return None
+
+
+_RMPP: Final = frozenset((0x03, 0x06, 0x10, 0x12, *range(0x30, 0x50)))
+
+
+def _isAboutRMPP(datagram: bytes) -> bool:
+    """An ACK, a STOP or an ABORT: no request of its own."""
+    return datagram[1] in _RMPP and datagram[24] == 1 and datagram[25] > 1
+
+
+def _excuse(node: SimulatedNode, datagram: bytes) -> bytearray | None:
+    """What a node says that is busy, or would have somebody else asked."""
+    if node.busyFor:
+        node.busyFor -= 1
+        return _said(datagram, _BUSY)
+    lid = (node.redirects or {}).get(datagram[1])
+    return None if lid is None else _redirecting(datagram, lid)
+
+
+def _said(datagram: bytes, status: int) -> bytearray:
+    reply = bytearray(datagram)
+    reply[3] = _RESPONSE | (_GET if datagram[3] == _SET else datagram[3])
+    reply[4:6] = status.to_bytes(2, "big")
+    return reply
+
+
+def _redirecting(datagram: bytes, lid: LID) -> bytearray:
+    """Ask somebody else (IBA 13.4.8.1)."""
+    reply = _said(datagram, _REDIRECT)
+    where = ClassPortInfo(
+        baseVersion=1,
+        classVersion=datagram[2],
+        redirectLID=lid,
+        redirectPKey=0xFFFF,
+        redirectQPN=QPN(1),
+        redirectQKey=GMP_QKEY,
+    )
+    where.encodeInto(reply, formatOf(datagram[1]).dataOffset)  # type: ignore[attr-defined]  # every frame has it
+    return reply

@@ -1,0 +1,96 @@
+"""
+Fat trees: fabrics as they are built, of any number of hosts.
+
+Two levels of switches where they suffice, else three, of one size of switch. Names are C{h00000},
+C{leaf0000}, C{spine0000}, C{core0000}.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from txrdma.iba.verbs import NodeType
+from txrdma.sim.nets.netfile import Net
+
+RADIX: Final = 36
+WIDTHS: Final = 3
+"""1X and 4X."""
+
+SPEEDS: Final = 7
+EXTENDED_SPEEDS: Final = 7
+"""Everything up to HDR."""
+
+
+def fatTree(hosts: int, radix: int = RADIX) -> Net:
+    """
+    The smallest fat tree of switches with C{radix} ports that holds so many hosts.
+
+    @raise ValueError: three levels are not enough, or the radix is odd.
+    """
+    if hosts < 1 or radix < 2 or radix % 2:
+        raise ValueError(f"no fat tree has {hosts} hosts on switches of {radix} ports")
+    half = radix // 2
+    net = Net(width=WIDTHS, speed=SPEEDS, extendedSpeed=EXTENDED_SPEEDS)
+    for host in range(hosts):
+        net.add(NodeType.CHANNEL_ADAPTER, 1, f"h{host:05}")
+    if hosts <= half * radix:
+        _twoLevels(net, hosts, radix)
+    elif hosts <= half * half * radix:
+        _threeLevels(net, hosts, radix)
+    else:
+        raise ValueError(
+            f"{hosts} hosts are more than the {half * half * radix} of three levels of {radix} ports"
+        )
+    return net
+
+
+def _twoLevels(net: Net, hosts: int, radix: int) -> None:
+    half = radix // 2
+    leaves = -(-hosts // half)
+    spines = half if leaves > 1 else 0
+    while spines > 1 and spines % 2 == 0 and leaves * (half // (spines // 2)) <= radix:
+        spines //= 2  # as few as the ports allow, so that links go out in equal bundles
+    bundle = half // spines if spines else 0
+    _switches(net, leaf=leaves, spine=spines, radix=radix)
+    _hosts(net, hosts, half)
+    for leaf in range(leaves):
+        for spine in range(spines):
+            for number in range(bundle):
+                up, down = half + spine * bundle + number + 1, leaf * bundle + number + 1
+                net.link(f"leaf{leaf:04}", up, f"spine{spine:04}", down)
+
+
+def _threeLevels(net: Net, hosts: int, radix: int) -> None:
+    half = radix // 2
+    pods = -(-hosts // (half * half))
+    bundle = 1
+    while pods * bundle * 2 <= radix and half % (bundle * 2) == 0:
+        bundle *= 2
+    plane = half // bundle  # switches of the top level that a second-level one of each pod reaches
+    _switches(net, leaf=pods * half, spine=pods * half, core=plane * half, radix=radix)
+    _hosts(net, hosts, half)
+    for pod in range(pods):
+        for lower in range(half):
+            for upper in range(half):
+                net.link(
+                    *(f"leaf{pod * half + lower:04}", half + upper + 1),
+                    *(f"spine{pod * half + upper:04}", lower + 1),
+                )
+        for upper in range(half):
+            for core in range(plane):
+                for number in range(bundle):
+                    net.link(
+                        *(f"spine{pod * half + upper:04}", half + core * bundle + number + 1),
+                        *(f"core{upper * plane + core:04}", pod * bundle + number + 1),
+                    )
+
+
+def _switches(net: Net, radix: int, **levels: int) -> None:
+    for name, count in levels.items():
+        for number in range(count):
+            net.add(NodeType.SWITCH, radix, f"{name}{number:04}")
+
+
+def _hosts(net: Net, hosts: int, half: int) -> None:
+    for host in range(hosts):
+        net.link(f"h{host:05}", 1, f"leaf{host // half:04}", host % half + 1)

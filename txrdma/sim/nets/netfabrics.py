@@ -1,0 +1,187 @@
+"""
+Fabrics and net files: a fabric written as one, and read of what C{discover} or C{ibnetdiscover} has printed.
+
+Such a file says nothing of states: a link whose ends have LIDs is taken for an active one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from txrdma.fabric.linkspeeds import LaneSpeed
+from txrdma.fabric.model import Fabric, Node, Port
+from txrdma.fabric.nodenames import NodeNames
+from txrdma.iba.types import GUID
+from txrdma.iba.verbs import NodeType, PortState
+from txrdma.mad.smp import ExtendedPortInfo, SwitchInfo
+from txrdma.sim.fabric.model.nodes import buildNodes, SimulatedNode
+from txrdma.sim.nets.netfile import Net, NetLink, parseNet
+
+_LETTERS: Final = {NodeType.SWITCH: "S", NodeType.CHANNEL_ADAPTER: "H", NodeType.ROUTER: "R"}
+_GROUPS: Final = re.compile(r"^(?:Chassis \d+|Non-Chassis Nodes|Hostname: ).*$", re.MULTILINE)
+"""Headings of C{ibnetdiscover -g}."""
+
+_NODE: Final = re.compile(r'(?:switch|hca|ca|rt)\s+\d+\s+"([^"]+)"(.*)', re.IGNORECASE)
+_PORT: Final = re.compile(r'\[(\d+)\](?:\(([0-9a-fA-F]+)\))?\s+"')
+_RATE: Final = re.compile(r"#.*\s(\d+)x(\w+)$")
+_LID: Final = re.compile(r'#\s*lid (\d+) lmc (\d+) "')
+_WIDTHS: Final = {"1": 1, "4": 2, "8": 4, "12": 8, "2": 16}
+_GUIDS: Final = re.compile(r"switchguid=0x[0-9a-fA-F]+\(([0-9a-fA-F]+)\)")
+_FDR10: Final = ExtendedPortInfo(linkSpeedSupported=1, linkSpeedEnabled=1, linkSpeedActive=1).encode()
+_ACTIVE: Final = int(PortState.ACTIVE)
+
+
+# Writing.
+
+
+def netOf(fabric: Fabric, names: NodeNames | None = None) -> Net:
+    """
+    A net of which simulators make the same fabric, its LIDs, widths and speeds included; FDR10 is QDR in it.
+
+    @param names: of nodes; their descriptions unless said.
+    """
+    net = Net()
+    for node in sorted(fabric.nodes.values(), key=lambda node: (not node.isSwitch, node.guid.raw)):
+        made = net.add(
+            node.type if node.type in _LETTERS else NodeType.CHANNEL_ADAPTER, node.numPorts, _called(node)
+        )
+        made.description = node.description if names is None else names.name(node.guid, node.description)
+        made.guid, made.systemImageGUID = node.guid, node.systemImageGUID
+        made.vendorID, made.deviceID, made.lid = node.vendorID, node.deviceID, node.lid
+        for port in node.linked():
+            assert port.peer is not None  # that is what linked means
+            made.links[port.number] = _link(port, port.peer)
+    return net
+
+
+def _link(port: Port, peer: Port) -> NetLink:
+    raw = port.raw or bytes(64)
+    return NetLink(_called(peer.node), peer.number, raw[29], raw[35] & 15, raw[63] & 31)
+
+
+def _called(node: Node) -> str:
+    return f"{_LETTERS.get(node.type, 'H')}-{node.guid.raw.hex()}"
+
+
+# Reading.
+
+
+def readFabric(text: str, name: str = "net file") -> Fabric:
+    """
+    The fabric of a net file.
+
+    @raise ValueError: a line has no meaning.
+    """
+    net = parseNet(_GROUPS.sub("#", text), name)
+    nodes = buildNodes(net)
+    fabric = Fabric()
+    for identifier, node in nodes.items():
+        _add(fabric, node, identifier)
+    if len(fabric.nodes) < len(nodes):
+        raise ValueError(f"{name}: two nodes have the same GUID")
+    for node in nodes.values():
+        for one in node.external:
+            if one.peer is not None:
+                peer = one.peer
+                here, there = fabric.nodes[node.guid], fabric.nodes[peer.node.guid]
+                fabric.link(here.port(one.number), there.port(peer.number))
+    for identifier, words, line in _lines(text):
+        known = nodes.get(identifier)
+        if known is not None:
+            _refine(fabric.nodes[known.guid], words, line)
+    for link in fabric.links():
+        if all(end.lid for end in link):
+            for end in link:
+                end.raw = _with(end.raw, (32, 0xF0, _ACTIVE))
+    return fabric
+
+
+def _add(fabric: Fabric, node: SimulatedNode, identifier: str) -> None:
+    info = bytearray(node.info)
+    first = node.ports[0] if node.isSwitch else next((port for port in node.external if port.peer), None)
+    info[20:28] = (first or node.ports[-1]).guid.raw
+    info[36] = first.number if first is not None else 1
+    made, _ = fabric.add(bytes(info))
+    made.description = node.description
+    if node.isSwitch:
+        made.switchInfo = SwitchInfo.decode(bytes(node.switchInfo))
+    for port in node.ports:
+        if node.isSwitch or port.peer is not None:
+            made.port(port.number).raw = bytes(port.info)
+            made.hear(port.number, port.guid)
+
+
+def _lines(text: str) -> Iterator[tuple[str, str, str]]:
+    """The identifier of a node with the comment and the port GUID that it has, and each line of a port."""
+    identifier = guid = ""
+    for line in map(str.strip, text.splitlines()):
+        if not line:
+            identifier = guid = ""
+        elif (match := _GUIDS.match(line)) is not None:
+            guid = match[1]
+        elif (match := _NODE.match(line)) is not None:
+            identifier = match[1]
+            yield identifier, f"{match[2]} ({guid})", ""
+        elif identifier and line.startswith("["):
+            yield identifier, "", line
+
+
+def _refine(node: Node, words: str, line: str) -> None:
+    """What only comments say: enhanced port 0, port GUIDs and LIDs of hosts, what links carry."""
+    if not line:
+        info = node.switchInfo
+        if info is not None and "enhanced port 0" in words:
+            node.switchInfo = info.replace(enhancedPort0=True)
+        if (guid := re.search(r"\((\w+)\)$", words)) is not None:
+            node.hear(0, _guid(guid[1]))
+        return
+    match = _PORT.match(line)
+    port = None if match is None else node.known(int(match[1]))
+    if match is None or port is None:
+        return
+    if match[2]:
+        node.hear(port.number, _guid(match[2]))
+    if (said := _LID.search(line)) is not None and not node.isSwitch:
+        lid = int(said[1])
+        port.raw = _with(port.raw, (16, 0, lid >> 8), (17, 0, lid & 255), (34, 0xF8, int(said[2]) & 7))
+    if (said := _RATE.search(line)) is not None:
+        _carries(port, _WIDTHS.get(said[1], 0), int(LaneSpeed.__members__.get(said[2], 0)))
+
+
+def _guid(digits: str) -> GUID:
+    """
+    A port's GUID, as it stands in parentheses.
+
+    @raise ValueError: that is longer than one.
+    """
+    if len(digits) > 16:
+        raise ValueError(f"{digits} is no port GUID")
+    return GUID.fromInt(int(digits, 16))
+
+
+def _carries(port: Port, width: int, speed: int) -> None:
+    if not width or not speed:
+        return
+    plain, extended, second = min(speed, int(LaneSpeed.QDR)), speed >> 4 & 15, speed >> 8
+    port.raw = _with(
+        port.raw,
+        *((30, 0xFF, width), (31, 0, width)),
+        *((32, 0xFF, plain << 4), (35, 0x0F, plain << 4)),
+        *((56, 0, second << 5 | second << 3 | second), (62, 0x0F, extended << 4 | extended)),
+    )
+    if second:
+        end = port.node.known(0) if port.node.isSwitch else port
+        if end is not None:
+            end.raw = _with(end.raw, (22, 0xFF, 0xC0), (60, 0xFF, 0x08))
+    if speed == LaneSpeed.FDR10:
+        port.vendors = _FDR10
+
+
+def _with(raw: bytes, *changes: tuple[int, int, int]) -> bytes:
+    """Other bytes at these places: what a mask leaves of the old one, and new bits."""
+    info = bytearray(raw)
+    for place, mask, bits in changes:
+        info[place] = info[place] & mask | bits
+    return bytes(info)

@@ -1,0 +1,3 @@
+"""
+Suites for the communication manager.
+"""

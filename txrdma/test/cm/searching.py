@@ -1,0 +1,294 @@
+"""
+A search through all states to which alternate paths lead two ends of a connection, over a hostile network.
+
+The real machines play. The network keeps every message that was ever sent and delivers any of them at any
+time, any number of times: so every loss, duplication, delay and change of order is among what is tried. A
+queue pair migrates when both ends are armed, and each end hears of it later; a shell reports it before it
+hands over a LAP or loads another path, because it looks at the queue pair then.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Any, Final
+
+from txrdma.cm._alternate import Alternate, Ends, TABLE
+from txrdma.cm._exchange import Patience
+from txrdma.cm.events import (
+    AlternatePathCancelled,
+    AlternatePathLoaded,
+    AlternatePathRejected,
+    AlternatePathRequested,
+    AlternatePathTimedOut,
+    MigrationUnexpected,
+    PathMigrated,
+    QPArmed,
+    QPDisarmed,
+)
+from txrdma.cm.messages import APStatus, CMPath, LAP
+from txrdma.cm.paths import areSame, reversedPath
+from txrdma.error import InvalidRequest
+from txrdma.iba.path import PERMISSIVE_LID
+from txrdma.iba.types import GID, QPN
+from txrdma.wire import Layout
+
+REQUEST: Final = 77
+"""The transaction of the connection's REQ."""
+
+Message = tuple[bool, Layout, int]
+"""Whether it goes to the active end, the message, and its transaction."""
+
+
+def path(number: int) -> CMPath:
+    """One of several paths between two hosts, as the active end sees them."""
+    ends = [GID.fromIP(f"10.{number}.0.{host}") for host in (1, 2)]
+    lid = PERMISSIVE_LID
+    return CMPath(localGID=ends[0], remoteGID=ends[1], localLID=lid, remoteLID=lid, localACKTimeout=19)
+
+
+PRIMARY, FIRST, SECOND = path(0), path(1), path(2)
+
+
+def made(isActive: bool, **more: Any) -> Alternate:
+    """One end of a connection with a primary path only."""
+    numbers = (1, 2, QPN(11), QPN(12)) if isActive else (2, 1, QPN(12), QPN(11))
+    return Alternate(
+        Ends(*numbers, REQUEST),
+        isActive=isActive,
+        primary=PRIMARY if isActive else reversedPath(PRIMARY),
+        alternate=None,
+        patience=Patience(20, 18, 1),
+        **more,
+    )
+
+
+def copied(core: Alternate) -> Alternate:
+    """The same end once more, going its own way from here."""
+    twin = copy(core)
+    twin._events, twin._outgoing = [], []
+    twin._inputs = TABLE.begin(twin, core.state)
+    return twin
+
+
+def known(core: Alternate) -> tuple[object, ...]:
+    """All of an end that its further life depends on."""
+    answered = core._answered
+    return (
+        *(core.state, core.primary, core.alternate, core._lapTransaction, core._retries, core._timedOut),
+        *(core._path if core.isOutstanding else None, core.deadlineSeconds is None, core._newest),
+        answered and (answered.transactionID, answered.path, answered.response.apStatus),
+    )
+
+
+@dataclass(frozen=True)
+class QP:
+    """A queue pair as hardware has it: the path in use, the one it may migrate to, a migration untold."""
+
+    path: CMPath
+    alternate: CMPath | None = None
+    isUntold: bool = False
+
+
+@dataclass
+class World:
+    """Two ends, their queue pairs, all messages so far, and what may still be asked of programs."""
+
+    active: Alternate
+    passive: Alternate
+    qps: tuple[QP, QP]
+    sent: frozenset[Message] = frozenset()
+    toLoad: tuple[CMPath, ...] = ()
+    migrations: int = 1
+    outcomes: tuple[int, ...] = ()
+    asked: tuple[int, ...] = ()
+    waiting: int | None = None
+    complaints: list[str] = field(default_factory=list)
+
+    def key(self) -> tuple[object, ...]:
+        """Worlds of the same key have the same future."""
+        return (
+            *(known(self.active), known(self.passive), self.qps, self.sent, len(self.toLoad)),
+            *(self.migrations, self.outcomes, self.asked, self.waiting),
+        )
+
+    def twin(self) -> World:
+        """The same world, to be changed."""
+        return replace(self, active=copied(self.active), passive=copied(self.passive), complaints=[])
+
+    def core(self, isActive: bool) -> Alternate:
+        """One of both ends."""
+        return self.active if isActive else self.passive
+
+    def setQP(self, isActive: bool, qp: QP) -> None:
+        """Change a queue pair."""
+        self.qps = (qp, self.qps[1]) if isActive else (self.qps[0], qp)
+
+    def settle(self, isActive: bool) -> None:
+        """Act on an end's events, then send its messages, as a shell does."""
+        core = self.core(isActive)
+        for event in core.events():
+            self.act(isActive, event)
+        self.sent |= {(not isActive, each.message, each.transactionID) for each in core.outgoing()}
+
+    def act(self, isActive: bool, event: object) -> None:
+        """Do what an event is about."""
+        qp = self.qps[0 if isActive else 1]
+        if isinstance(event, QPDisarmed):
+            self.setQP(isActive, replace(qp, alternate=None))
+        elif isinstance(event, QPArmed):
+            self.setQP(isActive, replace(qp, alternate=event.path))
+        elif isinstance(event, AlternatePathRequested):
+            if event.transactionID in self.asked:
+                self.complaints.append(f"the program is asked twice about LAP {event.transactionID}")
+            if self.waiting is not None:
+                self.complaints.append("two LAPs wait for the program")
+            self.asked = (*self.asked, event.transactionID)
+            self.waiting = event.transactionID
+        elif isinstance(event, AlternatePathCancelled):
+            self.waiting = None
+        elif isinstance(event, (AlternatePathLoaded, AlternatePathRejected, AlternatePathTimedOut)):
+            self.outcomes = (*self.outcomes, self.active._lapTransaction)
+        elif isinstance(event, MigrationUnexpected):
+            self.complaints.append("an end does not know to which path it migrated")
+        elif isinstance(event, PathMigrated) and not areSame(event.path, qp.path):
+            self.complaints.append("an end takes another path for the one in use")
+
+    def hearOfMigration(self, isActive: bool) -> None:
+        """Report a migration that the queue pair knows of."""
+        qp = self.qps[0 if isActive else 1]
+        if qp.isUntold:
+            self.setQP(isActive, replace(qp, isUntold=False))
+            self.core(isActive).migrated(0.0)
+            self.settle(isActive)
+
+
+def successors(world: World, isTimely: bool) -> Iterator[tuple[str, World]]:
+    """
+    Every world that one step leads to, with the step's name.
+
+    @param isTimely: migrations are reported before a LAP is handed over, as shells have to.
+    """
+    for isActive, message, transaction in world.sent:
+        after = world.twin()
+        if isTimely and isinstance(message, LAP):
+            after.hearOfMigration(isActive)
+        after.core(isActive).received(message, transaction, 0.0)
+        after.settle(isActive)
+        yield f"{type(message).__name__} {transaction}", after
+    if world.active.deadlineSeconds is not None:
+        after = world.twin()
+        after.active.expired(inf)
+        after.settle(True)
+        yield "expired", after
+    if world.toLoad:
+        after = world.twin()
+        if isTimely:
+            after.hearOfMigration(True)
+        number = 100 - len(world.toLoad)
+        try:
+            after.active.load(world.toLoad[0], number, 0.0)
+        except InvalidRequest:
+            pass
+        else:
+            after.toLoad = world.toLoad[1:]
+            after.settle(True)
+            yield f"load {number}", after
+    if world.waiting is not None:
+        for status in (APStatus.LOADED, APStatus.REJECTED):
+            after = world.twin()
+            after.waiting = None
+            after.passive.reply(world.waiting, status, 0.0)
+            after.settle(False)
+            yield f"reply {status.name}", after
+    yield from _migrations(world)
+
+
+def _migrations(world: World) -> Iterator[tuple[str, World]]:
+    first, second = world.qps
+    if world.migrations and first.alternate is not None and second.alternate is not None:
+        after = world.twin()
+        after.migrations -= 1
+        after.qps = (QP(first.alternate, None, True), QP(second.alternate, None, True))
+        yield "migration", after
+    for isActive, qp in ((True, first), (False, second)):
+        if qp.isUntold:
+            after = world.twin()
+            after.hearOfMigration(isActive)
+            yield f"{'active' if isActive else 'passive'} hears of the migration", after
+
+
+def broken(world: World) -> str | None:
+    """The promise that does not hold in this world, if there is one."""
+    first, second = world.qps
+    if world.complaints:
+        return world.complaints[0]
+    if not areSame(first.path, reversedPath(second.path)):
+        return "queue pairs use different paths"
+    if first.alternate and second.alternate and not areSame(first.alternate, reversedPath(second.alternate)):
+        return "queue pairs are armed for different paths"
+    for core, qp in ((world.active, first), (world.passive, second)):
+        if core.isOutstanding and core.alternate is not None:
+            return "there is an alternate path while a LAP is outstanding"
+        if not qp.isUntold and (core.alternate != qp.alternate or not areSame(core.primary, qp.path)):
+            return "an end has other paths than its queue pair"
+    if world.active.state == "IDLE" and first.alternate and first.alternate != _mirrored(second.alternate):
+        return "the active end believes in an alternate path that the passive one has not"
+    if len(set(world.outcomes)) != len(world.outcomes):
+        return "a LAP has two outcomes"
+    return None
+
+
+def _mirrored(path: CMPath | None) -> CMPath | None:
+    return None if path is None else reversedPath(path)
+
+
+@dataclass
+class Found:
+    """The result of a search: the numbers of worlds and of steps, what they showed, and a fault."""
+
+    worlds: int = 0
+    steps: int = 0
+    loaded: int = 0
+    migrated: int = 0
+    fault: str | None = None
+    story: tuple[str, ...] = ()
+
+
+def search(
+    paths: tuple[CMPath, ...] = (FIRST, SECOND),
+    isTimely: bool = True,
+    migrations: int = 1,
+    **more: Any,
+) -> Found:
+    """
+    Look at every world that can be reached, nearest first, until a promise does not hold in one.
+
+    @param paths: what the active end's program loads, one after the other.
+    @param migrations: the number of times that queue pairs migrate at most.
+    @param more: arguments of both ends' L{Alternate}.
+    """
+    qps = QP(PRIMARY), QP(reversedPath(PRIMARY))
+    first = World(made(True, **more), made(False, **more), qps, toLoad=paths, migrations=migrations)
+    found = Found()
+    seen = {first.key()}
+    waiting: deque[tuple[World, tuple[str, ...]]] = deque([(first, ())])
+    while waiting:
+        world, story = waiting.popleft()
+        found.worlds += 1
+        found.loaded += world.active.alternate is not None
+        found.migrated += world.migrations < migrations
+        for step, after in successors(world, isTimely):
+            found.steps += 1
+            fault = broken(after)
+            if fault is not None:
+                found.fault, found.story = fault, (*story, step)
+                return found
+            key = after.key()
+            if key not in seen:
+                seen.add(key)
+                waiting.append((after, (*story, step)))
+    return found

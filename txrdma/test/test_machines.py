@@ -1,0 +1,88 @@
+"""
+State machines with quick states, beside those that Automat makes by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from automat import NoTransition, TypeMachineBuilder
+from hypothesis import given, strategies
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.machines import _quickBuilder, machineBuilder
+
+
+class Inputs(Protocol):
+    """Inputs of a door."""
+
+    def push(self, force: int) -> None:
+        """Somebody pushes."""
+
+    def turn(self) -> None:
+        """Somebody turns the key."""
+
+    def ask(self) -> str:
+        """Somebody asks how it is."""
+
+
+class Door:
+    """The data of a door: what was done to it."""
+
+    def __init__(self) -> None:
+        self.done: list[object] = []
+
+
+def machine(builder: TypeMachineBuilder[Any, Door]) -> Callable[[Door], Any]:
+    """A door that is closed, and can be opened and locked; nobody may push it when it is open."""
+    closed, locked, opened = (builder.state(name) for name in ("closed", "locked", "opened"))
+
+    @closed.upon(Inputs.push).to(opened)
+    def openIt(inputs: Inputs, door: Door, force: int) -> None:
+        door.done.append(force)
+        if force > 2:
+            inputs.turn()  # when this transition is over
+
+    @closed.upon(Inputs.turn).to(locked)
+    @locked.upon(Inputs.turn).to(closed)
+    def turned(inputs: Inputs, door: Door) -> None:
+        door.done.append("turned")
+
+    locked.upon(Inputs.push).loop().returns(None)
+    opened.upon(Inputs.turn).to(locked).returns(None)
+    for state in (closed, locked, opened):
+        state.upon(Inputs.ask).loop().returns(state.name)
+    return builder.build()
+
+
+class MachineTests(SynchronousTestCase):
+    """Machines of ours do what Automat's do."""
+
+    def test_known(self) -> None:
+        """The version of Automat that is installed is one that quick states are made for."""
+        self.assertIsNotNone(_quickBuilder())
+
+    @given(strategies.lists(strategies.sampled_from(["turn", "ask", 1, 2, 3])))
+    def test_same(self, inputs: list[str | int]) -> None:
+        """Each input has the same result, and the same effect, and fails where Automat's own fails."""
+        told = []
+        for builder in (machineBuilder(Inputs, Door), TypeMachineBuilder(Inputs, Door)):
+            door = Door()
+            inside = machine(builder)(door)
+            results: list[object] = []
+            for each in inputs:
+                try:
+                    results.append(inside.push(each) if isinstance(each, int) else getattr(inside, each)())
+                except NoTransition as error:
+                    results.append((error.state.name, error.symbol))
+            told.append((results, door.done))
+        self.assertEqual(told[0], told[1])
+
+    def test_twice(self) -> None:
+        """A state has one transition for an input."""
+        builder = machineBuilder(Inputs, Door)
+        state = builder.state("closed")
+        state.upon(Inputs.turn).loop().returns(None)
+        self.assertRaises(ValueError, state.upon(Inputs.turn).loop().returns, None)

@@ -1,0 +1,69 @@
+"""Tests for reading and writing single fields in bytes."""
+
+from __future__ import annotations
+
+from random import Random
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.mad.smp import ExtendedPortInfo, NodeInfo, PortInfo, SwitchInfo
+from txrdma.rawfields import peek, poke, span
+from txrdma.wire import Layout
+
+LAYOUTS = (NodeInfo, SwitchInfo, PortInfo, ExtendedPortInfo)
+
+
+def asNumber(value: object) -> object:
+    """The number, or the bytes, of a field that is decoded to this."""
+    return int(value) if isinstance(value, int) else getattr(value, "raw", value)
+
+
+class RawFieldTests(SynchronousTestCase):
+    """Fields in bytes are those that decoding makes."""
+
+    def setUp(self) -> None:
+        self.random = Random(0)
+
+    def test_peek(self) -> None:
+        """Every field of any bytes is read as it is decoded."""
+        for layout in LAYOUTS:
+            for _ in range(20):
+                raw = self.random.randbytes(layout.size)
+                decoded = layout.decode(raw)
+                for field in layout.fields:
+                    expected = asNumber(getattr(decoded, field.name))
+                    self.assertEqual(peek(layout, field.name)(raw), expected, field.name)
+
+    def test_poke(self) -> None:
+        """A number that is written is the field's, and no other field has changed."""
+        for layout in LAYOUTS:
+            for field in layout.fields:
+                if not issubclass(field.type, int):
+                    continue
+                raw = bytearray(self.random.randbytes(layout.size))
+                value = self.random.getrandbits(field.width)
+                expected = layout.decode(raw).replace(**{field.name: value})
+                poke(layout, field.name)(raw, value)
+                self.assertEqual(raw, expected.encode(), field.name)
+
+    def test_tooWide(self) -> None:
+        """A number that has no room is refused, and nothing is written."""
+        raw = bytearray(64)
+        self.assertRaises(ValueError, poke(PortInfo, "lmc"), raw, 8)
+        self.assertRaises(ValueError, poke(PortInfo, "lid"), raw, -1)
+        self.assertEqual(raw, bytes(64))
+
+    def test_span(self) -> None:
+        """The bytes from one field to another one are those between their ends."""
+        self.assertEqual(span(PortInfo, "mkey", "masterSMLID"), slice(0, 20))
+        self.assertEqual(span(NodeInfo, "nodeGUID"), slice(12, 20))
+
+    def test_unknown(self) -> None:
+        """A field that the layout does not have is refused at once, and so is an array."""
+
+        class Without(Layout):
+            fields = ()
+
+        self.assertRaises(AttributeError, peek, Without, "lid")
+        self.assertRaises(AttributeError, poke, PortInfo, "LID")
+        self.assertRaises(AttributeError, span, PortInfo, "mkey", "none")

@@ -1,0 +1,392 @@
+"""
+Protocols that do to a stream transport whatever may be done, by a seed, and hold it to what it promises.
+
+What an end says is a part of L{TEXT}, so its peer knows every byte that may come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from zope.interface import implementer
+
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import IHalfCloseableProtocol, IPullProducer, IPushProducer
+from twisted.internet.protocol import connectionDone, Protocol
+from twisted.python.failure import Failure
+
+from txrdma.testing.outcome import Violation
+from txrdma.testing.smc.hosts import Host
+
+MOST: Final = 192 * 1024
+"""The most bytes that an end writes in all."""
+
+TEXT: Final = Random(0).randbytes(4 * MOST)
+
+WRITINGS: Final = ("timed", "timed", "once", "push", "pull", "answers")
+ENDINGS: Final = ("lose", "lose", "half", "wait")
+
+_ABORT_TIMEOUT: Final = 120.0
+"""Seconds after which an end that has closed a connection on TCP, and hears nothing, aborts it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """
+    The plan of one end: how much it writes, how, and how it ends.
+
+    @ivar total: bytes that it writes.
+    @ivar most: bytes of one write.
+    @ivar writing: one of L{WRITINGS}.
+    @ivar ending: one of L{ENDINGS}: what it does when all is written.
+    @ivar isEarly: it closes at once, and lets its producer go on.
+    @ivar isHalfCloseable: its protocol provides L{IHalfCloseableProtocol}.
+    @ivar pausing: how likely it is to pause when something comes.
+    @ivar pace: seconds between two writes, about.
+    @ivar abortAt: seconds after which it aborts the connection.
+    """
+
+    total: int
+    most: int
+    writing: str
+    ending: str
+    isEarly: bool = False
+    isHalfCloseable: bool = False
+    pausing: float = 0.0
+    pace: float = 0.0
+    abortAt: float | None = None
+
+
+def makePlan(random: Random, longest: int) -> Plan:
+    """Choose a plan for one end of a connection, by a seed."""
+    total = random.choice((0, random.randrange(1, 100), random.randrange(longest), random.randrange(longest)))
+    return Plan(
+        total=total,
+        most=random.choice((1 + total // 200, 1 + total // 20, 100 + total // 10, 5000, 20_000, MOST)),
+        writing=random.choice(WRITINGS),
+        ending=random.choice(ENDINGS),
+        isEarly=random.random() < 0.2,
+        isHalfCloseable=random.random() < 0.6,
+        pausing=random.choice((0.0, 0.0, 0.1, 0.5)),
+        pace=random.choice((0.0, 1e-5, 1e-3, 0.05)),
+        abortAt=random.random() * 0.3 if random.random() < 0.08 else None,
+    )
+
+
+class Talker(Protocol):
+    """
+    An end of a connection of a scenario, which talks as its plan says.
+
+    @ivar written: bytes that it gave to the transport.
+    @ivar heard: bytes that came.
+    @ivar version: of SMC-R, that the connection speaks; 0 on TCP.
+    @ivar hasQuit: it closed before the peer did, or aborted: what comes then may be lost.
+    @ivar hasSaid: it told the transport that it will write no more.
+    @ivar hasHalfClosed: by C{loseWriteConnection}.
+    @ivar hasClosed: by C{loseConnection}; C{wasFirst}: it did so before the transport closed by itself.
+    @ivar sawEndAt: when it heard that the peer writes no more, None before.
+    @ivar lostAt: when it heard that it is over, None before.
+    """
+
+    transport: Any
+    peer: Talker
+
+    def __init__(self, host: Host, name: str, random: Random, plan: Plan) -> None:
+        self.host = host
+        self.name = name
+        self.plan = plan
+        self.start = random.randrange(len(TEXT) - MOST)
+        self.random = random
+        self.written = self.heard = 0
+        self.hasQuit = self.hasSaid = self.hasHalfClosed = self.hasClosed = self.hasAborted = False
+        self.wasFirst = False
+        self.isMade = self.isFinished = self.isProducing = self.wasStopped = self.isPausing = False
+        self.mode = ""
+        self.version = 0
+        self.sawEndAt: float | None = None
+        self.lostAt: float | None = None
+        self.reason: type[BaseException | None] | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"{self.name} ({self.mode}: {self.written} of {self.plan.total} written, "
+            f"{self.heard} of {self.peer.written} heard, {self.plan})"
+        )
+
+    def claim(self, holds: bool, what: str) -> None:
+        """Complain about what the transport does."""
+        if not holds:
+            violation = Violation(f"{self!r}: {what}")
+            self.host.world.complaints.append(violation)  # transports catch what protocols raise
+            raise violation
+
+    def note(self, what: str) -> None:
+        """Add an event to the digest of the run."""
+        self.host.world.network.note(f"{self.name} {what}")
+
+    def later(self, delay: float, call: Callable[[], None]) -> None:
+        """Call it if it is not over by then."""
+
+        def unlessOver() -> None:
+            if self.lostAt is None:
+                call()
+
+        self.host.callLater(delay, unlessOver)
+
+    # IProtocol
+
+    def connectionMade(self) -> None:
+        """Begin to talk, by the end's plan."""
+        self.claim(not self.isMade, "connected twice")
+        self.isMade = True
+        self.mode = self.transport.smc.mode
+        self.version = self.transport.smc.version
+        self.note(f"made {self.mode}")
+        plan, random = self.plan, self.random
+        if random.random() < plan.pausing:
+            self._pause()
+        if plan.abortAt is not None:
+            self.later(plan.abortAt, self._abort)
+        if plan.writing in ("push", "pull"):
+            self.isProducing = True
+            if plan.writing == "pull":
+                self.transport.registerProducer(_Pulled(self), False)
+            else:
+                pushing = _Pushing(self)
+                self.transport.registerProducer(pushing, True)
+                self.later(plan.pace * random.random(), pushing.resumeProducing)
+            if plan.isEarly and plan.ending == "lose":
+                self._close()
+        elif random.random() < 0.5:
+            self._turn()
+        else:
+            self.later(plan.pace * random.random(), self._turn)
+
+    def dataReceived(self, data: bytes) -> None:
+        """Look whether these are the bytes that have to come now."""
+        self.claim(self.isMade and self.lostAt is None, "data when there is no connection")
+        self.claim(not self.sawEnd, "data behind the end")
+        self.claim(not self.isPausing, "data for one that pauses")
+        begin, self.heard = self.heard, self.heard + len(data)
+        peer = self.peer
+        self.claim(self.heard <= peer.written, "more data than was written")
+        self.claim(data == TEXT[peer.start + begin : peer.start + self.heard], f"other data at {begin}")
+        self.note(f"heard {len(data)}")
+        plan, random = self.plan, self.random
+        if plan.pausing and random.random() < plan.pausing:
+            self._pause()
+        if plan.writing == "answers" and not self.hasSaid:
+            self._write()
+
+    def readConnectionLost(self) -> None:
+        """The peer writes no more."""
+        self.claim(not self.sawEnd, "two ends of what is to be read")
+        self.claim(self.lostAt is None, "the end of reading behind the end")
+        self.note("read lost")
+        self._end()
+        if self.isFinished:
+            self._close()
+
+    def writeConnectionLost(self) -> None:
+        """Check that the end of writing comes only after a half-close, and before the end."""
+        self.claim(self.hasHalfClosed, "no half-close was asked for")
+        self.claim(self.lostAt is None, "the end of writing behind the end")
+
+    def connectionLost(self, reason: Failure = connectionDone) -> None:
+        """Check the end of the connection, and its reason."""
+        self.claim(self.isMade, "lost what was never made")
+        self.claim(self.lostAt is None, "lost twice")
+        self.lostAt = self.host.seconds()
+        error = reason.value
+        self.reason = error.__class__
+        self.note(f"lost {self.reason.__name__}")
+        kinds = (ConnectionDone, ConnectionLost, ConnectionAborted)
+        self.claim(self.reason in kinds, f"ended by {error!r}")
+        self.claim(self.reason is not ConnectionAborted or self.hasAborted, "aborted by nobody")
+        if self.isDone and not self.hasQuit and not self.sawEnd:
+            self._end()
+
+    @property
+    def sawEnd(self) -> bool:
+        """Whether the talker heard that its peer writes no more."""
+        return self.sawEndAt is not None
+
+    @property
+    def isDone(self) -> bool:
+        """Whether the connection ended well, with L{ConnectionDone}."""
+        return self.reason is ConnectionDone
+
+    def _end(self) -> None:
+        """The transport says that the peer ended in order: then all must have come that it wrote."""
+        self.sawEndAt = self.host.seconds()
+        peer = self.peer
+        if peer.host.isStopped:
+            return  # a process that ends says so
+        if peer.host.isDead and (self.mode == "TCP" or self.transport.smc.route == "shared-memory"):
+            return  # a system ends the connections of a killed process in order
+        if self.mode == "TCP" and self.hasSaid and not peer.isMade:
+            return  # our end ends a handshake
+        if not peer.hasSaid:
+            ended = self.hasHalfClosed and not peer.plan.isHalfCloseable
+            self.claim(ended, "the end of what has not ended")
+        elif (peer.wasFirst and self.mode == "SMC-R") or peer.plan.isHalfCloseable or not self.hasHalfClosed:
+            # Otherwise it was closed by our half-close, as a protocol is that knows of no halves.
+            self.claim(self.heard == peer.written, "the end, but data is missing")
+
+    # What it does
+
+    def _pause(self) -> None:
+        random = self.random
+        self.isPausing = True
+        self.transport.pauseProducing()
+        if random.random() < 0.1:
+            self._resume()
+        else:
+            self.later(random.choice((0.0, 1e-4, 0.01, 0.1, 3.0)) * random.random(), self._resume)
+
+    def _resume(self) -> None:
+        self.isPausing = False
+        self.transport.resumeProducing()
+
+    def _turn(self) -> None:
+        """Write some, then some more later."""
+        if self.hasSaid:
+            return
+        plan, random = self.plan, self.random
+        for _ in range(1000 if plan.writing == "once" else random.randrange(1, 4)):
+            if not self._write():
+                self._finish()
+                return
+        self.later(plan.pace * random.random() * 2, self._turn)
+
+    def _write(self) -> bool:
+        """Write once; tell whether there is more to be written."""
+        plan, random = self.plan, self.random
+        length = min(random.randint(1, plan.most), plan.total - self.written)
+        if length and not self.wasStopped:
+            begin = self.start + self.written
+            self.written += length
+            self.note(f"writes {length}")
+            if random.random() < 0.2:
+                cut = random.randint(0, length)
+                pieces = [TEXT[begin : begin + cut], TEXT[begin + cut : begin + length]]
+                self.transport.writeSequence(pieces)
+            else:
+                self.transport.write(TEXT[begin : begin + length])
+        return self.written < plan.total
+
+    def _finish(self) -> None:
+        """End the connection by the plan, because all is written."""
+        if self.isFinished:
+            return
+        self.isFinished = True
+        if self.isProducing:
+            self.isProducing = False
+            self.transport.unregisterProducer()
+        if self.sawEnd or self.plan.ending == "lose":
+            self._close()
+        elif self.plan.ending == "half":
+            self.note("half-closes")
+            self.hasSaid = self.hasHalfClosed = True
+            self.transport.loseWriteConnection()
+
+    def _close(self) -> None:
+        if not self.hasClosed:
+            self.note("closes")
+            self.hasSaid = self.hasClosed = True
+            self.hasQuit |= not self.sawEnd
+            self.wasFirst = not self.transport.disconnecting
+            if self.mode == "TCP":
+                self.later(_ABORT_TIMEOUT, self._giveUp)
+            self.transport.loseConnection()
+
+    def _giveUp(self) -> None:
+        """
+        End what never ends with TCP: both have closed with more to say than the connection holds.
+
+        Twisted's TCP transport stops reading in loseConnection, so each waits for the other to read (seen
+        with real sockets and 100 MB each way). That is why servers abort after a time what they have closed:
+        HTTPChannel.abortTimeout of twisted.web. Nothing else that lasts that long is ended here.
+        """
+        if self.peer.hasClosed and self.peer.lostAt is None:
+            self._abort()
+
+    def _abort(self) -> None:
+        self.note("aborts")
+        self.hasQuit = self.hasAborted = True
+        self.transport.abortConnection()
+
+
+@implementer(IHalfCloseableProtocol)
+class HalfCloseableTalker(Talker):
+    """A talker that closes its connection by halves, if its plan says so."""
+
+
+def makeTalker(host: Host, name: str, random: Random, plan: Plan) -> Talker:
+    """Make a talker of the kind that the plan asks for."""
+    return (HalfCloseableTalker if plan.isHalfCloseable else Talker)(host, name, random, plan)
+
+
+class _Producer:
+    """The common part of push and pull producers."""
+
+    def __init__(self, talker: Talker) -> None:
+        self.talker = talker
+        self.isPaused = self.isOver = False
+
+    def stopProducing(self) -> None:
+        """Note that the transport wants nothing more, and check that it says so once."""
+        self.talker.claim(not self.isOver, "stopped twice")
+        self.isOver = self.talker.wasStopped = True
+
+    def _produce(self) -> bool:
+        talker = self.talker
+        if self.isOver or not talker.isProducing:
+            return False
+        if not talker._write():
+            talker._finish()
+            return False
+        return True
+
+
+@implementer(IPullProducer)
+class _Pulled(_Producer):
+    """Writes when it is asked."""
+
+    def resumeProducing(self) -> None:
+        """Write one piece, as L{IPullProducer} asks."""
+        self.talker.claim(not self.isOver, "asked for more behind the end")
+        self._produce()
+
+
+@implementer(IPushProducer)
+class _Pushing(_Producer):
+    """Writes until it is told to pause."""
+
+    _isWaiting = False
+
+    def pauseProducing(self) -> None:
+        """Pause writing, as L{IPushProducer} asks."""
+        self.isPaused = True
+
+    def resumeProducing(self) -> None:
+        """Resume writing, as L{IPushProducer} asks."""
+        self.isPaused = False
+        self._goOn()
+
+    def _goOn(self) -> None:
+        talker = self.talker
+        for _ in range(talker.random.randrange(1, 5)):
+            if self.isPaused or not self._produce():
+                return
+        if not self._isWaiting and not self.isPaused:
+            self._isWaiting = True
+            talker.later(talker.plan.pace * talker.random.random(), self._again)
+
+    def _again(self) -> None:
+        self._isWaiting = False
+        if not self.isPaused:
+            self._goOn()

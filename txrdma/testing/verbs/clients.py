@@ -1,0 +1,333 @@
+"""
+Several clients of one device in a simulation: they share its receives, and numbers for atomic operations.
+
+What must hold: messages arrive once and in each client's order, whoever takes which receive; and all results
+of atomic operations can be told as one history in which one came after the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from txrdma.iba.types import MTU, QPN
+from txrdma.iba.verbs import (
+    Access,
+    AddressVector,
+    Capacity,
+    Completion,
+    Operation,
+    QPAttributes,
+    QPKind,
+    QPState,
+    ReceiveRequest,
+    Segment,
+    SendRequest,
+    Status,
+)
+from txrdma.interfaces import IQueuePair
+from txrdma.sim.clock import SimulatedClock
+from txrdma.sim.network import SimulatedNetwork
+from txrdma.soft.device import SoftDevice
+from txrdma.soft.sharedreceives import SoftSharedReceiveQueue
+from txrdma.testing.outcome import check, Outcome
+from txrdma.testing.verbs.faultprofile import faultProfile
+
+WORDS: Final = 2
+_64_BITS: Final = (1 << 64) - 1
+_SERVER: Final = "10.0.0.1"
+_LENGTH: Final = 600
+_MOST_PACKETS: Final = 50_000
+_RIGHTS: Final = Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
+
+
+@dataclass(slots=True)
+class Atomic:
+    """An atomic operation of a client, with what it found once that is known."""
+
+    request: SendRequest
+    word: int
+    original: int | None = None
+
+    def after(self, before: int) -> int:
+        """The number that an atomic operation makes of another one."""
+        request = self.request
+        if request.operation is Operation.FETCH_AND_ADD:
+            return before + request.operand & _64_BITS
+        return request.operand if before == request.compare else before
+
+
+@dataclass
+class History:
+    """
+    Values that one word of memory has had, as far as the clients know.
+
+    @ivar operations: of each client, in order; those whose result is not known come last. They may have been
+        carried out, up to any one of them.
+    """
+
+    first: int
+    operations: list[list[Atomic]]
+
+    def explains(self, last: int) -> bool:
+        """
+        Whether an order of all operations leads from the first number to this one, with these results.
+
+        Numbers are random and long, so each is there once at most: what comes next is nearly always known.
+        """
+        begin = self.first, (0,) * len(self.operations)
+        seen = {begin}
+        stack = [begin]
+        while stack:
+            value, places = stack.pop()
+            nexts = [
+                (client, operations[place])
+                for client, (place, operations) in enumerate(zip(places, self.operations, strict=True))
+                if place < len(operations)
+            ]
+            if value == last and all(operation.original is None for _, operation in nexts):
+                return True
+            for client, operation in nexts:
+                if operation.original is None or operation.original == value:
+                    further = (*places[:client], places[client] + 1, *places[client + 1 :])
+                    state = operation.after(value), further
+                    if state not in seen:
+                        seen.add(state)
+                        stack.append(state)
+                    if operation.original == value == operation.after(value):
+                        break  # it changes nothing: when it comes makes no difference
+        return False
+
+
+class Client:
+    """A client that sends to the server, and changes its numbers."""
+
+    def __init__(self, scenario: ClientsScenario, number: int) -> None:
+        self.scenario = scenario
+        self.number = number
+        self.random = scenario.random
+        self.device = scenario.network.device(f"10.0.0.{2 + number}", mtu=scenario.mtu)
+        self.domain = self.device.createProtectionDomain()
+        self.queue = self.device.createCompletionQueue(256, self.device.createChannel())
+        self.qp = self.domain.createQueuePair(
+            QPKind.RC, self.queue, self.queue, Capacity(64, 0, 1, 1, _LENGTH)
+        )
+        self.region = self.domain.allocateMemory(8 * 256, Access.LOCAL_WRITE)
+        self.results = self.region.view.cast("Q")
+        self.there = scenario.acceptFor(self)
+        self.last = [scenario.first[word] for word in range(WORDS)]  # as far as we know
+        self.posted: dict[int, Atomic | bytes] = {}  # what is not complete
+        self.atomics: list[Atomic] = []
+        self.sent: list[bytes] = []
+        self.acknowledged = 0
+        self.received: list[bytes] = []  # by the server
+        self.failure: Status | None = None
+
+    @property
+    def broken(self) -> bool:
+        """Whether one of the two queue pairs has failed."""
+        return QPState.ERR in (self.qp.state, self.there.state)
+
+    def post(self) -> None:
+        """Post the client's next few requests."""
+        if self.qp.state is not QPState.RTS:
+            return
+        requests = []
+        for _ in range(self.random.randrange(1, 5)):
+            identifier = len(self.sent) + len(self.atomics)
+            if self.random.random() < 0.4:
+                data = bytes((self.number, len(self.sent))) + self.random.randbytes(
+                    self.random.choice((0, 7, _LENGTH - 2))
+                )
+                self.sent.append(data)
+                self.posted[identifier] = data
+                request = SendRequest(identifier, Operation.SEND, inline=[data])
+            else:
+                request = self._atomic(identifier)
+            request.fence = self.random.random() < 0.2
+            requests.append(request)
+        self.qp.postSend(requests)
+
+    def _atomic(self, identifier: int) -> SendRequest:
+        random = self.random
+        word = random.randrange(WORDS)
+        request = SendRequest(
+            identifier,
+            random.choice((Operation.FETCH_AND_ADD, Operation.COMPARE_AND_SWAP)),
+            [Segment(self.region.address + 8 * identifier, 8, self.region.lkey)],
+            remoteAddress=self.scenario.counters.address + 8 * word,
+            rkey=self.scenario.counters.rkey,
+            operand=random.randrange(1, 1 << 64),
+            compare=self.last[word],
+        )
+        atomic = Atomic(request, word)
+        self.atomics.append(atomic)
+        self.posted[identifier] = atomic
+        return request
+
+    def poll(self) -> None:
+        """Take and check the completions of a client."""
+        for completion in self.queue.poll(256):
+            what = self.posted.get(completion.identifier)
+            check(what is not None, f"{completion} for nothing that was posted")
+            if completion.status is not Status.SUCCESS:
+                check(self.broken, f"{completion}, but the connection goes on")
+                self.failure = self.failure or completion.status
+                continue
+            del self.posted[completion.identifier]
+            if isinstance(what, Atomic):
+                what.original = self.results[completion.identifier]
+                self.last[what.word] = what.after(what.original)
+            else:
+                self.acknowledged += 1
+
+    def checkMessages(self) -> None:
+        """Each arrived once, in order; all of them, while the connection lives."""
+        count = len(self.received)
+        check(
+            self.received == self.sent[:count], f"client {self.number}'s messages arrived as something else"
+        )
+        check(count >= self.acknowledged, f"client {self.number}'s messages completed, but did not arrive")
+        if not self.broken:
+            check(count == len(self.sent) and not self.posted, f"client {self.number} is left waiting")
+
+
+class ClientsScenario:
+    """A simulation of several clients with one server."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.random = random = Random(f"crowd {seed}")
+        self.clock = SimulatedClock()
+        faults, self.isFair = faultProfile(random)
+        self.network = network = SimulatedNetwork(self.clock, seed, faults)
+        self.mtu = random.choice((MTU.MTU_256, MTU.MTU_1024))
+        self.server: SoftDevice = network.device(_SERVER, mtu=self.mtu)
+        self.domain = self.server.createProtectionDomain()
+        self.queue = self.server.createCompletionQueue(1024, self.server.createChannel())
+        receives = self.domain.createSharedReceiveQueue(256, 1)
+        assert isinstance(receives, SoftSharedReceiveQueue)
+        self.receives = receives
+        self.counters = self.domain.allocateMemory(8 * WORDS, Access.LOCAL_WRITE | Access.REMOTE_ATOMIC)
+        self.first = [random.randrange(1 << 64) for _ in range(WORDS)]
+        self.numbers = self.counters.view.cast("Q")
+        for word, number in enumerate(self.first):
+            self.numbers[word] = number
+        self.inbox = self.domain.allocateMemory(256 * _LENGTH, Access.LOCAL_WRITE)
+        self.rooms = 0
+        self.filled: set[int] = set()
+        self.flushed: list[QPN] = []
+        self.clients: list[Client] = []
+        for number in range(random.randrange(2, 5)):
+            self.clients.append(Client(self, number))
+        self.byNumber = {client.there.number: client for client in self.clients}
+
+    def acceptFor(self, client: Client) -> IQueuePair:
+        """Connect a client with a queue pair of ours."""
+        there = self.domain.createQueuePair(
+            QPKind.RC, self.queue, self.queue, Capacity(1, 0, 1, 1), self.receives
+        )
+        count = self.random.choice((1, 2, 4, 16))
+        for one, device, other in ((client.qp, self.server, there), (there, client.device, client.qp)):
+            one.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1, access=_RIGHTS))
+            one.modify(
+                QPAttributes(
+                    state=QPState.RTR,
+                    address=AddressVector(device.gids(1)[0], dmac=device.mac),
+                    pathMTU=self.mtu,
+                    destinationQPN=other.number,
+                    rqPSN=0xFFFFF8,
+                    maxDestRDAtomic=count,
+                    minRNRTimer=self.random.choice((1, 12)),
+                )
+            )
+            one.modify(
+                QPAttributes(
+                    state=QPState.RTS, timeout=13, retryCount=7, rnrRetry=7, sqPSN=0xFFFFF8, maxRDAtomic=count
+                )
+            )
+        return there
+
+    def run(self) -> Outcome:
+        """
+        Play the simulation to its end.
+
+        @raise txrdma.testing.outcome.Violation: a promise was broken.
+        """
+        random, clock = self.random, self.clock
+        for client in self.clients:
+            for _ in range(random.randrange(1, 6)):
+                clock.callLater(random.random() * 0.03, client.post)
+        for _ in range(10):
+            clock.callLater(random.random() * 0.03, self.makeRoom, random.randrange(1, 5))
+        clock.callLater(0.031, self.makeRoom, 120)
+        if random.random() < 0.4:
+            self.isFair = False
+            there = random.choice(self.clients).there
+            clock.callLater(random.random() * 0.03, there.modify, QPAttributes(state=QPState.ERR))
+        self._settle()
+        self._look()
+        outcome = self._outcome()
+        for device in (self.server, *(client.device for client in self.clients)):
+            device.close()
+        self._settle()
+        return outcome
+
+    def _settle(self) -> None:
+        """Let time pass until nothing more would happen."""
+        while self.clock.calls:
+            self.clock.advance(max(0.0, self.clock.calls[0].getTime() - self.clock.seconds()))
+            self.poll()
+            check(self.network.sent < _MOST_PACKETS, "it never ends")
+
+    def makeRoom(self, count: int) -> None:
+        """Post receives to the shared queue, up to its depth."""
+        for number in range(self.rooms, self.rooms + count):
+            segment = Segment(self.inbox.address + _LENGTH * number, _LENGTH, self.inbox.lkey)
+            self.receives.postReceive([ReceiveRequest(number, [segment])])
+        self.rooms += count
+
+    def poll(self) -> None:
+        """Take and check all completions of the server."""
+        for client in self.clients:
+            client.poll()
+        for completion in self.queue.poll(1024):
+            self._received(completion)
+
+    def _received(self, completion: Completion) -> None:
+        number, client = completion.identifier, self.byNumber[completion.qpn]
+        check(number not in self.filled and number < self.rooms, f"{completion} for no receive")
+        self.filled.add(number)
+        if completion.status is Status.SUCCESS:
+            start = number * _LENGTH
+            client.received.append(bytes(self.inbox.view[start : start + completion.length]))
+            return
+        check(completion.status is Status.WR_FLUSH_ERR and client.broken, f"{completion} for no reason")
+        check(completion.qpn not in self.flushed, "more than one receive had begun")
+        self.flushed.append(completion.qpn)
+
+    def _look(self) -> None:
+        """What has become of it all."""
+        for client in self.clients:
+            check(not client.broken or not self.isFair, "a connection broke in fair weather")
+            client.checkMessages()
+        for client in self.clients:  # so that receives that were begun are flushed
+            client.there.modify(QPAttributes(state=QPState.ERR))
+        self.poll()
+        check(len(self.receives.receives) == self.rooms - len(self.filled), "receives have vanished")
+        for word in range(WORDS):
+            history = History(
+                self.first[word],
+                [[atomic for atomic in client.atomics if atomic.word == word] for client in self.clients],
+            )
+            check(history.explains(self.numbers[word]), f"no order explains what became of word {word}")
+
+    def _outcome(self) -> Outcome:
+        completed = sum(len(c.sent) + len(c.atomics) - len(c.posted) for c in self.clients)
+        atomics = sum(a.original is not None for c in self.clients for a in c.atomics)
+        failures = [client.failure for client in self.clients if client.failure is not None]
+        network = self.network
+        return Outcome(
+            self.seed, completed, atomics, failures, network.sent, network.dropped, 0, self.clock.seconds()
+        )

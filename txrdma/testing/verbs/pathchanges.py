@@ -1,0 +1,83 @@
+"""
+Changes of a connection's paths in a simulation: they are cut, or left by command, and made ready.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final
+
+from twisted.internet.task import Clock
+
+from txrdma.iba.verbs import MigrationState, QPAttributes, QPState
+from txrdma.sim.network import SimulatedNetwork
+from txrdma.testing.outcome import check
+from txrdma.testing.verbs.peers import Peer
+
+_STEP: Final = 0.001
+_MOST_STEPS: Final = 300
+
+
+class PathChanges:
+    """
+    Between two sides with two paths.
+
+    Each change waits until both sides are ready for it, and does not come when nothing moves them to be.
+
+    @ivar cuts: paths that were cut while both sides could leave them.
+    """
+
+    def __init__(
+        self, clock: Clock, random: Random, network: SimulatedNetwork, alice: Peer, bob: Peer
+    ) -> None:
+        self._clock = clock
+        self._random = random
+        self._network = network
+        self._sides = alice, bob
+        self._left = random.randrange(0, 4)
+        self._steps = _MOST_STEPS
+        self.cuts = 0
+
+    def begin(self) -> None:
+        """Change paths from now on."""
+        self._clock.callLater(self._random.random() * 0.02, self._step)
+
+    def _step(self) -> None:
+        """Look whether the next change can come."""
+        self._steps -= 1
+        sides = self._sides
+        if self._left == 0 or self._steps == 0 or any(side.qp.state is not QPState.RTS for side in sides):
+            return
+        states = {side.qp.query().migrationState for side in sides}
+        if states == {MigrationState.ARMED}:
+            self._left -= 1
+            self._leave()
+        elif states == {MigrationState.MIGRATED}:
+            self._rearm()
+        self._clock.callLater(_STEP * self._random.randrange(1, 10), self._step)
+
+    def _path(self) -> int | None:
+        """The path that both are on."""
+        here, there = (side.qp.query().port for side in self._sides)
+        return here if here == there else None
+
+    def _leave(self) -> None:
+        """Have them take the other path."""
+        path = self._path()
+        if path is not None and self._random.random() < 0.6:
+            self.cuts += 1
+            self._network.partition(f"10.0.{path}.1", f"10.0.{path}.2")
+        else:
+            for side in self._random.sample(self._sides, self._random.choice((1, 1, 2))):
+                side.qp.modify(QPAttributes(migrationState=MigrationState.MIGRATED))
+
+    def _rearm(self) -> None:
+        """They have left it: what was cut is whole again, and may be used again."""
+        check(self._path() is not None, "both sides have migrated, but to different paths")
+        self._network.heal()
+        here, there = self._sides
+        for side, peer in ((here, there), (there, here)):
+            port = side.qp.query().port
+            assert port is not None
+            way = peer.way(3 - port)
+            side.qp.modify(QPAttributes(alternateAddress=way, migrationState=MigrationState.REARM))

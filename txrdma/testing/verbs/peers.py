@@ -1,0 +1,471 @@
+"""
+A peer of a simulated connection: its requests, and a model that says what every byte has to be.
+
+Each operation has its own slice of memory on both sides. Atomic operations share a few words, and are carried
+out in the order in which they were posted, so their results are known beforehand.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from dataclasses import dataclass
+from random import Random
+from typing import Final
+
+from txrdma.iba.types import LKey, MTU, RKey
+from txrdma.iba.verbs import (
+    Access,
+    AddressVector,
+    AsyncEventKind,
+    Capacity,
+    Completion,
+    CompletionOpcode,
+    MigrationState,
+    Operation,
+    QPAttributes,
+    QPKind,
+    QPState,
+    ReceiveRequest,
+    Segment,
+    SendRequest,
+    Status,
+)
+from txrdma.interfaces import AsyncEvent, IMemoryRegion
+from txrdma.sim.network import SimulatedNetwork
+from txrdma.soft.sharedreceives import SoftSharedReceiveQueue
+from txrdma.testing.outcome import check, Violation
+
+GUARD: Final = 64
+AREA: Final = 240 * 1024
+LONGEST: Final = 16 * 1024
+MESSAGES: Final = (Operation.SEND, Operation.SEND_WITH_IMMEDIATE, Operation.RDMA_WRITE_WITH_IMMEDIATE)
+WITH_IMMEDIATE: Final = (Operation.SEND_WITH_IMMEDIATE, Operation.RDMA_WRITE_WITH_IMMEDIATE)
+WRITES: Final = (Operation.RDMA_WRITE, Operation.RDMA_WRITE_WITH_IMMEDIATE)
+SENDS: Final = (Operation.SEND, Operation.SEND_WITH_IMMEDIATE)
+ATOMICS: Final = (Operation.COMPARE_AND_SWAP, Operation.FETCH_AND_ADD)
+_OPERATIONS: Final = (
+    *WRITES,
+    *SENDS,
+    Operation.RDMA_WRITE,
+    Operation.SEND,
+    Operation.RDMA_READ,
+    Operation.RDMA_READ,
+    *ATOMICS,
+)
+WORDS: Final = 3
+"""Numbers that atomic operations of the peer are for."""
+
+_64_BITS: Final = (1 << 64) - 1
+
+SPOILT: Final = {
+    "wrong rkey": Status.REM_ACCESS_ERR,
+    "out of bounds": Status.REM_ACCESS_ERR,
+    "no right": Status.REM_ACCESS_ERR,
+    "wrong lkey": Status.LOC_PROT_ERR,
+    "too long": Status.REM_INV_REQ_ERR,
+    "no atomics": Status.REM_ACCESS_ERR,
+}
+"""Ways to spoil a request, and the status with which it has to end."""
+
+
+class Area:
+    """A part of a side's memory with its own region, and guards around that no key reaches."""
+
+    def __init__(self, side: Peer, number: int, access: Access) -> None:
+        self.start = GUARD + number * (AREA + GUARD)
+        self.used = 0
+        view = memoryview(side.memory)[self.start : self.start + AREA]
+        self.region: IMemoryRegion = side.domain.registerMemory(view, access)
+
+    def take(self, length: int) -> int:
+        """A slice that nobody else uses: its offset in the memory."""
+        offset = self.start + self.used
+        self.used += length + 1
+        check(self.used <= AREA, "the scenario is too large for its memory")
+        return offset
+
+    def address(self, offset: int) -> int:
+        """As work requests name it."""
+        return self.region.address + offset - self.start
+
+    def segments(self, random: Random, offset: int, length: int) -> list[Segment]:
+        """The slice, in one or more pieces."""
+        cuts = sorted(random.randint(0, length) for _ in range(random.choice((0, 0, 1, 2))))
+        ends = [*cuts, length]
+        begins = [0, *cuts]
+        return [
+            Segment(self.address(offset + begin), end - begin, self.region.lkey)
+            for begin, end in zip(begins, ends, strict=True)
+        ]
+
+
+@dataclass(slots=True)
+class Planned:
+    """
+    An operation: what is posted, and what must come of it.
+
+    @ivar where: offset of the slice that changes: in the peer's memory, or in ours for a READ or an atomic.
+    @ivar words: what the peer's words are when an atomic operation was carried out.
+    @ivar spoilt: what is wrong with it, if anything.
+    """
+
+    request: SendRequest
+    data: bytes
+    where: int
+    spoilt: str = ""
+    done: bool = False
+    words: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Posted:
+    """A receive, with the slice that it fills."""
+
+    identifier: int
+    offset: int
+    length: int
+
+
+class Peer:
+    """
+    A peer of the simulated connection, with its queue pair, its memory and its plan.
+
+    @ivar model: what C{memory} has to be, but for operations that are under way.
+    @ivar shared: the receives, if they are not the queue pair's own.
+    @ivar words: the numbers for atomic operations, as they will be when all that is planned is done.
+    @ivar atomics: what we have posted to the peer's words.
+    """
+
+    def __init__(
+        self,
+        network: SimulatedNetwork,
+        random: Random,
+        addresses: tuple[str, ...],
+        mtu: MTU,
+        shares: bool,
+    ) -> None:
+        self.random = random
+        self.device = network.device(*addresses, mtu=mtu, segments=random.choice((1, 16)))
+        self.domain = self.device.createProtectionDomain()
+        size = 5 * (AREA + GUARD) + GUARD
+        self.memory = bytearray(random.randbytes(64) * (size // 64 + 1))[:size]
+        self.model = bytearray(self.memory)
+        both = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
+        self.target = Area(self, 0, both)
+        self.source = Area(self, 1, Access.REMOTE_READ)
+        self.sink = Area(self, 2, Access.LOCAL_WRITE)
+        self.inbox = Area(self, 3, Access.LOCAL_WRITE)
+        self.counters = Area(self, 4, Access.LOCAL_WRITE | Access.REMOTE_ATOMIC)
+        self.words = tuple(random.randrange(1 << 64) for _ in range(WORDS))
+        self.setWords(self.memory, self.words)
+        self.setWords(self.model, self.words)
+        channel = self.device.createChannel()
+        self.sendQueue = self.device.createCompletionQueue(256, channel)
+        self.receiveQueue = self.device.createCompletionQueue(256, channel)
+        self.shared: SoftSharedReceiveQueue | None = None
+        if shares:
+            shared = self.domain.createSharedReceiveQueue(128, 8)
+            assert isinstance(shared, SoftSharedReceiveQueue)
+            self.shared = shared
+        capacity = Capacity(128, 0 if shares else 128, 8, 8, LONGEST)
+        self.qp = self.domain.createQueuePair(
+            QPKind.RC, self.sendQueue, self.receiveQueue, capacity, self.shared
+        )
+        self.planned: list[Planned] = []
+        self.posted: deque[Planned] = deque()
+        self.atomics: list[Planned] = []
+        self.unfinished: dict[int, Planned] = {}
+        self.rooms: deque[int] = deque()  # of the receives that are still to be posted
+        self.receives: deque[Posted] = deque()
+        self.messages: deque[Planned] = deque()  # of the peer, posted, not received
+        self.failure: Status | None = None
+        self.events: list[AsyncEvent] = []
+        self.device.subscribe(self.events.append)
+        self.completed = 0
+
+    @property
+    def broken(self) -> bool:
+        return self.qp.state is QPState.ERR
+
+    @property
+    def migrations(self) -> int:
+        """Number of times that the queue pair has migrated to its alternate path."""
+        return sum(event.kind is AsyncEventKind.PATH_MIGRATED for event in self.events)
+
+    @property
+    def paths(self) -> int:
+        """Number of ports that the peer has."""
+        return self.device.portCount
+
+    def way(self, number: int) -> AddressVector:
+        """Address vector by which the other peer's port of that number reaches ours."""
+        return AddressVector(self.device.gids(number)[0], port=number, dmac=self.device.ports[number - 1].mac)
+
+    def join(self, peer: Peer, mtu: MTU, psns: tuple[int, int], reads: int, rnrRetry: int) -> None:
+        """Bring the queue pair to RTS, with an alternate path where there are two."""
+        rights = Access.REMOTE_WRITE | Access.REMOTE_READ | Access.REMOTE_ATOMIC
+        migrates = self.paths > 1
+        self.qp.modify(QPAttributes(state=QPState.INIT, pkeyIndex=0, port=1, access=rights))
+        self.qp.modify(
+            QPAttributes(
+                state=QPState.RTR,
+                address=peer.way(1),
+                alternateAddress=peer.way(2) if migrates else None,
+                pathMTU=mtu,
+                destinationQPN=peer.qp.number,
+                rqPSN=psns[1],
+                maxDestRDAtomic=reads,
+                minRNRTimer=self.random.choice((1, 5, 12)),
+            )
+        )
+        self.qp.modify(
+            QPAttributes(
+                state=QPState.RTS,
+                timeout=self.random.choice((12, 13, 14)),
+                retryCount=7,
+                rnrRetry=rnrRetry,
+                sqPSN=psns[0],
+                maxRDAtomic=reads,
+                migrationState=MigrationState.REARM if migrates else None,
+            )
+        )
+
+    # What it does.
+
+    def plan(self, peer: Peer, count: int, mtu: int, spoil: bool) -> None:
+        """Plan the operations of a peer, by chance."""
+        for number in range(count):
+            operation = self.random.choice(_OPERATIONS)
+            spoilt = ""
+            if spoil and number == count // 2:
+                spoilt = self.random.choice(list(SPOILT))
+                operation = {
+                    "too long": Operation.SEND,
+                    "no right": Operation.RDMA_WRITE,
+                    "no atomics": Operation.FETCH_AND_ADD,
+                }.get(spoilt, self.random.choice(WRITES))
+            self.planned.append(self._operation(peer, number, operation, self._length(mtu), spoilt))
+
+    def _length(self, mtu: int) -> int:
+        random = self.random
+        kind = random.randrange(10)
+        if kind == 0:
+            return 0
+        if kind < 4:
+            return random.randrange(1, 64)
+        if kind < 7:
+            return max(0, random.randrange(1, 5) * mtu + random.choice((-1, 0, 1)))
+        return random.randrange(1, 6 * mtu if kind < 9 else 12 * mtu)
+
+    def _operation(self, peer: Peer, number: int, operation: Operation, length: int, spoilt: str) -> Planned:
+        random = self.random
+        if spoilt:
+            length = max(length, 1)
+        request = SendRequest(
+            number,
+            operation,
+            signaled=random.random() < 0.8,
+            solicited=random.random() < 0.2,
+            fence=random.random() < 0.2,
+            immediate=random.randrange(1 << 32) if operation in WITH_IMMEDIATE else 0,
+        )
+        if operation in ATOMICS:
+            return self._atomic(peer, request, spoilt)
+        if operation is Operation.RDMA_READ:
+            if number == 0 and random.random() < 0.15:
+                length = random.randrange(64 * 1024, 80 * 1024)  # more than one request asks for
+            there, here = peer.source.take(length), self.sink.take(length)
+            data = bytes(peer.model[there : there + length])
+            request.segments = self.sink.segments(random, here, length)
+            request.remoteAddress, request.rkey = peer.source.address(there), peer.source.region.rkey
+            return Planned(request, data, here, spoilt)
+        data = random.randbytes(length)
+        if random.random() < 0.3 and spoilt != "wrong lkey":
+            half = random.randint(0, length)
+            request.inline = (data[:half], data[half:])
+        else:
+            here = self.source.take(length)
+            self.memory[here : here + length] = self.model[here : here + length] = data
+            request.segments = self.source.segments(random, here, length)
+        where = 0
+        if operation in WRITES:
+            where = peer.target.take(length)
+            request.remoteAddress, request.rkey = peer.target.address(where), peer.target.region.rkey
+        self._spoil(peer, request, length, spoilt)
+        return Planned(request, data, where, spoilt)
+
+    def _atomic(self, peer: Peer, request: SendRequest, spoilt: str) -> Planned:
+        """What it will find, and what it leaves, follows from those planned before."""
+        random = self.random
+        number = random.randrange(WORDS)
+        original = peer.words[number]
+        request.operand = random.choice((random.randrange(1 << 64), 1, -1))
+        after = original + request.operand & _64_BITS
+        if request.operation is Operation.COMPARE_AND_SWAP:
+            request.compare = random.choice((original, original, random.randrange(1 << 64)))
+            after = request.operand & _64_BITS if request.compare == original else original
+        room = self.sink.take(8 + random.choice((0, 0, 5)))
+        request.segments = [Segment(self.sink.address(room), 8, self.sink.region.lkey)]
+        request.remoteAddress = peer.counters.region.address + 8 * number
+        request.rkey = peer.counters.region.rkey
+        if spoilt:
+            request.rkey, request.remoteAddress = peer.target.region.rkey, peer.target.region.address
+        else:
+            peer.words = (*peer.words[:number], after, *peer.words[number + 1 :])
+        return Planned(request, original.to_bytes(8, sys.byteorder), room, spoilt, words=peer.words)
+
+    def setWords(self, memory: bytearray, words: tuple[int, ...]) -> None:
+        """Write the numbers into C{memory}, or into C{model}."""
+        start = self.counters.start
+        memory[start : start + 8 * WORDS] = b"".join(word.to_bytes(8, sys.byteorder) for word in words)
+
+    def _spoil(self, peer: Peer, request: SendRequest, length: int, spoilt: str) -> None:
+        if spoilt == "wrong rkey":
+            request.rkey = RKey(request.rkey ^ 1 << self.random.randrange(32))
+        elif spoilt == "out of bounds":
+            end = peer.target.region.address + peer.target.region.length
+            request.remoteAddress = end - self.random.randrange(length)
+        elif spoilt == "no right":
+            request.rkey, request.remoteAddress = peer.source.region.rkey, peer.source.region.address
+        elif spoilt == "wrong lkey":
+            request.segments = [piece._replace(lkey=LKey(piece.lkey ^ 1)) for piece in request.segments]
+
+    def post(self, peer: Peer, count: int) -> None:
+        """Post the next operations, together."""
+        batch, self.planned = self.planned[:count], self.planned[count:]
+        if not batch:
+            return
+        self.posted.extend(batch)
+        self.unfinished.update((planned.request.identifier, planned) for planned in batch)
+        self.atomics += [planned for planned in batch if planned.request.operation in ATOMICS]
+        peer.messages.extend(planned for planned in batch if planned.request.operation in MESSAGES)
+        self.qp.postSend([planned.request for planned in batch])
+
+    def receiveNext(self) -> None:
+        """Post the next receive of the plan."""
+        length = self.rooms.popleft()
+        identifier = 100 + len(self.rooms)
+        offset = self.inbox.take(length)
+        self.receives.append(Posted(identifier, offset, length))
+        receive = ReceiveRequest(identifier, self.inbox.segments(self.random, offset, length))
+        (self.shared or self.qp).postReceive([receive])
+
+    # What comes of it.
+
+    def poll(self, peer: Peer) -> None:
+        """Take and check all completions of the peer."""
+        for completion in self.receiveQueue.poll(256):
+            self._received(completion)
+        for completion in self.sendQueue.poll(256):
+            self._sent(completion, peer)
+
+    def _sent(self, completion: Completion, peer: Peer) -> None:
+        check(completion.qpn == self.qp.number, "a completion names the wrong queue pair")
+        while True:
+            check(bool(self.posted), f"{completion} for nothing that was posted")
+            planned = self.posted.popleft()
+            if planned.request.identifier == completion.identifier:
+                break
+            check(
+                not planned.request.signaled and self.failure is None,
+                f"{completion} came before that of request {planned.request.identifier}",
+            )
+            self._done(planned, peer)
+        if completion.status is Status.SUCCESS:
+            check(planned.request.signaled, f"{completion} for an unsignaled request")
+            check(self.failure is None, f"{completion} after {self.failure!r}")
+            check(not planned.spoilt, f"{completion} though the request had a {planned.spoilt}")
+            self._done(planned, peer)
+        elif self.failure is None:
+            check(completion.status is not Status.WR_FLUSH_ERR or self.broken, f"{completion} for no reason")
+            self.failure = completion.status
+            self._failed(planned, completion.status, peer)
+        else:
+            check(completion.status is Status.WR_FLUSH_ERR, f"{completion} after {self.failure!r}")
+
+    def _failed(self, planned: Planned, status: Status, peer: Peer) -> None:
+        expected = {Status.RETRY_EXC_ERR, Status.RNR_RETRY_EXC_ERR, Status.WR_FLUSH_ERR}
+        if planned.spoilt:
+            expected.add(SPOILT[planned.spoilt])
+        check(status in expected, f"{status!r} for {planned}")
+        if status is Status.REM_ACCESS_ERR or status is Status.REM_INV_REQ_ERR:
+            check(peer.broken, f"{status!r}, but the peer goes on")
+
+    def _done(self, planned: Planned, peer: Peer) -> None:
+        """A request has succeeded: its effect is there, and will not come a second time."""
+        check(not planned.done, f"{planned} ended twice")
+        planned.done = True
+        del self.unfinished[planned.request.identifier]
+        self.completed += 1
+        start, end = planned.where, planned.where + len(planned.data)
+        operation = planned.request.operation
+        if operation in SENDS:
+            return
+        if operation in ATOMICS:
+            peer.setWords(peer.model, planned.words)
+        changed = self if operation is Operation.RDMA_READ or operation in ATOMICS else peer
+        check(changed.memory[start:end] == planned.data, f"{operation!r} did something else")
+        changed.model[start:end] = planned.data
+        if operation in WRITES and self.random.random() < 0.5:
+            other = self.random.randbytes(len(planned.data))
+            changed.memory[start:end] = changed.model[start:end] = other
+
+    def _received(self, completion: Completion) -> None:
+        check(bool(self.receives), f"{completion} for no receive")
+        posted = self.receives.popleft()
+        check(posted.identifier == completion.identifier, f"{completion} out of order")
+        if completion.status is not Status.SUCCESS:
+            allowed = (Status.WR_FLUSH_ERR, Status.LOC_LEN_ERR)
+            check(completion.status in allowed and self.broken, f"{completion} though nothing is wrong")
+            # What it held of a message that was never finished may be there.
+            end = posted.offset + posted.length
+            self.model[posted.offset : end] = self.memory[posted.offset : end]
+            return
+        check(bool(self.messages), f"{completion} though no message was sent")
+        planned = self.messages.popleft()
+        request, data = planned.request, planned.data
+        immediate = request.immediate if request.operation in WITH_IMMEDIATE else None
+        kind = CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE
+        if request.operation in SENDS:
+            kind = CompletionOpcode.RECEIVE
+            self.model[posted.offset : posted.offset + len(data)] = data
+            got = self.memory[posted.offset : posted.offset + len(data)]
+            check(got == data, f"message {request.identifier} arrived as something else")
+        else:
+            got = self.memory[planned.where : planned.where + len(data)]
+            check(got == data, f"{request.operation!r} {request.identifier} was told before it was there")
+        check(
+            (completion.opcode, completion.immediate, completion.length) == (kind, immediate, len(data)),
+            f"{completion} for {request}",
+        )
+
+    def checkMemory(self, peer: Peer) -> None:
+        """Check memory: only operations have changed it; what is under way is half old, half new."""
+        writes = [p for p in peer.unfinished.values() if p.request.operation in WRITES and not p.spoilt]
+        answered = (Operation.RDMA_READ, *ATOMICS)
+        reads = [p for p in self.unfinished.values() if p.request.operation in answered]
+        self._checkWords(peer)
+        for planned in (*writes, *reads):
+            for number, new in enumerate(planned.data, planned.where):
+                if self.memory[number] == new:
+                    self.model[number] = new
+        if self.memory != self.model:
+            where = next(n for n, (a, b) in enumerate(zip(self.memory, self.model, strict=True)) if a != b)
+            raise Violation(f"byte {where} of {len(self.memory)} was written, but not by any request")
+
+    def _checkWords(self, peer: Peer) -> None:
+        """
+        Each atomic operation was carried out once, in order.
+
+        Those that are not known to be done may have been, up to any one of them.
+        """
+        start, end = self.counters.start, self.counters.start + 8 * WORDS
+        done = [planned.done for planned in peer.atomics]
+        check(done == sorted(done, reverse=True), "atomic operations ended out of order")
+        for planned in peer.atomics:
+            if self.memory[start:end] == self.model[start:end]:
+                return
+            if not planned.done and not planned.spoilt:
+                self.setWords(self.model, planned.words)
+        check(self.memory[start:end] == self.model[start:end], "an atomic operation was carried out wrongly")
