@@ -88,14 +88,14 @@ async def _lanePorts(session: Session, path: IBPath, port: int) -> list[int]:
     info = await session.rpcs.SubnGet(NodeInfo, path)
     if info.nodeType != 2:
         return [0]
-    return [source << 8 | port for source in range(info.numPorts + 1)]
+    return [SLtoVLMappingTable.modifier(source, port) for source in range(info.numPorts + 1)]
 
 
 async def _arbitrationBlocks(session: Session, path: IBPath, port: int) -> list[int]:
     info = await session.rpcs.SubnGet(PortInfo, path, port)
     low, high = info.vlArbitrationLowCap, info.vlArbitrationHighCap
     blocks = [1] * bool(low) + [2] * (low > 32) + [3] * bool(high) + [4] * (high > 32)
-    return [block << 16 | port for block in blocks]
+    return [VLArbitrationTable.modifier(port, block) for block in blocks]
 
 
 async def _linearBlocks(session: Session, path: IBPath, port: int) -> list[int]:

@@ -82,6 +82,16 @@ class PageTests(SynchronousTestCase):
         self.assertIn("MADError", printed)
         self.assertIn("calls=9, failed=0, running=0", printed)
 
+    def test_program(self) -> None:
+        """docs/management.md begins with a program that prints what the page shows."""
+        text = page("docs/management.md")
+        found = re.search(r"^```py\n(.*?)^```\n\n```console\n(.*?)^```", text, re.M | re.S)
+        assert found is not None
+        done = subprocess.run(
+            [sys.executable, "-c", found[1]], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
+        )
+        self.assertEqual((done.returncode, done.stderr, done.stdout), (0, "", found[2]))
+
     def test_fromPythonRDMA(self) -> None:
         """docs/from-python-rdma.md: python-rdma's discovery, translated, finds what a sweep does."""
         names, printed = self.run_("docs/from-python-rdma.md")
