@@ -35,7 +35,7 @@ from txrdma.values import frozen
 
 if TYPE_CHECKING:
     from txrdma.iba.path import IBPath, MADEndPort  # streams have no paths: 4 ms of their imports
-    from txrdma.mad.messages import MADRequest
+    from txrdma.mad.layouts.messages import MADRequest
 
 
 @frozen

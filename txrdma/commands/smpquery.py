@@ -18,11 +18,11 @@ from txrdma.commands.common.values import count
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.iba.verbs import NodeType
-from txrdma.mad import smp
-from txrdma.mad.attributes import Attribute
 from txrdma.mad.errors import MADError
-from txrdma.mad.messages import Notice
-from txrdma.mad.smp import (
+from txrdma.mad.layouts import smp
+from txrdma.mad.layouts.attributes import Attribute
+from txrdma.mad.layouts.messages import Notice
+from txrdma.mad.layouts.smp import (
     ExtendedPortInfo,
     GUIDInfo,
     LedInfo,

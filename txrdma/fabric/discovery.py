@@ -20,12 +20,12 @@ from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import Buffer, PhysicalState
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import Attribute, RPCS
 from txrdma.mad.calls import Call
 from txrdma.mad.errors import MADError, MADFailure
+from txrdma.mad.layouts.attributes import Attribute, RPCS
+from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeDescription, NodeInfo, PortInfo, SwitchInfo
 from txrdma.mad.ports import openMADPort
 from txrdma.mad.rpcs import RPCs
-from txrdma.mad.smp import ExtendedPortInfo, NodeDescription, NodeInfo, PortInfo, SwitchInfo
 
 _log = Logger()
 

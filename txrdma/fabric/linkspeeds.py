@@ -11,7 +11,7 @@ from enum import IntFlag
 from typing import Final
 
 from txrdma.iba.verbs import PhysicalState
-from txrdma.mad.smp import NodeInfo
+from txrdma.mad.layouts.smp import NodeInfo
 
 
 class LaneSpeed(IntFlag):

@@ -16,8 +16,8 @@ from txrdma.fabric.linkspeeds import activeSpeed, enabledSpeeds, NAMES, RATES, s
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
-from txrdma.mad.smp import NodeInfo, PortInfo, SwitchInfo
-from txrdma.mad.values import LANES
+from txrdma.mad.layouts.smp import NodeInfo, PortInfo, SwitchInfo
+from txrdma.mad.layouts.values import LANES
 
 _LID: Final = Struct(">16xH")
 _STATES: Final = Struct(">32xBB")

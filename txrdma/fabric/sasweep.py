@@ -19,11 +19,11 @@ from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import PhysicalState
 from txrdma.mad.errors import MADError, MADFailure
+from txrdma.mad.layouts.sa import LinkRecord, NodeRecord, PortInfoRecord, Record, SwitchInfoRecord
+from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeDescription, NodeInfo, PortInfo, SwitchInfo
 from txrdma.mad.paths import toAdministration, toLID
 from txrdma.mad.rpcs import RPCs
-from txrdma.mad.sa import LinkRecord, NodeRecord, PortInfoRecord, Record, SwitchInfoRecord
 from txrdma.mad.schedule import MADSchedule, MAX_OUTSTANDING
-from txrdma.mad.smp import ExtendedPortInfo, NodeDescription, NodeInfo, PortInfo, SwitchInfo
 
 _TABLES: Final[tuple[type[Record], ...]] = (NodeRecord, LinkRecord, PortInfoRecord, SwitchInfoRecord)
 _SHOWN: Final = 3

@@ -13,7 +13,7 @@ from txrdma.fabric.model import Fabric, Node, Port, Problem
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID
-from txrdma.mad.smp import SwitchInfo
+from txrdma.mad.layouts.smp import SwitchInfo
 
 
 def dump(fabric: Fabric, names: NodeNames | None = None) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 Remote procedure calls by management datagrams: each returns a Deferred.
 
 Follows InfiniBand Architecture vol. 1, 13.4 (datagrams). What becomes of a call is decided by
-L{txrdma.mad._calls}; here are a port, a reactor's time and those who wait.
+L{txrdma.mad.core.calls}; here are a port, a reactor's time and those who wait.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from twisted.python.failure import Failure
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
 from txrdma.iba.path import IBPath
 from txrdma.interfaces import IMADAgent, IMADPort, IMADReceiver
-from txrdma.mad._calls import Calls, Dropped, Event, Requested
-from txrdma.mad._frames import Keys, NO_KEYS
-from txrdma.mad.attributes import ManagementClass, RPC, RPCS
 from txrdma.mad.calls import Call
+from txrdma.mad.core.calls import Calls, Dropped, Event, Requested
+from txrdma.mad.core.frames import Keys, NO_KEYS
+from txrdma.mad.layouts.attributes import ManagementClass, RPC, RPCS
+from txrdma.mad.layouts.sa import Query
 from txrdma.mad.paths import toAdministration
 from txrdma.mad.portwatch import PortListener, PortLost, PortReturned, PortWatch, Return, WATCH_SECONDS
 from txrdma.mad.rpcs import CallOptions, checkedKind, RPCs
-from txrdma.mad.sa import Query
 from txrdma.mad.serves import Registrations, Server, Servers
 
 _log = Logger()

@@ -9,7 +9,7 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from txrdma.mad._asked import Asked
+from txrdma.mad.core.asked import Asked
 
 
 class Call(Asked):

@@ -12,7 +12,7 @@ from typing import Final, Union
 
 from txrdma.iba.path import GMP_QKEY, IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, MTU, PKey, QPN
-from txrdma.mad.sa import PathRecord
+from txrdma.mad.layouts.sa import PathRecord
 
 Target = Union[int, GID, GUID, IBPath, str]
 """What leads to a port: a LID, a GID, a port GUID, a path, or text of one of these."""

@@ -18,9 +18,9 @@ from txrdma.error import DeviceUnavailable
 from txrdma.iba.path import GMP_QKEY, IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.interfaces import IPathResolver
+from txrdma.mad.layouts.sa import PathRecord, Query
 from txrdma.mad.paths import current, EndPort, parseGID, parseTarget, pathOf, toAdministration, toLID
 from txrdma.mad.rpcs import RPCs
-from txrdma.mad.sa import PathRecord, Query
 
 _LINK_LOCAL: Final = 0xFE80 << 48
 _DISCARD: Final = 9

@@ -16,10 +16,10 @@ from twisted.internet.defer import Deferred
 
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
-from txrdma.mad._frames import Keys
-from txrdma.mad.attributes import Attribute, ManagementClass, Method, RPCS
 from txrdma.mad.calls import Call
-from txrdma.mad.sa import MultiPathRecord, PathRecord, Query, Record
+from txrdma.mad.core.frames import Keys
+from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method, RPCS
+from txrdma.mad.layouts.sa import MultiPathRecord, PathRecord, Query, Record
 
 A = TypeVar("A", bound=Attribute)
 R = TypeVar("R", bound=Record)

@@ -19,7 +19,7 @@ _log = Logger()
 
 
 class Server(Protocol):
-    """A server of an agent: see L{txrdma.mad.serving.MADServer}."""
+    """A server of an agent: see L{txrdma.mad.server.MADServer}."""
 
     def requested(self, datagram: bytes, message: bytes, path: IBPath, isLast: bool) -> bool:
         """

@@ -15,7 +15,7 @@ from txrdma.fabric.nodenames import NodeNames
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType
-from txrdma.mad.values import LANES
+from txrdma.mad.layouts.values import LANES
 
 _WIDTHS: Final = {int(flag): f"{lanes}x" for flag, lanes in LANES.items()}
 _EXTENDED: Final = {

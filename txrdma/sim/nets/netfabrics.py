@@ -15,7 +15,7 @@ from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType, PortState
-from txrdma.mad.smp import ExtendedPortInfo, SwitchInfo
+from txrdma.mad.layouts.smp import ExtendedPortInfo, SwitchInfo
 from txrdma.sim.fabric.model.nodes import buildNodes, SimulatedNode
 from txrdma.sim.nets.netfile import Net, NetLink, parseNet
 

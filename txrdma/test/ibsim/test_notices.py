@@ -10,10 +10,10 @@ from twisted.internet.task import deferLater
 
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.errors import MADError
-from txrdma.mad.notices import Subscription
+from txrdma.mad.layouts.sa import InformInfoRecord
 from txrdma.mad.paths import toAdministration
-from txrdma.mad.sa import InformInfoRecord
-from txrdma.mad.serving import MADServer
+from txrdma.mad.server import MADServer
+from txrdma.mad.subscription import Subscription
 from txrdma.test.ibsim.fabric import IbsimTestCase
 
 NET = """

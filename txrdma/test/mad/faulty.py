@@ -15,9 +15,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.interfaces import IMADReceiver
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import Method
-from txrdma.mad.messages import RMPPHeader, RMPPStatus, RMPPType
-from txrdma.mad.smp import NodeDescription
+from txrdma.mad.layouts.attributes import Method
+from txrdma.mad.layouts.messages import RMPPHeader, RMPPStatus, RMPPType
+from txrdma.mad.layouts.smp import NodeDescription
 from txrdma.test.mad.pairs import pass_, TO_2, Wire, WiredPort
 
 E = TypeVar("E", bound=Exception)

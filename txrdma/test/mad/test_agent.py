@@ -18,19 +18,19 @@ from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GUID, LID, QPN
 from txrdma.interfaces import IMADAgent, IMADReceiver
-from txrdma.mad._calls import LONG_PATIENCE_SECONDS
-from txrdma.mad._frames import frame
-from txrdma.mad._long import LongMessages
-from txrdma.mad._rmpp import WINDOW
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import ManagementClass, Method
-from txrdma.mad.baseboard import BKeyInfo
+from txrdma.mad.core.calls import LONG_PATIENCE_SECONDS
+from txrdma.mad.core.frames import frame
+from txrdma.mad.core.rmpp import WINDOW
+from txrdma.mad.core.transfers import LongMessages
 from txrdma.mad.errors import MADClassError, MADError, MADRefusal, MADTimeoutError, MADTransferError
-from txrdma.mad.messages import ClassPortInfo, MADRequest, Notice
-from txrdma.mad.pma import PortCounters
-from txrdma.mad.sa import MultiPathRecord, NodeRecord, PathRecord
-from txrdma.mad.serving import MADServer
-from txrdma.mad.smp import NodeInfo, SwitchInfo
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.baseboard import BKeyInfo
+from txrdma.mad.layouts.messages import ClassPortInfo, MADRequest, Notice
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.sa import MultiPathRecord, NodeRecord, PathRecord
+from txrdma.mad.layouts.smp import NodeInfo, SwitchInfo
+from txrdma.mad.server import MADServer
 from txrdma.test.mad.pairs import Answers, pass_, TO_2, Wire
 
 

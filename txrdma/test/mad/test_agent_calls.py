@@ -14,18 +14,17 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
 from txrdma.iba.path import IBDRPath, IBPath, lifetimeSeconds, RESPONSE_TIME
 from txrdma.iba.types import LID, PKey, QPN
-from txrdma.mad._frames import Keys
-from txrdma.mad._timeouts import MOST_RESPONSE_TIME
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import Method, RPCS
-from txrdma.mad.baseboard import BKeyInfo
-from txrdma.mad.congestion import CongestionInfo
+from txrdma.mad.core.frames import Keys
+from txrdma.mad.core.timeouts import MOST_RESPONSE_TIME
 from txrdma.mad.errors import MADError, MADFailure, MADTimeoutError
-from txrdma.mad.messages import ClassPortInfo, MADStatus, Notice
-from txrdma.mad.pma import PortCounters
-from txrdma.mad.rpcs import RPCs
-from txrdma.mad.sa import NodeRecord, PathRecord
-from txrdma.mad.smp import (
+from txrdma.mad.layouts.attributes import Method, RPCS
+from txrdma.mad.layouts.baseboard import BKeyInfo
+from txrdma.mad.layouts.congestion import CongestionInfo
+from txrdma.mad.layouts.messages import ClassPortInfo, MADStatus, Notice
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.sa import NodeRecord, PathRecord
+from txrdma.mad.layouts.smp import (
     MulticastForwardingTable,
     NodeInfo,
     PKeyTable,
@@ -33,6 +32,7 @@ from txrdma.mad.smp import (
     SLtoVLMappingTable,
     VLArbitrationTable,
 )
+from txrdma.mad.rpcs import RPCs
 from txrdma.test.mad.faulty import answer, FaultTestCase
 from txrdma.test.mad.pairs import pass_, TO_2, Wire
 

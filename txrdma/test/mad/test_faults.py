@@ -17,16 +17,16 @@ from twisted.internet.defer import CancelledError, Deferred
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GID, GUID, LID, PKey, QPN
-from txrdma.mad._calls import MOST_REDIRECTIONS
-from txrdma.mad._frames import frame
-from txrdma.mad._transaction import BUSY_PAUSE_SECONDS
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import ManagementClass
+from txrdma.mad.core.calls import MOST_REDIRECTIONS
+from txrdma.mad.core.frames import frame
+from txrdma.mad.core.transactions import BUSY_PAUSE_SECONDS
 from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError
-from txrdma.mad.messages import ClassPortInfo, Notice
-from txrdma.mad.pma import PortCounters
-from txrdma.mad.sa import MultiPathRecord, NodeRecord, PathRecord
-from txrdma.mad.smp import NodeInfo, PortInfo, SwitchInfo
+from txrdma.mad.layouts.attributes import ManagementClass
+from txrdma.mad.layouts.messages import ClassPortInfo, Notice
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.sa import MultiPathRecord, NodeRecord, PathRecord
+from txrdma.mad.layouts.smp import NodeInfo, PortInfo, SwitchInfo
 from txrdma.test.mad.faulty import answer, FaultTestCase, header, RETRIES, segments, TIMEOUT
 from txrdma.test.mad.pairs import pass_, TO_2, Wire
 

@@ -12,18 +12,18 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GUID, LID
-from txrdma.mad._answers import Records
-from txrdma.mad._calls import LONG_PATIENCE_SECONDS, SLICE
-from txrdma.mad._frames import frame
-from txrdma.mad._long import MOST_ANSWERS
-from txrdma.mad._rmpp import TOTAL_SECONDS
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import ManagementClass, Method
+from txrdma.mad.core.answers import Records
+from txrdma.mad.core.calls import LONG_PATIENCE_SECONDS, SLICE
+from txrdma.mad.core.frames import frame
+from txrdma.mad.core.rmpp import TOTAL_SECONDS
+from txrdma.mad.core.transfers import MOST_ANSWERS
 from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError, MADTransferError
-from txrdma.mad.messages import RMPPStatus, RMPPType
-from txrdma.mad.sa import MultiPathRecord, NodeRecord, PathRecord
-from txrdma.mad.serving import MADServer
-from txrdma.mad.smp import NodeInfo
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.messages import RMPPStatus, RMPPType
+from txrdma.mad.layouts.sa import MultiPathRecord, NodeRecord, PathRecord
+from txrdma.mad.layouts.smp import NodeInfo
+from txrdma.mad.server import MADServer
 from txrdma.test.mad.faulty import answer, FaultTestCase, header, Peer, RETRIES, segments
 from txrdma.test.mad.pairs import Answers, pass_, TO_2, Wire
 
@@ -154,7 +154,7 @@ class LyingTests(LongFaultTestCase):
 
     def test_endless(self) -> None:
         """A table whose end never comes is not kept without end."""
-        self.patch(__import__("txrdma.mad._rmpp", fromlist=["x"]), "LONGEST_MESSAGE", 200 * 50)
+        self.patch(__import__("txrdma.mad.core.rmpp", fromlist=["x"]), "LONGEST_MESSAGE", 200 * 50)
 
         def how(request: bytes) -> list[bytes]:
             return [

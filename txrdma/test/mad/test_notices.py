@@ -18,14 +18,14 @@ from txrdma.error import DeviceUnavailable, ResourceExhausted
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GID, LID
 from txrdma.iba.verbs import PhysicalState
-from txrdma.mad import sa
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import ManagementClass, Method
 from txrdma.mad.errors import MADRefusal
-from txrdma.mad.messages import InformInfo, MADRequest, Notice
-from txrdma.mad.notices import Subscription
-from txrdma.mad.serving import MADServer
-from txrdma.mad.smp import NodeInfo, PortInfo
+from txrdma.mad.layouts import sa
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.messages import InformInfo, MADRequest, Notice
+from txrdma.mad.layouts.smp import NodeInfo, PortInfo
+from txrdma.mad.server import MADServer
+from txrdma.mad.subscription import Subscription
 from txrdma.test.mad.pairs import Answers, pass_, TO_1, TO_2, Wire, WiredPort
 from txrdma.test.mad.simulated import FabricTestCase, gmp, route
 

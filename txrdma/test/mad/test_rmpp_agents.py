@@ -15,18 +15,18 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, GUID, LID
-from txrdma.mad import _rmpp
-from txrdma.mad._calls import LONG_PATIENCE_SECONDS
-from txrdma.mad._frames import frame
-from txrdma.mad._long import LongMessages
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import ManagementClass, Method
+from txrdma.mad.core import rmpp as _rmpp
+from txrdma.mad.core.calls import LONG_PATIENCE_SECONDS
+from txrdma.mad.core.frames import frame
+from txrdma.mad.core.transfers import LongMessages
 from txrdma.mad.errors import MADError, MADTimeoutError, MADTransferError
-from txrdma.mad.messages import MADRequest, RMPPHeader, RMPPStatus, RMPPType
-from txrdma.mad.pma import PortCounters
-from txrdma.mad.sa import MultiPathRecord, NodeRecord, PathRecord
-from txrdma.mad.serving import MADServer
-from txrdma.mad.smp import NodeDescription
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.messages import MADRequest, RMPPHeader, RMPPStatus, RMPPType
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.sa import MultiPathRecord, NodeRecord, PathRecord
+from txrdma.mad.layouts.smp import NodeDescription
+from txrdma.mad.server import MADServer
 from txrdma.test.mad.pairs import Answers, pass_, TO_2, Wire, WiredPort
 from txrdma.test.mad.test_umad import UmadCase
 

@@ -15,17 +15,17 @@ from txrdma.cm.messages import RTU
 from txrdma.error import ResourceExhausted
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID, QPN
-from txrdma.mad._frames import frame, Keys
-from txrdma.mad._recent import MOST_REMEMBERED, Recent, REMEMBERED_SECONDS
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import ManagementClass, Method
-from txrdma.mad.congestion import SwitchCongestionLog
+from txrdma.mad.core.frames import frame, Keys
+from txrdma.mad.core.recent import MOST_REMEMBERED, Recent, REMEMBERED_SECONDS
 from txrdma.mad.errors import MADError, MADRefusal
-from txrdma.mad.messages import MADHeader, MADRequest, MADStatus, Notice
-from txrdma.mad.pma import PortCounters, PortCountersExtended
-from txrdma.mad.sa import NodeRecord, PathRecord
-from txrdma.mad.serving import ANSWER_SECONDS, MADServer, MOST_PENDING
-from txrdma.mad.smp import NodeInfo
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.congestion import SwitchCongestionLog
+from txrdma.mad.layouts.messages import MADHeader, MADRequest, MADStatus, Notice
+from txrdma.mad.layouts.pma import PortCounters, PortCountersExtended
+from txrdma.mad.layouts.sa import NodeRecord, PathRecord
+from txrdma.mad.layouts.smp import NodeInfo
+from txrdma.mad.server import ANSWER_SECONDS, MADServer, MOST_PENDING
 from txrdma.mad.vendor import OpenIBPing
 from txrdma.test.mad.faulty import assertEmpty
 from txrdma.test.mad.pairs import Answers, pass_, TO_2, Wire

@@ -35,19 +35,19 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.interfaces import AsyncEvent, IAddressHandle, IMADPort
-from txrdma.mad._choices import partitionIndex, sourceIndex
-from txrdma.mad._frames import frame
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import ManagementClass, Method
-from txrdma.mad.devices import PDUInfo
+from txrdma.mad.core.choices import partitionIndex, sourceIndex
+from txrdma.mad.core.frames import frame
 from txrdma.mad.errors import MADError, MADTimeoutError
-from txrdma.mad.messages import InformInfo, MADRequest, Notice
-from txrdma.mad.notices import Subscription
-from txrdma.mad.pma import PortCounters
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.devices import PDUInfo
+from txrdma.mad.layouts.messages import InformInfo, MADRequest, Notice
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.sa import NodeRecord
 from txrdma.mad.ports import availableMADPorts, defaultMADPort, openMADPort
-from txrdma.mad.sa import NodeRecord
-from txrdma.mad.serving import MADServer
-from txrdma.mad.verbsport import Arrival, HANDLES, IReactor, SENDS, VerbsPort
+from txrdma.mad.ports.verbsport import Arrival, HANDLES, IReactor, SENDS, VerbsPort
+from txrdma.mad.server import MADServer
+from txrdma.mad.subscription import Subscription
 from txrdma.sim.network import Faults, SimulatedNetwork
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.strings import SoftDeviceStringParser

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from txrdma.mad._frames import Keys
-from txrdma.mad._transaction import Transaction
-from txrdma.mad.attributes import Attribute, RPC
+from txrdma.mad.core.frames import Keys
+from txrdma.mad.core.transactions import Transaction
+from txrdma.mad.layouts.attributes import Attribute, RPC
 
 
 class Asked(Transaction):

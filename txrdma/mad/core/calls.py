@@ -15,17 +15,17 @@ from typing import Any, Final, NamedTuple, Protocol, Union
 
 from txrdma.error import InvalidRequest, RDMAError, WireError
 from txrdma.iba.path import IBPath, MADEndPort
-from txrdma.mad._answers import answerOf, check, HEADER, OFFSETS, Records, redirected, TABLES, whole
-from txrdma.mad._asked import Asked
-from txrdma.mad._datagrams import Datagrams
-from txrdma.mad._long import Failed, isLong, LongMessages, Received, RMPP_CLASSES
-from txrdma.mad._timeouts import Timeouts
-from txrdma.mad._transaction import Due, Transactions
-from txrdma.mad.attributes import ManagementClass, Method, RPCS
+from txrdma.mad.core.answers import answerOf, check, HEADER, OFFSETS, Records, redirected, TABLES, whole
+from txrdma.mad.core.asked import Asked
+from txrdma.mad.core.datagrams import Datagrams
+from txrdma.mad.core.timeouts import Timeouts
+from txrdma.mad.core.transactions import Due, Transactions
+from txrdma.mad.core.transfers import Failed, isLong, LongMessages, Received, RMPP_CLASSES
 from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError, MADTransferError, silence
-from txrdma.mad.messages import ClassPortInfo, MAD_LENGTH, MADStatus
+from txrdma.mad.layouts.attributes import ManagementClass, Method, RPCS
+from txrdma.mad.layouts.messages import ClassPortInfo, MAD_LENGTH, MADStatus
+from txrdma.mad.layouts.sa import PathRecord
 from txrdma.mad.paths import pathOf, toAdministration
-from txrdma.mad.sa import PathRecord
 
 MOST_REDIRECTIONS: Final = 4
 

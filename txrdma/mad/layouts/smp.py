@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
-from txrdma.mad.attributes import Attribute, attribute, key, mask
-from txrdma.mad.plain import text
-from txrdma.mad.values import (
+from txrdma.mad.layouts.attributes import Attribute, attribute, key, mask
+from txrdma.mad.layouts.plain import text
+from txrdma.mad.layouts.values import (
     DownDefault,
     enabledSpeedText,
     extendedSpeed2Text,

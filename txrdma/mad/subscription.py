@@ -16,12 +16,12 @@ from twisted.python.failure import Failure
 
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
-from txrdma.mad.attributes import ManagementClass, Method
-from txrdma.mad.messages import InformInfo, MADRequest, Notice
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.messages import InformInfo, MADRequest, Notice
 from txrdma.mad.paths import toAdministration
 from txrdma.mad.portwatch import PortEvent, PortLost, PortReturned
 from txrdma.mad.rpcs import RPCs
-from txrdma.mad.serving import MADServer, NoticeListener
+from txrdma.mad.server import MADServer, NoticeListener
 
 _log = Logger()
 

@@ -19,12 +19,12 @@ from twisted.python.failure import Failure
 from txrdma.error import RDMAError, ResourceExhausted, WireError
 from txrdma.iba.path import IBPath
 from txrdma.interfaces import IMADHandler, IMADPort
-from txrdma.mad._frames import frame, Keys, managementPacket, NO_KEYS
-from txrdma.mad._recent import Recent
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import Attribute, attributeOf, ManagementClass, Method
+from txrdma.mad.core.frames import frame, Keys, managementPacket, NO_KEYS
+from txrdma.mad.core.recent import Recent
 from txrdma.mad.errors import MADRefusal
-from txrdma.mad.messages import (
+from txrdma.mad.layouts.attributes import Attribute, attributeOf, ManagementClass, Method
+from txrdma.mad.layouts.messages import (
     formatOf,
     MADHeader,
     MADRequest,
