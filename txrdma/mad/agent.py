@@ -31,8 +31,8 @@ from txrdma.mad.layouts.attributes import ManagementClass, RPC, RPCS
 from txrdma.mad.layouts.sa import Query
 from txrdma.mad.paths import toAdministration
 from txrdma.mad.portwatch import PortListener, PortLost, PortReturned, PortWatch, Return, WATCH_SECONDS
+from txrdma.mad.requests import Registrations, Server, Servers
 from txrdma.mad.rpcs import CallOptions, checkedKind, RPCs
-from txrdma.mad.serves import Registrations, Server, Servers
 
 _log = Logger()
 

@@ -164,7 +164,7 @@ class MADServer:
     # Requests.
 
     def requested(self, datagram: bytes, message: bytes, path: IBPath, isLast: bool) -> bool:
-        """Take a request that is for a handler of this server: see L{Server <txrdma.mad.serves.Server>}."""
+        """Take a request that is for a handler of this server: see L{Server <txrdma.mad.requests.Server>}."""
         try:
             request = _read(datagram, message, path)
         except WireError as error:
