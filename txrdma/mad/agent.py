@@ -218,7 +218,7 @@ class MADAgent(RPCs):
                 call.answered(None)
                 return
         except Exception as error:
-            core.forget(call)
+            self._forget(call)
             call.failed(error)
             return
         if call.deadline < self._timerAt or first is None:
