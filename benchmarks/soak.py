@@ -139,6 +139,8 @@ class Soak:
     def growth(self) -> dict[str, float]:
         """KiB and descriptors by which the median of the last quarter is above that of the second one."""
         quarter = len(self.lines) // 4
+        if not quarter:
+            return {}
         halves = self.lines[quarter : 2 * quarter], self.lines[-quarter:]
 
         def risen(name: str, what: str) -> float:

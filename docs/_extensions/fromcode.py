@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,14 @@ from sphinx.util.typing import ExtensionMetadata
 _PARTS: Final = ("orderly", "abnormal")
 _ABNORMAL: Final = {"abort", "fail", "peerAborted", "readUp", "expired"}
 _ENDS: Final = ("server", "client")
+_CM: Final = {
+    "active": ("_opening", "REQ_SENT MRA_REQ_RCVD REP_RCVD MRA_REP_SENT"),
+    "passive": ("_opening", "REQ_RCVD MRA_REQ_SENT REP_SENT MRA_REP_RCVD"),
+    "closing": ("_closing", ""),
+    "alternate": ("_alternate", ""),
+    "resolution": ("_sidr", ""),
+}
+"""Pictures of the communication manager's machines: the module, and the states in the middle."""
 _ALT: Final = "The states of a connection and what leads from one to the next"
 _EDGE: Final = re.compile(r'"(.+)" -> "(.+)" \[label="(.*)"\];')
 _BREAK: Final = "\\n"
@@ -83,6 +92,30 @@ class HandshakeMachine(Machine):
 
     def graph(self, choice: str) -> str:
         return handshakeGraph(isServer=directives.choice(choice, _ENDS) == _ENDS[0])
+
+
+class ConnectionMachine(Machine):
+    """The picture of one of the communication manager's state machines, or of a part of it: see L{_CM}."""
+
+    def graph(self, choice: str) -> str:
+        return connectionGraph(directives.choice(choice, tuple(_CM)))
+
+
+def connectionGraph(part: str) -> str:
+    """A state machine of the communication manager, in the DOT language, without its actions."""
+    name, shown = _CM[part]
+    table = import_module(f"txrdma.cm.{name}").TABLE
+    places = {place: place for place in table.places}
+    if shown:
+        places = {place: place for place in ("IDLE", *shown.split(), "ESTABLISHED", "ENDED")}
+    labels: dict[tuple[str, str], list[str]] = {}
+    for here, what, there, _actions in table.rows:
+        if here != there and here in places and there in places:
+            labels.setdefault((here, there), []).append(what.__name__)
+    edges = [
+        f'"{here}" -> "{there}" [label="{_BREAK.join(names)}"];' for (here, there), names in labels.items()
+    ]
+    return _drawn(part, "TB", places, edges)
 
 
 def handshakeGraph(isServer: bool) -> str:
@@ -211,6 +244,7 @@ def setup(app: Sphinx) -> ExtensionMetadata:
     """Called by Sphinx."""
     app.add_directive("closing-machine", ClosingMachine)
     app.add_directive("handshake-machine", HandshakeMachine)
+    app.add_directive("connection-machine", ConnectionMachine)
     app.add_directive("diagnoses", Diagnoses)
     app.add_directive("script-words", ScriptWords)
     app.add_directive("command-help", CommandHelp)

@@ -13,7 +13,7 @@ one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from typing import Final, Protocol, Union
 
 from txrdma.cm._exchange import Core, LONGEST_SERVICE, LOW_BITS, Patience
 from txrdma.cm.events import (
@@ -41,6 +41,14 @@ LATE: Final = 1 << 16
 
 Refusal = tuple[APStatus, bytes]
 """A reason for which an end can't use a path, with its additional information."""
+
+Judge = Callable[[CMPath], Union[Refusal, None]]
+"""A function that finds out why an end can't use a path, as it sees that; None if it can."""
+
+
+def acceptAny(_path: CMPath) -> Refusal | None:
+    """Find nothing against a path: programs are asked themselves."""
+    return None
 
 
 @frozen
@@ -110,7 +118,7 @@ class Inputs(Protocol):
         """The queue pair says that it has migrated, and had no path to migrate to."""
 
     def close(self) -> None:
-        """The connection ends."""
+        """The connection ends, by either end."""
 
 
 class Alternate(Core):
@@ -148,7 +156,7 @@ class Alternate(Core):
         patience: Patience,
         isSupported: bool = True,
         mayReload: bool = False,
-        judge: Callable[[CMPath], Refusal | None] = lambda _path: None,
+        judge: Judge = acceptAny,
     ) -> None:
         """
         @param isSupported: what the connection's REP said of failover.
@@ -213,7 +221,7 @@ class Alternate(Core):
         privateData: bytes = b"",
     ) -> bool:
         """
-        Answer a LAP.
+        Answer a LAP of the peer.
 
         @param transactionID: the one that came with L{AlternatePathRequested}.
         @raise InvalidRequest: this LAP does not wait for an answer any more.

@@ -27,7 +27,7 @@ class Inputs(Protocol):
         """A DREQ came, for the first time or again."""
 
     def answered(self) -> None:
-        """A DREP came."""
+        """A DREP of the peer came."""
 
     def rejected(self) -> None:
         """A REJ came: the peer does not know the connection."""

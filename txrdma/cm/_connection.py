@@ -1,5 +1,5 @@
 """
-One connection: its opening, its alternate paths, its end, as one core.
+A connection as one core: its opening, its alternate paths, its end.
 
 Follows InfiniBand Architecture vol. 1, 12.9. Messages go to the part that they are about. Where an RTU is
 lost, a DREQ or a LAP of the peer takes its place, and so do its data.
@@ -7,12 +7,11 @@ lost, a DREQ or a LAP of the peer takes its place, and so do its data.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import chain
 
-from txrdma.cm._alternate import Alternate, Ends, Refusal
+from txrdma.cm._alternate import acceptAny, Alternate, Ends, Judge
 from txrdma.cm._closing import Closing
-from txrdma.cm._exchange import Core, LOW_BITS, Outgoing, Patience
+from txrdma.cm._exchange import Core, LONGEST_SERVICE, LOW_BITS, Outgoing, Patience
 from txrdma.cm._opening import Opening
 from txrdma.cm.events import Event
 from txrdma.cm.messages import (
@@ -36,7 +35,7 @@ from txrdma.wire import Layout
 
 class Connection:
     """
-    One connection at one end, from its first message until its ids can be used again.
+    A connection at one end, from its first message until its ids can be used again.
 
     @ivar opening: the REQ, the REP, and how far these came.
     @ivar closing: its end; None until the connection is established.
@@ -50,7 +49,7 @@ class Connection:
         transactionID: int,
         *,
         mayReload: bool = False,
-        judge: Callable[[CMPath], Refusal | None] = lambda _path: None,
+        judge: Judge = acceptAny,
     ) -> None:
         """
         @param guid: this end's CA GUID.
@@ -67,7 +66,7 @@ class Connection:
 
     @property
     def localCommID(self) -> int:
-        """This end's comm id."""
+        """The comm id of this end."""
         return self.opening.localCommID
 
     @property
@@ -84,7 +83,7 @@ class Connection:
 
     @property
     def localQPN(self) -> QPN:
-        """This end's queue pair; 0 while it is not known."""
+        """The queue pair of this end; 0 while it is not known."""
         return self._qpn(self.opening.isActive)
 
     @property
@@ -181,7 +180,7 @@ class Connection:
 
     def loadAlternatePath(self, path: CMPath, now: float, privateData: bytes = b"") -> bool:
         """
-        Send a LAP.
+        Send a LAP for a path.
 
         @raise InvalidRequest: there is no connection, or see L{Alternate.load}.
         """
@@ -191,7 +190,7 @@ class Connection:
         self, transactionID: int, status: APStatus, now: float, information: bytes = b""
     ) -> bool:
         """
-        Answer a LAP.
+        Answer a LAP of the peer.
 
         @raise InvalidRequest: see L{Alternate.reply}.
         """
@@ -223,8 +222,10 @@ class Connection:
 
     def _part(self, message: Layout) -> Core:
         """The part that a message is about."""
-        if self.closing is None or self.alternate is None:
-            return self.closing or self.opening
+        if self.closing is None:
+            return self.opening
+        if self.alternate is None:  # the opening has failed
+            return self.closing
         if isinstance(message, (LAP, APR)):
             return self.alternate
         if isinstance(message, MRA) and message.messageMRAed == MessageKind.LAP:
@@ -248,7 +249,7 @@ class Connection:
         return False
 
     def _newClosing(self) -> Closing:
-        rest = lifetimeSeconds(self.opening.request.primary.localACKTimeout)
+        rest = lifetimeSeconds(min(self.opening.request.primary.localACKTimeout, LONGEST_SERVICE))
         return Closing(self.localCommID, self.remoteCommID, self.remoteQPN, self._patience(), rest)
 
     def _patience(self) -> Patience:

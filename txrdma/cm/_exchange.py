@@ -20,6 +20,9 @@ from txrdma.wire import Layout
 LONGEST_SERVICE: Final = 24
 """The longest time that an MRA can make us wait, a time's code: 68.7 seconds, as Linux's rdma_cm asks for."""
 
+LONGEST_RESPONSE: Final = 22
+"""The longest time that a peer's REQ can make us wait for it or its packets, a time's code: 17 seconds."""
+
 LOW_BITS: Final = 0xFFFFFFFF
 """Bits of a transaction id by which messages are matched: Linux's umad puts numbers of its own above them."""
 
@@ -40,21 +43,25 @@ class Patience:
     @property
     def seconds(self) -> float:
         """The time from a message to its repetition: there, to answer, and back."""
-        return lifetimeSeconds(self.responseTimeout) + 2 * lifetimeSeconds(self.lifeTime)
+        return lifetimeSeconds(min(self.responseTimeout, LONGEST_RESPONSE)) + self._wayThereAndBack
 
     def service(self, code: int) -> float:
         """The time to wait when a peer has sent an MRA with this service timeout, in seconds."""
-        return lifetimeSeconds(min(code, LONGEST_SERVICE)) + 2 * lifetimeSeconds(self.lifeTime)
+        return lifetimeSeconds(min(code, LONGEST_SERVICE)) + self._wayThereAndBack
+
+    @property
+    def _wayThereAndBack(self) -> float:
+        return 2 * lifetimeSeconds(min(self.lifeTime, LONGEST_RESPONSE))
 
     def by(self, path: CMPath) -> Patience:
-        """The same response timeout and retries on another path."""
+        """Patience with the same response timeout and retries on another path."""
         return Patience(self.responseTimeout, lifeTimeOf(path), self.retries)
 
 
 @frozen
 class Outgoing:
     """
-    A message to send.
+    A message to send in a transaction.
 
     @ivar isAgain: the same message was sent before, in this transaction.
     """

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, Union
 
-from txrdma.cm._alternate import Refusal
+from txrdma.cm._alternate import acceptAny, Judge
 from txrdma.cm._connection import Connection
 from txrdma.cm._exchange import LOW_BITS, Patience
 from txrdma.cm._sidr import Resolution
@@ -20,7 +20,6 @@ from txrdma.cm.events import ConnectionEstablished, Event, PathMigrated
 from txrdma.cm.messages import (
     APR,
     APStatus,
-    CMPath,
     DREP,
     DREQ,
     LAP,
@@ -47,7 +46,7 @@ BACKLOG: Final = 1024
 """Connections of a listener that are asked for and not established yet, unless it has another number."""
 
 NOTCH_SECONDS: Final = 0.01
-"""The precision of timeouts."""
+"""The precision of timeouts, in seconds."""
 
 MOST_QUESTIONS: Final = 1024
 """SIDR_REQs of peers that are kept with their answers: a flood of others gets none."""
@@ -68,11 +67,23 @@ class Listener:
     @ivar waiting: connections that are asked for and not established yet.
     """
 
-    __slots__ = ("backlog", "offset", "pattern", "serviceID", "waiting")
+    __slots__ = ("backlog", "judge", "mayReload", "offset", "pattern", "serviceID", "waiting")
 
-    def __init__(self, serviceID: int, backlog: int = BACKLOG, offset: int = 0, pattern: bytes = b"") -> None:
+    def __init__(
+        self,
+        serviceID: int,
+        backlog: int = BACKLOG,
+        offset: int = 0,
+        pattern: bytes = b"",
+        mayReload: bool = False,
+        judge: Judge = acceptAny,
+    ) -> None:
+        """
+        @param mayReload: of connections that come here; see L{txrdma.cm._alternate.Alternate}, as C{judge}.
+        """
         self.serviceID = serviceID
         self.backlog, self.offset, self.pattern = backlog, offset, pattern
+        self.mayReload, self.judge = mayReload, judge
         self.waiting: set[int] = set()
 
     def wants(self, privateData: bytes) -> bool:
@@ -186,7 +197,7 @@ class Manager:
         now: float,
         isPeerToPeer: bool = False,
         mayReload: bool = False,
-        judge: Callable[[CMPath], Refusal | None] = lambda _path: None,
+        judge: Judge = acceptAny,
     ) -> Managed:
         """
         Send a REQ; comm id and CA GUID are filled in.
@@ -325,7 +336,8 @@ class Manager:
             self.counters["dropped REQ"] += 1
             return None
         number = self._freeNumber(self._connections)
-        connection = Connection(number, self.guid, self._random() & LOW_BITS)
+        first = self._random() & LOW_BITS
+        connection = Connection(number, self.guid, first, mayReload=listener.mayReload, judge=listener.judge)
         managed = Managed(number, connection, _toGSI(path.reverse()), listener)
         self._connections[number] = managed
         listener.waiting.add(number)

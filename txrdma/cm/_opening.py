@@ -62,7 +62,7 @@ class Inputs(Protocol):
         """A REP came, for the first time or again."""
 
     def rejected(self) -> None:
-        """A REJ came."""
+        """A REJ of the peer came."""
 
     def confirmed(self) -> None:
         """The RTU came, or what shows that it was lost: data, a DREQ, a LAP."""
@@ -134,7 +134,7 @@ class Opening(Core):
 
     def connect(self, request: REQ, transactionID: int, now: float, isPeerToPeer: bool = False) -> None:
         """
-        Send a REQ.
+        Send a REQ to the peer.
 
         @param isPeerToPeer: the peer may ask for the same connection meanwhile; one of both REQs counts.
         """

@@ -32,7 +32,7 @@ class Inputs(Protocol):
         """A SIDR_REQ came, for the first time or again."""
 
     def resolved(self) -> None:
-        """A SIDR_REP came."""
+        """A SIDR_REP of the peer came."""
 
     def expired(self) -> None:
         """No answer came in time; there are retries left."""
@@ -43,7 +43,7 @@ class Inputs(Protocol):
 
 class Resolution(Core):
     """
-    One question for a service, at one end.
+    A question for a service, at one end.
 
     The end that answers keeps its answer for as long as the peer may ask again.
     """
@@ -62,7 +62,7 @@ class Resolution(Core):
         return self._place == _DONE
 
     def ask(self, question: SIDRREQ, transactionID: int, now: float) -> None:
-        """Send a SIDR_REQ."""
+        """Send a SIDR_REQ to the peer."""
         self._question, self._transaction = question, transactionID
         self._ask("ask", now)
 

@@ -64,7 +64,7 @@ def lifeTimeOf(path: CMPath) -> int:
 
 
 def reversedPath(path: CMPath) -> CMPath:
-    """The same path, as its other end sees it."""
+    """A path, as its other end sees it."""
     return path.replace(
         localLID=path.remoteLID,
         remoteLID=path.localLID,
