@@ -15,11 +15,11 @@ from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.iba.verbs import Buffer, NodeType
 from txrdma.interfaces import IMADPort, IMADReceiver
-from txrdma.mad.attributes import ManagementClass, Method
-from txrdma.mad.messages import MADHeader, RMPPHeader, RMPPType, SAFormat
-from txrdma.mad.sa import PathRecord
-from txrdma.mad.smp import NodeInfo
-from txrdma.mad.values import PathMTU, Rate
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.messages import MADHeader, RMPPHeader, RMPPType, SAFormat
+from txrdma.mad.layouts.sa import PathRecord
+from txrdma.mad.layouts.smp import NodeInfo
+from txrdma.mad.layouts.values import PathMTU, Rate
 
 _ROOM = 200
 """Bytes of records in each segment of subnet administration."""

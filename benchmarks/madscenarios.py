@@ -24,13 +24,13 @@ from benchmarks.scenarios import Result
 from txrdma.commands.common.attributefields import attributesOf
 from txrdma.fabric.discovery import Sweep
 from txrdma.iba.path import IBDRPath
-from txrdma.mad import messages
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import allAttributes
+from txrdma.mad.layouts import messages
+from txrdma.mad.layouts.attributes import allAttributes
+from txrdma.mad.layouts.sa import PathRecord
+from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.mad.paths import toAdministration
 from txrdma.mad.ports import openMADPort
-from txrdma.mad.sa import PathRecord
-from txrdma.mad.smp import NodeInfo
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree

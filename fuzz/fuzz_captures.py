@@ -26,7 +26,7 @@ from txrdma.commands.common.smccaptures import Explanation
 from txrdma.commands.decode import Tables
 from txrdma.error import InvalidRequest, WireError
 from txrdma.iba.captures import captured
-from txrdma.mad.dump import dumped
+from txrdma.mad.layouts.dump import dumped
 from txrdma.testing.captures import names, raw, records
 
 tuple(attributesOf(None))  # all attributes are known from here on

@@ -16,18 +16,27 @@ from twisted.internet.task import Clock
 from txrdma.error import DeviceUnavailable, WireError
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, QPN
-from txrdma.mad import pma, sa, smp, vendor
-from txrdma.mad._frames import frame
-from txrdma.mad._long import isLong, LongMessages
-from txrdma.mad._rmpp import Receiver, Sender
+from txrdma.mad import vendor
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import allAttributes, ManagementClass, Method, plain
-from txrdma.mad.dump import dumped
+from txrdma.mad.core.frames import frame
+from txrdma.mad.core.rmpp import Receiver, Sender
+from txrdma.mad.core.transfers import isLong, LongMessages
 from txrdma.mad.errors import MADFailure, MADRefusal
-from txrdma.mad.messages import formatOf, MADHeader, MADRequest, MADStatus, Notice, RMPPHeader, RMPPType
-from txrdma.mad.plain import fromPlain
-from txrdma.mad.serving import MADServer
-from txrdma.mad.traps import describe, detailsOf
+from txrdma.mad.layouts import pma, sa, smp
+from txrdma.mad.layouts.attributes import allAttributes, ManagementClass, Method, plain
+from txrdma.mad.layouts.dump import dumped
+from txrdma.mad.layouts.messages import (
+    formatOf,
+    MADHeader,
+    MADRequest,
+    MADStatus,
+    Notice,
+    RMPPHeader,
+    RMPPType,
+)
+from txrdma.mad.layouts.plain import fromPlain
+from txrdma.mad.layouts.traps import describe, detailsOf
+from txrdma.mad.server import MADServer
 from txrdma.test.mad.structures import structures
 from txrdma.testing.captures import names, packets
 

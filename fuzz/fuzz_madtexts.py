@@ -19,9 +19,9 @@ from txrdma.fabric.model import Fabric
 from txrdma.fabric.nodenames import parseNodeNames
 from txrdma.fabric.snapshots import dump, load
 from txrdma.iba.path import IBDRPath, IBPath
-from txrdma.mad import pma, sa, smp
+from txrdma.mad.layouts import pma, sa, smp
 from txrdma.mad.paths import parseTarget
-from txrdma.mad.strings import _understood
+from txrdma.mad.ports.strings import _understood
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfabrics import readFabric
 from txrdma.sim.nets.netfile import parseNet

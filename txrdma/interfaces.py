@@ -35,7 +35,7 @@ from txrdma.values import frozen
 
 if TYPE_CHECKING:
     from txrdma.iba.path import IBPath, MADEndPort  # streams have no paths: 4 ms of their imports
-    from txrdma.mad.messages import MADRequest
+    from txrdma.mad.layouts.messages import MADRequest
 
 
 @frozen
@@ -470,10 +470,25 @@ class IMADPortStringParser(Interface):
 
 
 class IMADAgent(Interface):
-    """Remote procedure calls by management datagrams (IBA 13.4.5): see L{txrdma.mad.rpcs.RPCs}."""
+    """
+    Remote procedure calls by management datagrams (IBA 13.4.5).
+
+    Each call is a method by its name in the specification: see L{txrdma.mad.rpcs.RPCs}, which also offers
+    calls by name, and calls that their callers have put together.
+    """
 
     timeoutSeconds: float | None = Attribute("How long answers are awaited; None is as the path says.")
-    retries: int = Attribute("How often a request is sent again.")
+    retries: int = Attribute("How often a request that nobody answers is sent again.")
+
+    def send(datagram: bytes, path: IBPath) -> None:
+        """
+        Send a datagram as it stands, for protocols that keep their own transactions: no answer is awaited.
+
+        @raise txrdma.error.RDMAError: it cannot be sent.
+        """
+
+    def newTransactionID() -> int:
+        """Draw a transaction ID for such a datagram, or for a call that names its own."""
 
     def close() -> None:
         """Give up all calls. Twice is fine."""
@@ -486,7 +501,8 @@ class IMADHandler(Interface):
         """
         Answer one.
 
-        @return: the payload to answer with, None for no answer, or a Deferred of one of these.
+        @return: the payload to answer with, None for no answer, or a Deferred of one of these; or
+            C{NotImplemented}, at once, when the request is for another handler.
         @raise txrdma.mad.errors.MADRefusal: says what status to answer with.
         """
 

@@ -1,4 +1,4 @@
-from txrdma.mad.strings import IbsimPortStringParser, UmadPortStringParser, VerbsPortStringParser
+from txrdma.mad.ports.strings import IbsimPortStringParser, UmadPortStringParser, VerbsPortStringParser
 from txrdma.sim.strings import SimulatedPortStringParser
 
 ibsimPortParser = IbsimPortStringParser()

@@ -13,7 +13,7 @@ from typing import Final, Union
 from txrdma.cm.messages import APR, APStatus, REJ, RejectReason, SIDRREP, SIDRStatus
 from txrdma.error import WireError
 from txrdma.iba.types import GID, GUID
-from txrdma.mad.messages import ClassPortInfo
+from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.wire import Code
 
 Information = Union[GID, GUID, ClassPortInfo, int]

@@ -38,11 +38,11 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, Refused
 from txrdma.iba.path import IBPath, SUBNET_TIMEOUT
 from txrdma.iba.types import GUID
 from txrdma.interfaces import IMADHandler
-from txrdma.mad._frames import frame
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import Attribute, ManagementClass, Method
-from txrdma.mad.messages import MADRequest
-from txrdma.mad.serving import MADServer
+from txrdma.mad.core.frames import frame
+from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
+from txrdma.mad.layouts.messages import MADRequest
+from txrdma.mad.server import MADServer
 
 _log = Logger()
 

@@ -8,8 +8,8 @@ data has no length of its own: what is not used is zeros.
 from __future__ import annotations
 
 from txrdma.iba.types import GID, GUID, LID, QPN
-from txrdma.mad.attributes import Attribute, attribute, key
-from txrdma.mad.values import PathMTU, Rate
+from txrdma.mad.layouts.attributes import Attribute, attribute, key
+from txrdma.mad.layouts.values import PathMTU, Rate
 from txrdma.wire import bits, Code, data, Layout, nested, wire
 
 

@@ -12,7 +12,7 @@ from typing import Final
 from txrdma.cm.messages import CMPath, LAP
 from txrdma.iba.path import IBPath, PERMISSIVE_LID, SUBNET_TIMEOUT
 from txrdma.iba.types import GID, LID
-from txrdma.mad.values import Rate
+from txrdma.mad.layouts.values import Rate
 
 NO_PATH: Final = CMPath()
 _NO_GID: Final = GID(bytes(16))

@@ -20,10 +20,10 @@ from txrdma.commands.common.smccaptures import Explanation
 from txrdma.commands.common.values import count
 from txrdma.error import InvalidRequest, WireError
 from txrdma.iba.captures import captured, isCapture
-from txrdma.mad.attributes import Attribute, ManagementClass, plain
-from txrdma.mad.dump import dumped, payloadOf
-from txrdma.mad.messages import formatOf, MADFormat, MADHeader, RMPPType, SAFormat
-from txrdma.mad.sa import Record
+from txrdma.mad.layouts.attributes import Attribute, ManagementClass, plain
+from txrdma.mad.layouts.dump import dumped, payloadOf
+from txrdma.mad.layouts.messages import formatOf, MADFormat, MADHeader, RMPPType, SAFormat
+from txrdma.mad.layouts.sa import Record
 from txrdma.smc.explaining._words import ofCLC
 from txrdma.smc.wire.clc import decode as decodeCLC
 from txrdma.smc.wire.clc import Message, SMCD, SMCR

@@ -32,14 +32,14 @@ from txrdma.fabric.rates import (
 )
 from txrdma.iba.path import IBPath
 from txrdma.iba.verbs import NodeType
-from txrdma.mad import pma
-from txrdma.mad.attributes import Attribute
 from txrdma.mad.errors import MADError, MADFailure
-from txrdma.mad.messages import ClassPortInfo
-from txrdma.mad.pma import PerformanceCapability, PortCounters, PortCountersExtended
+from txrdma.mad.layouts import pma
+from txrdma.mad.layouts.attributes import Attribute
+from txrdma.mad.layouts.messages import ClassPortInfo
+from txrdma.mad.layouts.pma import PerformanceCapability, PortCounters, PortCountersExtended
+from txrdma.mad.layouts.smp import NodeInfo, PortInfoExtended, SwitchInfo
+from txrdma.mad.layouts.values import FECMode
 from txrdma.mad.schedule import MADSchedule
-from txrdma.mad.smp import NodeInfo, PortInfoExtended, SwitchInfo
-from txrdma.mad.values import FECMode
 
 ALL_PORTS: Final = 0xFF
 _ADDITIONAL: Final = 1 << 1

@@ -23,9 +23,9 @@ from txrdma.error import InvalidRequest, RDMAError
 from txrdma.fabric.model import described, Fabric, Node, Port
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
-from txrdma.mad._frames import Keys
+from txrdma.mad.core.frames import Keys
 from txrdma.mad.errors import MADFailure, MADTimeoutError
-from txrdma.mad.smp import ExtendedPortInfo, NodeInfo, PortInfo
+from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeInfo, PortInfo
 
 _SHOWN: Final = (
     "portState portPhysicalState lid masterSMLID lmc linkWidthSupported linkWidthEnabled linkWidthActive "

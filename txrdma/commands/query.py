@@ -22,9 +22,9 @@ from txrdma.commands.common.session import confirmed, FabricOptions, opened, Ses
 from txrdma.commands.common.values import count, field
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
-from txrdma.mad._frames import Keys
-from txrdma.mad.attributes import Attribute, ManagementClass, Method, RPC
-from txrdma.mad.sa import Record
+from txrdma.mad.core.frames import Keys
+from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method, RPC
+from txrdma.mad.layouts.sa import Record
 
 _VENDORS = (range(0x09, 0x10), range(0x30, 0x50))
 _HARMLESS = (Method.GET, Method.GET_TABLE, Method.GET_MULTI, Method.GET_TRACE_TABLE)

@@ -24,9 +24,9 @@ from txrdma.fabric.routing import FIRST_MULTICAST, linearTable, multicastTable, 
 from txrdma.iba.path import IBPath
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.errors import MADFailure
+from txrdma.mad.layouts.smp import NodeDescription, NodeInfo, PortInfo, SwitchInfo
 from txrdma.mad.paths import toLID
 from txrdma.mad.schedule import MADSchedule
-from txrdma.mad.smp import NodeDescription, NodeInfo, PortInfo, SwitchInfo
 
 _FIRST_PORT: Final = 12
 """The column of port 0 in what is told of multicast."""

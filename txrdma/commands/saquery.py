@@ -20,12 +20,12 @@ from txrdma.error import InvalidRequest
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.fabric.tracerecords import traceOf
 from txrdma.iba.types import GID, GUID
-from txrdma.mad import sa
-from txrdma.mad._frames import Keys
-from txrdma.mad.attributes import Attribute, lines
+from txrdma.mad.core.frames import Keys
 from txrdma.mad.errors import MADError
-from txrdma.mad.messages import ClassPortInfo
-from txrdma.mad.values import SAStatus
+from txrdma.mad.layouts import sa
+from txrdma.mad.layouts.attributes import Attribute, lines
+from txrdma.mad.layouts.messages import ClassPortInfo
+from txrdma.mad.layouts.values import SAStatus
 
 _EXACTLY: Final = "EXACTLY"
 _SELECTED: Final = ("mtu", "rate", "packetLifeTime")

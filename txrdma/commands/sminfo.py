@@ -14,7 +14,7 @@ from txrdma.commands.common.session import confirmed, FabricOptions, opened, Ses
 from txrdma.commands.common.values import count
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.path import IBPath
-from txrdma.mad.smp import SMInfo
+from txrdma.mad.layouts.smp import SMInfo
 
 CONTROLS: Final = {"handover": 1, "acknowledge": 2, "disable": 3, "standby": 4, "discover": 5}
 """What one manager tells another by setting its SMInfo (IBA 14.4.1)."""

@@ -18,11 +18,11 @@ from txrdma.commands.common.values import count
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.iba.verbs import NodeType
-from txrdma.mad import smp
-from txrdma.mad.attributes import Attribute
 from txrdma.mad.errors import MADError
-from txrdma.mad.messages import Notice
-from txrdma.mad.smp import (
+from txrdma.mad.layouts import smp
+from txrdma.mad.layouts.attributes import Attribute
+from txrdma.mad.layouts.messages import Notice
+from txrdma.mad.layouts.smp import (
     ExtendedPortInfo,
     GUIDInfo,
     LedInfo,
@@ -88,14 +88,14 @@ async def _lanePorts(session: Session, path: IBPath, port: int) -> list[int]:
     info = await session.rpcs.SubnGet(NodeInfo, path)
     if info.nodeType != 2:
         return [0]
-    return [source << 8 | port for source in range(info.numPorts + 1)]
+    return [SLtoVLMappingTable.modifier(source, port) for source in range(info.numPorts + 1)]
 
 
 async def _arbitrationBlocks(session: Session, path: IBPath, port: int) -> list[int]:
     info = await session.rpcs.SubnGet(PortInfo, path, port)
     low, high = info.vlArbitrationLowCap, info.vlArbitrationHighCap
     blocks = [1] * bool(low) + [2] * (low > 32) + [3] * bool(high) + [4] * (high > 32)
-    return [block << 16 | port for block in blocks]
+    return [VLArbitrationTable.modifier(port, block) for block in blocks]
 
 
 async def _linearBlocks(session: Session, path: IBPath, port: int) -> list[int]:

@@ -26,7 +26,7 @@ from txrdma.fabric.routing import (
 )
 from txrdma.fabric.tracerecords import tracedBySA
 from txrdma.iba.verbs import NodeType
-from txrdma.mad.sa import PathRecord
+from txrdma.mad.layouts.sa import PathRecord
 
 _WORDS: Final = {NodeType.CHANNEL_ADAPTER: "ca", NodeType.SWITCH: "switch", NodeType.ROUTER: "router"}
 

@@ -11,8 +11,8 @@ from twisted.internet.defer import Deferred
 from txrdma.fabric.model import Fabric, Node, Port, Problem
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.mad.errors import MADError, MADFailure
+from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeDescription, NodeInfo, PortInfo, SwitchInfo
 from txrdma.mad.schedule import MADSchedule
-from txrdma.mad.smp import ExtendedPortInfo, NodeDescription, NodeInfo, PortInfo, SwitchInfo
 
 
 class Asker:

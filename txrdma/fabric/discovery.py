@@ -13,20 +13,18 @@ from typing import Any, Final
 
 from twisted.internet.defer import Deferred
 from twisted.logger import Logger
-from twisted.python.failure import Failure
 
-from txrdma.error import RDMAError
 from txrdma.fabric.model import Fabric, isSame, localPortIn, Node, nodeGUIDIn, Port, portGUIDIn, Problem
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import Buffer, PhysicalState
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import Attribute, RPCS
 from txrdma.mad.calls import Call
 from txrdma.mad.errors import MADError, MADFailure
+from txrdma.mad.layouts.attributes import Attribute, RPCS
+from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeDescription, NodeInfo, PortInfo, SwitchInfo
 from txrdma.mad.ports import openMADPort
 from txrdma.mad.rpcs import RPCs
-from txrdma.mad.smp import ExtendedPortInfo, NodeDescription, NodeInfo, PortInfo, SwitchInfo
 from txrdma.rawfields import peek, span
 
 _log = Logger()
@@ -105,7 +103,7 @@ class _Question(Call):
     @ivar then: takes the answer, the route and C{about}.
     """
 
-    __slots__ = ("about", "answer", "lane", "sweep", "then")
+    __slots__ = ("about", "lane", "sweep", "then")
 
     def __init__(
         self,
@@ -125,12 +123,12 @@ class _Question(Call):
         self.mask = 0
         self.chosenID = 0
         self.redirections = 0
+        self.error = None
         self.path = route
         self.sweep = sweep
         self.then = then
         self.about = about
         self.lane = lane
-        self.answer: Deferred[Any] | None = None
 
     def answered(self, answer: object) -> None:
         """The node has told."""
@@ -154,18 +152,6 @@ class _Question(Call):
             sweep.answered += 1
             sweep._failed(error, self)
         sweep._ended(self)
-
-    def fell(self, failure: Failure) -> None:
-        """It has not, says a Deferred."""
-        assert failure.value is not None
-        self.failed(failure.value)
-
-    def cancel(self) -> None:
-        """Nobody wants to know any more."""
-        if self.answer is None:
-            self.forget(self)
-        else:
-            self.answer.cancel()
 
 
 class Sweep:
@@ -199,7 +185,7 @@ class Sweep:
         self.window = float(maxOutstanding)
         self._maxOutstanding = maxOutstanding
         self._maxPerNode = maxPerNode
-        self._retries = agent.retries if type(agent) is MADAgent else None
+        self._retries = agent.retries
         self._lanes: dict[Node, _Lane] = {}
         self._held = 0
         self._calm = 0
@@ -252,15 +238,7 @@ class Sweep:
     def _send(self, question: _Question) -> None:
         self.asked += 1
         self._open[question] = None
-        agent = self._agent
-        if type(agent) is MADAgent:
-            try:
-                agent.issue(question, question.path)
-            except RDMAError as error:
-                question.failed(error)
-        else:
-            question.answer = agent.call("SubnGet", question.kind, question.path, question.modifier)
-            question.answer.addCallbacks(question.answered, question.fell)
+        self._agent.issue(question, question.path)
 
     def _ended(self, question: _Question) -> None:
         waiting, opened = self._waiting, self._open
@@ -323,7 +301,7 @@ class Sweep:
         self._waiting.clear()
         self._lanes.clear()
         for question in tuple(self._open):
-            question.cancel()
+            question.forget(question)
         self._open.clear()
 
     # Answers.

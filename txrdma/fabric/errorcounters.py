@@ -18,15 +18,15 @@ from txrdma.fabric.model import Node, Port
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GUID
 from txrdma.mad.errors import MADError, MADFailure
-from txrdma.mad.messages import ClassPortInfo
-from txrdma.mad.paths import toLID
-from txrdma.mad.pma import (
+from txrdma.mad.layouts.messages import ClassPortInfo
+from txrdma.mad.layouts.pma import (
     PerformanceCapability,
     PortCounters,
     PortCountersExtended,
     PortRcvErrorDetails,
     PortXmitDiscardDetails,
 )
+from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule
 

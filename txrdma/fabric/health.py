@@ -18,11 +18,11 @@ from txrdma.iba.path import MADEndPort
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import PhysicalState, PortState
 from txrdma.mad.errors import MADFailure
+from txrdma.mad.layouts.smp import PortInfo, SMInfo
+from txrdma.mad.layouts.values import LANES, PathMTU, PortCapability, SMState
 from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule
-from txrdma.mad.smp import PortInfo, SMInfo
-from txrdma.mad.values import LANES, PathMTU, PortCapability, SMState
 from txrdma.rawfields import peek
 
 _ZERO: Final = GUID(bytes(8))

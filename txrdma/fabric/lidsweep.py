@@ -13,9 +13,9 @@ from txrdma.fabric.model import Fabric, isSame, Node, Port, Problem
 from txrdma.fabric.sasweep import missingLinks
 from txrdma.iba.path import MADEndPort
 from txrdma.iba.types import LID
+from txrdma.mad.layouts.sa import LinkRecord
 from txrdma.mad.paths import toAdministration, toLID
 from txrdma.mad.rpcs import RPCs
-from txrdma.mad.sa import LinkRecord
 from txrdma.mad.schedule import MADSchedule, MAX_OUTSTANDING
 
 

@@ -11,8 +11,8 @@ from enum import IntFlag
 from typing import Final
 
 from txrdma.iba.verbs import PhysicalState
-from txrdma.mad.smp import ExtendedPortInfo, NodeInfo, PortInfo
-from txrdma.mad.values import PortCapability
+from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeInfo, PortInfo
+from txrdma.mad.layouts.values import PortCapability
 from txrdma.rawfields import peek
 
 

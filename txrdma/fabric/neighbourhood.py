@@ -17,11 +17,11 @@ from txrdma.fabric.health import hasLink
 from txrdma.fabric.model import Fabric, isSame, Node, Port
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort, PERMISSIVE_LID
 from txrdma.mad.errors import MADError, MADFailure
+from txrdma.mad.layouts.sa import LinkRecord
+from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.mad.paths import toAdministration, toLID
 from txrdma.mad.rpcs import RPCs
-from txrdma.mad.sa import LinkRecord
 from txrdma.mad.schedule import MADSchedule, MAX_OUTSTANDING
-from txrdma.mad.smp import NodeInfo
 
 _MOST_HOPS: Final = 63
 

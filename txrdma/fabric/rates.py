@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from txrdma.mad.attributes import Attribute
+from txrdma.mad.layouts.attributes import Attribute
 
 WORD: Final = 4
 """Bytes in a unit of data counters (IBA 16.1.3.5)."""

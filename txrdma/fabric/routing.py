@@ -15,9 +15,7 @@ from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState
 from txrdma.mad.errors import MADError
-from txrdma.mad.paths import toAdministration
-from txrdma.mad.rpcs import RPCs
-from txrdma.mad.sa import (
+from txrdma.mad.layouts.sa import (
     LinearForwardingTableRecord,
     LinkRecord,
     MulticastForwardingTableRecord,
@@ -25,7 +23,7 @@ from txrdma.mad.sa import (
     PortInfoRecord,
     SwitchInfoRecord,
 )
-from txrdma.mad.smp import (
+from txrdma.mad.layouts.smp import (
     LinearForwardingTable,
     MulticastForwardingTable,
     NodeDescription,
@@ -33,6 +31,8 @@ from txrdma.mad.smp import (
     PortInfo,
     SwitchInfo,
 )
+from txrdma.mad.paths import toAdministration
+from txrdma.mad.rpcs import RPCs
 
 NO_PORT: Final = 0xFF
 """In a table: packets for this LID are dropped."""

@@ -18,8 +18,8 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import PhysicalState
 from txrdma.mad.errors import MADError, MADFailure
+from txrdma.mad.layouts.sa import LinkRecord, NodeRecord, PortInfoRecord, Record, SwitchInfoRecord
 from txrdma.mad.rpcs import RPCs
-from txrdma.mad.sa import LinkRecord, NodeRecord, PortInfoRecord, Record, SwitchInfoRecord
 
 _TABLES: Final[tuple[type[Record], ...]] = (NodeRecord, LinkRecord, PortInfoRecord, SwitchInfoRecord)
 _SHOWN: Final = 3

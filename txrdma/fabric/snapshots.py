@@ -13,7 +13,7 @@ from txrdma.fabric.model import Fabric, Node, nodeGUIDIn, Port, Problem
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID
-from txrdma.mad.smp import NodeInfo, PortInfo, SwitchInfo
+from txrdma.mad.layouts.smp import NodeInfo, PortInfo, SwitchInfo
 
 
 def dump(fabric: Fabric, names: NodeNames | None = None) -> dict[str, Any]:

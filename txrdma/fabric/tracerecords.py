@@ -13,9 +13,9 @@ from txrdma.fabric.routing import Hop, IView
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID
 from txrdma.mad.errors import MADError
-from txrdma.mad.messages import ClassPortInfo
+from txrdma.mad.layouts.messages import ClassPortInfo
+from txrdma.mad.layouts.sa import NodeRecord, PathRecord, Query, TraceRecord
 from txrdma.mad.rpcs import RPCs
-from txrdma.mad.sa import NodeRecord, PathRecord, Query, TraceRecord
 
 _HAS_OPTIONAL_RECORDS: Final = 1 << 8
 """Of ClassPortInfo's CapabilityMask (IBA 15.2.5.1)."""

@@ -2,7 +2,7 @@
 Management datagrams: the 256-byte messages by which InfiniBand fabrics are run.
 
 What most programs want can be had from here; each name is loaded when it is asked for. Structures stand in
-modules by class: L{smp <txrdma.mad.smp>}, L{sa <txrdma.mad.sa>}, L{pma <txrdma.mad.pma>} and others.
+modules by class: L{smp <txrdma.mad.layouts.smp>}, L{sa <txrdma.mad.layouts.sa>} and others.
 """
 
 from __future__ import annotations
@@ -14,40 +14,39 @@ if TYPE_CHECKING:
     from txrdma.iba.path import IBDRPath as IBDRPath
     from txrdma.iba.path import IBPath as IBPath
     from txrdma.iba.path import MADEndPort as MADEndPort
-    from txrdma.mad._frames import Keys as Keys
     from txrdma.mad.agent import MADAgent as MADAgent
+    from txrdma.mad.core.frames import Keys as Keys
     from txrdma.mad.errors import MADClassError as MADClassError
     from txrdma.mad.errors import MADError as MADError
     from txrdma.mad.errors import MADFailure as MADFailure
     from txrdma.mad.errors import MADRefusal as MADRefusal
     from txrdma.mad.errors import MADTimeoutError as MADTimeoutError
     from txrdma.mad.errors import MADTransferError as MADTransferError
-    from txrdma.mad.notices import Subscription as Subscription
-    from txrdma.mad.paths import IPPathResolver as IPPathResolver
     from txrdma.mad.paths import parseTarget as parseTarget
-    from txrdma.mad.paths import SAPathResolver as SAPathResolver
-    from txrdma.mad.paths import StaticPathResolver as StaticPathResolver
     from txrdma.mad.paths import toAdministration as toAdministration
     from txrdma.mad.paths import toLID as toLID
     from txrdma.mad.ports import availableMADPorts as availableMADPorts
     from txrdma.mad.ports import openMADPort as openMADPort
+    from txrdma.mad.resolvers import IPPathResolver as IPPathResolver
+    from txrdma.mad.resolvers import SAPathResolver as SAPathResolver
+    from txrdma.mad.resolvers import StaticPathResolver as StaticPathResolver
     from txrdma.mad.satransactor import SATransactor as SATransactor
     from txrdma.mad.schedule import MADSchedule as MADSchedule
-    from txrdma.mad.serving import MADServer as MADServer
+    from txrdma.mad.server import MADServer as MADServer
+    from txrdma.mad.subscription import Subscription as Subscription
 
 _HOMES: Final = {
     "txrdma.iba.path": "IBDRPath IBPath MADEndPort",
-    "txrdma.mad._frames": "Keys",
+    "txrdma.mad.core.frames": "Keys",
     "txrdma.mad.agent": "MADAgent",
     "txrdma.mad.errors": "MADClassError MADError MADFailure MADRefusal MADTimeoutError MADTransferError",
-    "txrdma.mad.notices": "Subscription",
-    "txrdma.mad.paths": (
-        "IPPathResolver parseTarget SAPathResolver StaticPathResolver toAdministration toLID"
-    ),
+    "txrdma.mad.subscription": "Subscription",
+    "txrdma.mad.paths": "parseTarget toAdministration toLID",
     "txrdma.mad.ports": "availableMADPorts openMADPort",
+    "txrdma.mad.resolvers": "IPPathResolver SAPathResolver StaticPathResolver",
     "txrdma.mad.satransactor": "SATransactor",
     "txrdma.mad.schedule": "MADSchedule",
-    "txrdma.mad.serving": "MADServer",
+    "txrdma.mad.server": "MADServer",
 }
 
 _OFFERED: Final = {name: home for home, names in _HOMES.items() for name in names.split()}

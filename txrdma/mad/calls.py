@@ -1,5 +1,5 @@
 """
-Calls on their way: what was asked of whom, and the Deferred that is told of the end.
+Calls as their callers have them: a Deferred that fires at the end.
 """
 
 from __future__ import annotations
@@ -9,53 +9,20 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 
-from txrdma.mad._frames import Keys
-from txrdma.mad._transaction import Transaction
-from txrdma.mad.attributes import Attribute, RPC
+from txrdma.mad.core.asked import Asked
 
 
-class Call(Transaction):
+class Call(Asked):
     """
-    A call on its way.
+    A call whose end somebody awaits.
 
-    @ivar kind: class of the answer's payload.
-    @ivar chosenID: the transaction ID that the caller has chosen; 0 for a drawn one.
-    @ivar redirections: how often somebody else was named, for this call and for those that it is made for.
+    @ivar forget: gives the call up; agents set it.
     """
 
-    __slots__ = (
-        "_deferred",
-        "chosenID",
-        "content",
-        "forget",
-        "keys",
-        "kind",
-        "mask",
-        "modifier",
-        "redirections",
-        "rpc",
-    )
+    __slots__ = ("_deferred", "forget")
 
-    def __init__(
-        self,
-        rpc: RPC,
-        kind: type[Attribute],
-        content: bytes,
-        modifier: int,
-        keys: Keys,
-        mask: int,
-        forget: Callable[[Call], None],
-    ) -> None:
-        self.rpc = rpc
-        self.kind = kind
-        self.content = content
-        self.modifier = modifier
-        self.keys = keys
-        self.mask = mask
-        self.chosenID = 0
-        self.redirections = 0
-        self.forget = forget
-        self._deferred: Deferred[Any] | None = None
+    forget: Callable[[Call], None]
+    _deferred: Deferred[Any] | None
 
     def awaited(self) -> Deferred[Any]:
         """Have a Deferred fire with the answer, or fail; cancelling it forgets the call."""

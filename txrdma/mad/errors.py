@@ -7,10 +7,10 @@ from __future__ import annotations
 from txrdma.error import RDMAError, Refused
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import DEFAULT_PKEY
-from txrdma.mad._rmpp import WORDS
-from txrdma.mad.attributes import Attribute, ManagementClass, RPC
-from txrdma.mad.dump import dumped
-from txrdma.mad.messages import MADStatus, RMPPStatus
+from txrdma.mad.core.rmpp import WORDS
+from txrdma.mad.layouts.attributes import Attribute, ManagementClass, RPC
+from txrdma.mad.layouts.dump import dumped
+from txrdma.mad.layouts.messages import MADStatus, RMPPStatus
 
 
 class MADFailure(RDMAError):

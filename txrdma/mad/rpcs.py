@@ -16,9 +16,10 @@ from twisted.internet.defer import Deferred
 
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
-from txrdma.mad._frames import Keys
-from txrdma.mad.attributes import Attribute, ManagementClass, Method, RPCS
-from txrdma.mad.sa import MultiPathRecord, PathRecord, Query, Record
+from txrdma.mad.calls import Call
+from txrdma.mad.core.frames import Keys
+from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method, RPCS
+from txrdma.mad.layouts.sa import MultiPathRecord, PathRecord, Query, Record
 
 A = TypeVar("A", bound=Attribute)
 R = TypeVar("R", bound=Record)
@@ -183,6 +184,9 @@ class RPCs(ABC):
     subnet administration need none. Options are L{CallOptions}.
     """
 
+    retries: int | None = None
+    """How often a request that nobody answers is sent again; None where that is not known."""
+
     @abstractmethod
     def call(
         self,
@@ -203,6 +207,17 @@ class RPCs(ABC):
             L{MADTimeoutError <txrdma.mad.errors.MADTimeoutError>} or
             L{MADClassError <txrdma.mad.errors.MADClassError>}, with C{InvalidRequest} when nothing was sent.
         """
+
+    def issue(self, call: Call, path: IBPath) -> None:
+        """
+        Make a call that was put together already: for callers that make very many.
+
+        The call's own C{answered} or C{failed} is called at its end; C{forget} gives it up.
+        """
+        payload = call.kind.decode(call.content) if call.content else call.kind
+        answer = self.call(call.rpc.name, payload, path, call.modifier, componentMask=call.mask)
+        call.forget = lambda call: answer.cancel()
+        answer.addCallbacks(call.answered, lambda failure: call.failed(failure.value))
 
     # Subnet management: LID routed, or by a directed route where the path is one.
     SubnGet = _Named(Answered)

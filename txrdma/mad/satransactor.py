@@ -17,11 +17,9 @@ from twisted.internet.defer import Deferred
 from txrdma.iba.path import IBDRPath, IBPath, PERMISSIVE_LID
 from txrdma.iba.types import LID
 from txrdma.iba.verbs import NodeType
-from txrdma.mad.attributes import Attribute
 from txrdma.mad.errors import MADError, MADFailure
-from txrdma.mad.paths import current, EndPort, toAdministration
-from txrdma.mad.rpcs import CallOptions, RPCs
-from txrdma.mad.sa import (
+from txrdma.mad.layouts.attributes import Attribute
+from txrdma.mad.layouts.sa import (
     GUIDInfoRecord,
     LinearForwardingTableRecord,
     LinkRecord,
@@ -37,7 +35,7 @@ from txrdma.mad.sa import (
     SwitchInfoRecord,
     VLArbitrationTableRecord,
 )
-from txrdma.mad.smp import (
+from txrdma.mad.layouts.smp import (
     GUIDInfo,
     LinearForwardingTable,
     MulticastForwardingTable,
@@ -51,6 +49,8 @@ from txrdma.mad.smp import (
     SwitchInfo,
     VLArbitrationTable,
 )
+from txrdma.mad.paths import current, EndPort, toAdministration
+from txrdma.mad.rpcs import CallOptions, RPCs
 
 _K = TypeVar("_K")
 _R = TypeVar("_R", bound=Record)

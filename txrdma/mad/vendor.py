@@ -16,11 +16,11 @@ from typing import Final
 from zope.interface import implementer
 
 from txrdma.interfaces import IMADHandler
-from txrdma.mad.attributes import Attribute, attribute, key, ManagementClass, Method
 from txrdma.mad.errors import MADRefusal
-from txrdma.mad.messages import MADRequest, MADStatus
-from txrdma.mad.plain import text
-from txrdma.mad.serving import MADServer
+from txrdma.mad.layouts.attributes import Attribute, attribute, key, ManagementClass, Method
+from txrdma.mad.layouts.messages import MADRequest, MADStatus
+from txrdma.mad.layouts.plain import text
+from txrdma.mad.server import MADServer
 from txrdma.wire import bits, data, wire
 
 OPENIB_OUI: Final = 0x001405

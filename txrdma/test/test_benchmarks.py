@@ -17,7 +17,7 @@ from xml.etree import ElementTree
 
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
-from txrdma.mad.attributes import allAttributes
+from txrdma.mad.layouts.attributes import allAttributes
 
 try:
     from benchmarks import charts

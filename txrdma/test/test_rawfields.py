@@ -6,7 +6,7 @@ from random import Random
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.mad.smp import ExtendedPortInfo, NodeInfo, PortInfo, SwitchInfo
+from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeInfo, PortInfo, SwitchInfo
 from txrdma.rawfields import peek, poke, span
 from txrdma.wire import Layout
 

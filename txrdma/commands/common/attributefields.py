@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeVar
 
 from txrdma.error import InvalidRequest, WireError
-from txrdma.mad.attributes import Attribute, ManagementClass, RPC, RPCS
-from txrdma.mad.messages import formatOf
-from txrdma.mad.sa import componentsOf, Query, Record
+from txrdma.mad.layouts.attributes import Attribute, ManagementClass, RPC, RPCS
+from txrdma.mad.layouts.messages import formatOf
+from txrdma.mad.layouts.sa import componentsOf, Query, Record
 from txrdma.wire import data, Field, Layout, wire
 
 Pair = tuple[str, str]
@@ -58,12 +58,12 @@ def attributeNamed(name: str, rpc: RPC | None = None) -> type[Attribute]:
 def attributesOf(rpc: RPC | None) -> Iterator[type[Attribute]]:
     """All that a call carries; all that there are without one."""
     import txrdma.cm.messages
-    import txrdma.mad.baseboard
-    import txrdma.mad.congestion
-    import txrdma.mad.devices
-    import txrdma.mad.pma
-    import txrdma.mad.sa
-    import txrdma.mad.smp
+    import txrdma.mad.layouts.baseboard
+    import txrdma.mad.layouts.congestion
+    import txrdma.mad.layouts.devices
+    import txrdma.mad.layouts.pma
+    import txrdma.mad.layouts.sa
+    import txrdma.mad.layouts.smp
     import txrdma.mad.vendor  # noqa: F401  # each of them declares some
 
     return (kind for kind in _declared(Attribute) if rpc is None or rpc.name in kind.rpcs)
@@ -172,7 +172,7 @@ def _numbered(name: str, text: str, width: int) -> int:
 def forSetting(told: Attribute) -> Attribute:
     """What was got, to be set again with changes: of states that is "no change" (IBA 14.2.5.6)."""
     from txrdma.iba.verbs import PhysicalState, PortState
-    from txrdma.mad.smp import PortInfo
+    from txrdma.mad.layouts.smp import PortInfo
 
     if isinstance(told, PortInfo):
         told = _replaced(told, portState=PortState.NOP, portPhysicalState=PhysicalState.NOP)

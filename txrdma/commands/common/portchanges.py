@@ -15,8 +15,8 @@ from twisted.python import usage
 
 from txrdma.error import InvalidRequest
 from txrdma.iba.verbs import PhysicalState
-from txrdma.mad.smp import PortInfo
-from txrdma.mad.values import LinkSpeed, LinkSpeedExtended, LinkSpeedExtended2, LinkWidth, PathMTU
+from txrdma.mad.layouts.smp import PortInfo
+from txrdma.mad.layouts.values import LinkSpeed, LinkSpeedExtended, LinkSpeedExtended2, LinkWidth, PathMTU
 
 STATES: Final[dict[str, dict[str, str]]] = {
     "enable": {"portPhysicalState": "POLLING"},

@@ -11,7 +11,7 @@ from typing import Any
 from twisted.internet.defer import Deferred
 
 from txrdma.commands.common.session import opened
-from txrdma.mad.serving import MADServer
+from txrdma.mad.server import MADServer
 from txrdma.mad.vendor import TextHandler
 
 

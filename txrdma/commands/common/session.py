@@ -26,15 +26,16 @@ from txrdma.fabric.targets import combined, parsedTarget
 from txrdma.iba.path import IBDRPath, IBPath, lifetimeSeconds, MADEndPort
 from txrdma.iba.types import GID, LID, QPN
 from txrdma.interfaces import IMADPort
-from txrdma.mad._frames import Keys
 from txrdma.mad.agent import MADAgent, RETRIES
+from txrdma.mad.core.frames import Keys
 from txrdma.mad.errors import MADError, MADFailure
-from txrdma.mad.messages import MADStatus
-from txrdma.mad.paths import IPPathResolver, SAPathResolver, toAdministration, toLID
+from txrdma.mad.layouts.messages import MADStatus
+from txrdma.mad.layouts.values import SAStatus
+from txrdma.mad.paths import toAdministration, toLID
 from txrdma.mad.ports import defaultMADPort, openMADPort
+from txrdma.mad.resolvers import IPPathResolver, SAPathResolver
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.satransactor import SATransactor
-from txrdma.mad.values import SAStatus
 
 if TYPE_CHECKING:
     pass
@@ -149,7 +150,7 @@ class Session:
 
     async def nameAt(self, path: IBPath) -> str:
         """What the node-name map calls the node there; C{""}, and nobody is asked, without a map."""
-        from txrdma.mad.smp import NodeInfo
+        from txrdma.mad.layouts.smp import NodeInfo
 
         if not self.names.names:
             return ""
@@ -162,7 +163,7 @@ class Session:
 
         @raise InvalidRequest: it is.
         """
-        from txrdma.mad.smp import NodeInfo
+        from txrdma.mad.layouts.smp import NodeInfo
 
         highest = max((port for port in ports if port != _ALL_PORTS), default=0)
         if error.status & _FIELD_STATUS != MADStatus.INVALID_FIELD or not highest:
@@ -193,7 +194,7 @@ class Session:
 
     async def _lidNamed(self, name: str) -> int | None:
         """The LID of the node of this name, in the node-name map or by its description; None without one."""
-        from txrdma.mad.sa import NodeRecord
+        from txrdma.mad.layouts.sa import NodeRecord
 
         said = name.encode()
         if not self.endPort.smLID or len(said) > 64:
@@ -220,7 +221,7 @@ class Session:
 
     async def _lidAt(self, path: IBDRPath) -> int:
         from txrdma.iba.verbs import NodeType
-        from txrdma.mad.smp import NodeInfo, PortInfo
+        from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 
         info = await self.agent.SubnGet(NodeInfo, path)
         number = 0 if info.nodeType is NodeType.SWITCH else info.localPortNum

@@ -12,7 +12,7 @@ from zope.interface import implementer
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.verbs import Buffer
 from txrdma.interfaces import IMADPort, IMADReceiver
-from txrdma.mad.dump import dumped
+from txrdma.mad.layouts.dump import dumped
 
 
 @implementer(IMADPort, IMADReceiver)

@@ -17,7 +17,7 @@ from txrdma.iba.internet import ETHERTYPE_IPV4, ETHERTYPE_IPV6
 from txrdma.iba.pcap import Datagram, LinkType
 from txrdma.iba.roce import RoCEPacket
 from txrdma.iba.types import GID, ROCE_PORT
-from txrdma.mad.attributes import plain
+from txrdma.mad.layouts.attributes import plain
 from txrdma.smc.carriers.option._synoptions import segmentIn
 from txrdma.smc.explaining._conversation import CLIENT, Connection, Conversation, Sentence, SERVER
 from txrdma.smc.explaining._words import amount

@@ -15,8 +15,8 @@ from txrdma.fabric.nodenames import NodeNames
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType
-from txrdma.mad.smp import PortInfo
-from txrdma.mad.values import LANES
+from txrdma.mad.layouts.smp import PortInfo
+from txrdma.mad.layouts.values import LANES
 from txrdma.rawfields import peek
 
 _WIDTHS: Final = {int(flag): f"{lanes}x" for flag, lanes in LANES.items()}

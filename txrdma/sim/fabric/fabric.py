@@ -13,8 +13,8 @@ from typing import Final
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from txrdma.iba.types import GID, GUID
-from txrdma.mad.smp import PortInfo, SwitchInfo
-from txrdma.mad.values import PortCapability
+from txrdma.mad.layouts.smp import PortInfo, SwitchInfo
+from txrdma.mad.layouts.values import PortCapability
 from txrdma.rawfields import poke
 from txrdma.sim.fabric.agents.mkeys import ManagementKeys
 from txrdma.sim.fabric.agents.sma import SubnetManagementAgents, VENDOR_DIAG

@@ -15,8 +15,8 @@ from txrdma.fabric.model import Fabric, Node, Port
 from txrdma.fabric.nodenames import NodeNames
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType, PortState
-from txrdma.mad.smp import ExtendedPortInfo, NodeInfo, SwitchInfo
-from txrdma.mad.values import PortCapability
+from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeInfo, SwitchInfo
+from txrdma.mad.layouts.values import PortCapability
 from txrdma.sim.fabric.model.nodes import buildNodes, SimulatedNode
 from txrdma.sim.nets.netfile import Net, NetLink, parseNet
 

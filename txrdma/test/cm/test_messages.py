@@ -40,10 +40,10 @@ from txrdma.cm.paths import alternateOf, areSame, isPath, lapFor, NO_PATH, pathF
 from txrdma.error import WireError
 from txrdma.iba.path import IBPath, PERMISSIVE_LID
 from txrdma.iba.types import GID, GUID, LID, QPN
-from txrdma.mad._frames import frame
-from txrdma.mad.attributes import Attribute, attributeOf, ManagementClass, Method
-from txrdma.mad.messages import ClassPortInfo, CommMgtFormat
-from txrdma.mad.values import PathMTU, Rate
+from txrdma.mad.core.frames import frame
+from txrdma.mad.layouts.attributes import Attribute, attributeOf, ManagementClass, Method
+from txrdma.mad.layouts.messages import ClassPortInfo, CommMgtFormat
+from txrdma.mad.layouts.values import PathMTU, Rate
 from txrdma.test.mad.oracles import packetOf
 from txrdma.testing.captures import packets
 from txrdma.wire import Code

@@ -29,9 +29,9 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, QPN
 from txrdma.iba.verbs import Operation, ReceiveRequest, SendRequest
-from txrdma.mad.serving import MADServer
-from txrdma.mad.values import PathMTU
-from txrdma.mad.verbsport import IReactor, VerbsPort
+from txrdma.mad.layouts.values import PathMTU
+from txrdma.mad.ports.verbsport import IReactor, VerbsPort
+from txrdma.mad.server import MADServer
 from txrdma.soft.device import SoftDevice
 from txrdma.test.mad.test_verbsport import VerbsPortCase
 from txrdma.testing.verbs.ends import End

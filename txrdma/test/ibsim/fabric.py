@@ -26,7 +26,7 @@ from twisted.trial.unittest import TestCase
 
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.ibsim import IbsimPort
+from txrdma.mad.ports.ibsim import IbsimPort
 from txrdma.sim.nets.netfile import parseNet
 from txrdma.test.ibsim import OUTSIDE
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 
 from txrdma.iba.path import IBDRPath
-from txrdma.mad.smp import NodeDescription
+from txrdma.mad.layouts.smp import NodeDescription
 from txrdma.test.ibsim.fabric import IbsimTestCase
 from txrdma.test.mad.simulated import TWO_SWITCHES
 

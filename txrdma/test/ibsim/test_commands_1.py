@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from txrdma.iba.types import GUID
-from txrdma.mad.attributes import Attribute
-from txrdma.mad.messages import ClassPortInfo
-from txrdma.mad.sa import NodeRecord, PathRecord
-from txrdma.mad.values import Rate
+from txrdma.mad.layouts.attributes import Attribute
+from txrdma.mad.layouts.messages import ClassPortInfo
+from txrdma.mad.layouts.sa import NodeRecord, PathRecord
+from txrdma.mad.layouts.values import Rate
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.test.ibsim.fabric import IbsimTestCase
 from txrdma.test.ibsim.test_commands_2 import CommandsTestCase, EXAMPLES

@@ -23,9 +23,9 @@ from twisted.internet.task import deferLater
 from txrdma.commands.common.registry import command
 from txrdma.error import RDMAError
 from txrdma.mad.agent import MADAgent
+from txrdma.mad.layouts.smp import MulticastForwardingTable
 from txrdma.mad.paths import toLID
-from txrdma.mad.serving import MADServer
-from txrdma.mad.smp import MulticastForwardingTable
+from txrdma.mad.server import MADServer
 from txrdma.mad.vendor import servePing, serveSysstat
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import parseNet

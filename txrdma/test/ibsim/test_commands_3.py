@@ -16,7 +16,7 @@ from typing import Any
 
 from txrdma.fabric.discovery import Sweep
 from txrdma.iba.path import IBDRPath
-from txrdma.mad.smp import ExtendedPortInfo
+from txrdma.mad.layouts.smp import ExtendedPortInfo
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import parseNet
 from txrdma.test.ibsim.test_commands_2 import CommandsTestCase, example

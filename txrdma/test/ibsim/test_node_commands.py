@@ -11,8 +11,8 @@ import re
 from typing import Any
 
 from txrdma.mad.agent import MADAgent
+from txrdma.mad.layouts.smp import MulticastForwardingTable
 from txrdma.mad.paths import toLID
-from txrdma.mad.smp import MulticastForwardingTable
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.test.ibsim.test_commands_2 import CommandsTestCase
 

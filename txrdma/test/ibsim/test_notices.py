@@ -10,10 +10,10 @@ from twisted.internet.task import deferLater
 
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.errors import MADError
-from txrdma.mad.notices import Subscription
+from txrdma.mad.layouts.sa import InformInfoRecord
 from txrdma.mad.paths import toAdministration
-from txrdma.mad.sa import InformInfoRecord
-from txrdma.mad.serving import MADServer
+from txrdma.mad.server import MADServer
+from txrdma.mad.subscription import Subscription
 from txrdma.test.ibsim.fabric import IbsimTestCase
 
 NET = """
@@ -57,7 +57,7 @@ class SubscriptionTests(IbsimTestCase):
         self.heard: list[int] = []
         self.subscription = Subscription(
             *(reactor, self.agent, MADServer(self.agent), None),
-            lambda notice, path: self.heard.append(notice.trapNumber),
+            lambda notice, request: self.heard.append(notice.trapNumber),
             retrySeconds=0.2,
         )
         self.addCleanup(self.subscription.stop)

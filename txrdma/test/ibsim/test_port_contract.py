@@ -11,7 +11,7 @@ from typing import Any
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.path import IBDRPath, IBPath
-from txrdma.mad.ibsim import IbsimPort
+from txrdma.mad.ports.ibsim import IbsimPort
 from txrdma.test.ibsim.fabric import IbsimTestCase
 from txrdma.test.mad.simulated import gmp
 from txrdma.test.pingpongs import ReadingClock

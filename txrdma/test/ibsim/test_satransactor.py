@@ -9,15 +9,12 @@ from typing import Any, Final
 from txrdma.fabric.discovery import Sweep
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GID, LID
-from txrdma.mad._frames import Keys
-from txrdma.mad.attributes import Attribute
+from txrdma.mad.core.frames import Keys
 from txrdma.mad.errors import MADError
-from txrdma.mad.paths import SAPathResolver, toAdministration, toLID
-from txrdma.mad.pma import PortCounters
-from txrdma.mad.sa import MCMemberRecord
-from txrdma.mad.satransactor import SATransactor
-from txrdma.mad.schedule import MADSchedule
-from txrdma.mad.smp import (
+from txrdma.mad.layouts.attributes import Attribute
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.sa import MCMemberRecord
+from txrdma.mad.layouts.smp import (
     GUIDInfo,
     LinearForwardingTable,
     MulticastForwardingTable,
@@ -30,6 +27,10 @@ from txrdma.mad.smp import (
     SwitchInfo,
     VLArbitrationTable,
 )
+from txrdma.mad.paths import toAdministration, toLID
+from txrdma.mad.resolvers import SAPathResolver
+from txrdma.mad.satransactor import SATransactor
+from txrdma.mad.schedule import MADSchedule
 from txrdma.test.ibsim.fabric import Ibsim, IbsimTestCase
 
 NET = """

@@ -14,11 +14,11 @@ from twisted.internet.task import Clock
 
 from txrdma.fabric.discovery import Sweep
 from txrdma.iba.types import GID, GUID, LID
-from txrdma.mad import sa, smp
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import Attribute, ManagementClass, Method
 from txrdma.mad.errors import MADError
-from txrdma.mad.serving import MADServer
+from txrdma.mad.layouts import sa, smp
+from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
+from txrdma.mad.server import MADServer
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.netfile import parseNet
 from txrdma.test.ibsim.fabric import IbsimTestCase

@@ -30,11 +30,11 @@ from twisted.internet.task import Clock
 from txrdma.fabric.discovery import Sweep
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import LID
-from txrdma.mad import pma, smp
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import Attribute
 from txrdma.mad.errors import MADError, MADFailure
-from txrdma.mad.messages import ClassPortInfo
+from txrdma.mad.layouts import pma, smp
+from txrdma.mad.layouts.attributes import Attribute
+from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import parseNet

@@ -20,10 +20,10 @@ from typing import Any
 
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID
-from txrdma.mad import pma, smp
-from txrdma.mad.attributes import Attribute
-from txrdma.mad.messages import ClassPortInfo
-from txrdma.mad.values import PortCapability
+from txrdma.mad.layouts import pma, smp
+from txrdma.mad.layouts.attributes import Attribute
+from txrdma.mad.layouts.messages import ClassPortInfo
+from txrdma.mad.layouts.values import PortCapability
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.fabric.model.counters import CASTS, DATA
 from txrdma.sim.nets.fattree import fatTree

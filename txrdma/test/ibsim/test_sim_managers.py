@@ -8,10 +8,10 @@ compared is whether it obeys, and what it then becomes.
 from __future__ import annotations
 
 from txrdma.iba.path import IBDRPath
-from txrdma.mad import smp
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.errors import MADError
-from txrdma.mad.values import SMState
+from txrdma.mad.layouts import smp
+from txrdma.mad.layouts.values import SMState
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.fabric.sm.election import ACKNOWLEDGE, DISABLE, DISCOVER, HANDOVER, STANDBY

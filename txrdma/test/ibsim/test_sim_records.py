@@ -21,13 +21,13 @@ from twisted.internet.defer import Deferred
 
 from txrdma.error import RDMAError
 from txrdma.iba.types import GID, GUID, LID, QPN
-from txrdma.mad import sa
-from txrdma.mad._frames import frame, Keys, NO_KEYS
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import Attribute, ManagementClass, Method
-from txrdma.mad.messages import InformInfo
-from txrdma.mad.smp import GUIDInfo
-from txrdma.mad.values import PathMTU, Rate, Selector, SMState
+from txrdma.mad.core.frames import frame, Keys, NO_KEYS
+from txrdma.mad.layouts import sa
+from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
+from txrdma.mad.layouts.messages import InformInfo
+from txrdma.mad.layouts.smp import GUIDInfo
+from txrdma.mad.layouts.values import PathMTU, Rate, Selector, SMState
 from txrdma.sim.fabric.sm.election import Candidate
 from txrdma.sim.fabric.sm.manager import GID_PREFIX
 from txrdma.sim.fabric.sm.sa import SubnetAdministration

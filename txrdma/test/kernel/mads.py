@@ -20,10 +20,10 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, QPN
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import ManagementClass, Method
-from txrdma.mad.messages import MADRequest
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.messages import MADRequest
 from txrdma.mad.ports import openMADPort
-from txrdma.mad.serving import MADServer
+from txrdma.mad.server import MADServer
 from txrdma.test.mad.pairs import Answers
 
 PERFORMANCE = ManagementClass.PERFORMANCE

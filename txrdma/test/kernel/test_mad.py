@@ -18,15 +18,15 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GID, PKey
 from txrdma.interfaces import IMADPort
-from txrdma.mad.attributes import ManagementClass, Method
 from txrdma.mad.errors import MADError, MADTimeoutError
-from txrdma.mad.messages import ClassPortInfo
-from txrdma.mad.paths import IPPathResolver
-from txrdma.mad.pma import PortCounters
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.messages import ClassPortInfo
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.sa import MultiPathRecord, NodeRecord
+from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.mad.ports import availableMADPorts, openMADPort
-from txrdma.mad.registration import Registry
-from txrdma.mad.sa import MultiPathRecord, NodeRecord
-from txrdma.mad.smp import NodeInfo
+from txrdma.mad.ports.registration import Registry
+from txrdma.mad.resolvers import IPPathResolver
 from txrdma.test.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.kernel.mads import ADMINISTRATION, linkLocal, MADCase, PATIENCE, PERFORMANCE, run, unknown
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from txrdma.iba.types import GID, GUID, LID
-from txrdma.mad.attributes import Attribute, Method
 from txrdma.mad.errors import MADError, MADRefusal
-from txrdma.mad.messages import MADRequest
-from txrdma.mad.sa import MultiPathRecord, NodeRecord, PathRecord
-from txrdma.mad.smp import NodeDescription
+from txrdma.mad.layouts.attributes import Attribute, Method
+from txrdma.mad.layouts.messages import MADRequest
+from txrdma.mad.layouts.sa import MultiPathRecord, NodeRecord, PathRecord
+from txrdma.mad.layouts.smp import NodeDescription
 from txrdma.test.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.kernel.mads import ADMINISTRATION, MADCase, PATIENCE, run
 

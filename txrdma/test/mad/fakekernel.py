@@ -59,7 +59,7 @@ class File:
 
 class FakeKernel:
     """
-    Stands for the module C{os} in C{txrdma.mad.umad}, and L{ioctl} for that of C{fcntl}.
+    Stands for the module C{os} in C{txrdma.mad.ports.umad}, and L{ioctl} for that of C{fcntl}.
 
     @ivar gids: the GID of each port, by the name of its device file.
     @ivar hasSMI: whether there is a queue pair 0.

@@ -15,9 +15,9 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.interfaces import IMADReceiver
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import Method
-from txrdma.mad.messages import RMPPHeader, RMPPStatus, RMPPType
-from txrdma.mad.smp import NodeDescription
+from txrdma.mad.layouts.attributes import Method
+from txrdma.mad.layouts.messages import RMPPHeader, RMPPStatus, RMPPType
+from txrdma.mad.layouts.smp import NodeDescription
 from txrdma.test.mad.pairs import pass_, TO_2, Wire, WiredPort
 
 E = TypeVar("E", bound=Exception)
@@ -152,8 +152,8 @@ class FaultTestCase(SynchronousTestCase):
         self.assertEqual(self.successResultOf(self.bystander).text, "undisturbed")
         assertEmpty(self, self.agent)
         pass_(self.clock, 700, 10)
-        self.assertEqual(self.agent._long._incoming, {})
-        self.assertEqual(self.agent._long._outgoing, {})
+        self.assertEqual(self.agent._core._long._incoming, {})
+        self.assertEqual(self.agent._core._long._outgoing, {})
         pass_(self.clock, 10_000, 1000)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
@@ -161,6 +161,6 @@ class FaultTestCase(SynchronousTestCase):
 def assertEmpty(test: SynchronousTestCase, agent: MADAgent) -> None:
     """Nothing is on its way."""
     test.assertIn(" 0 outstanding", repr(agent))
-    test.assertEqual(agent._transactions._open, {})
-    test.assertEqual(agent._transactions._pausing, {})
-    test.assertEqual([notch for notch in agent._transactions._wheel._notches.values() if notch], [])
+    test.assertEqual(agent._core._transactions._open, {})
+    test.assertEqual(agent._core._transactions._pausing, {})
+    test.assertEqual([notch for notch in agent._core._transactions._wheel._notches.values() if notch], [])

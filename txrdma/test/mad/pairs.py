@@ -15,8 +15,8 @@ from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.iba.verbs import Buffer
 from txrdma.interfaces import IMADHandler, IMADPort, IMADReceiver
-from txrdma.mad._choices import mayBeFrom
-from txrdma.mad.messages import MADRequest
+from txrdma.mad.core.choices import mayBeFrom
+from txrdma.mad.layouts.messages import MADRequest
 
 
 @implementer(IMADHandler)

@@ -19,10 +19,11 @@ import txrdma.iba.linkheaders
 from txrdma.iba import headers
 from txrdma.iba.linkheaders import LinkNextHeader, LRH
 from txrdma.iba.path import IBPath
-from txrdma.mad import baseboard, congestion, devices, messages, pma, rmppformats, sa, smp, traps, vendor
-from txrdma.mad._frames import frame, Keys, managementPacket
-from txrdma.mad.attributes import allAttributes, Attribute, ManagementClass, Method
-from txrdma.mad.messages import formatOf
+from txrdma.mad import vendor
+from txrdma.mad.core.frames import frame, Keys, managementPacket
+from txrdma.mad.layouts import baseboard, congestion, devices, messages, pma, rmppformats, sa, smp, traps
+from txrdma.mad.layouts.attributes import allAttributes, Attribute, ManagementClass, Method
+from txrdma.mad.layouts.messages import formatOf
 from txrdma.test.mad.oracles import (
     libibmad,
     Place,

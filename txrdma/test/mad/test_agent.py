@@ -14,21 +14,23 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
+from txrdma.error import DeviceUnavailable, InvalidRequest
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GUID, LID, QPN
 from txrdma.interfaces import IMADAgent, IMADReceiver
-from txrdma.mad._frames import frame
-from txrdma.mad._long import LongMessages
-from txrdma.mad._rmpp import WINDOW
-from txrdma.mad.agent import LONG_PATIENCE_SECONDS, MADAgent
-from txrdma.mad.attributes import ManagementClass, Method
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.core.calls import LONG_PATIENCE_SECONDS
+from txrdma.mad.core.frames import frame
+from txrdma.mad.core.rmpp import WINDOW
+from txrdma.mad.core.transfers import LongMessages
 from txrdma.mad.errors import MADClassError, MADError, MADRefusal, MADTimeoutError, MADTransferError
-from txrdma.mad.messages import ClassPortInfo, MADRequest, Notice
-from txrdma.mad.pma import PortCounters
-from txrdma.mad.sa import MultiPathRecord, NodeRecord, PathRecord
-from txrdma.mad.serving import MADServer
-from txrdma.mad.smp import NodeInfo, SwitchInfo
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.baseboard import BKeyInfo
+from txrdma.mad.layouts.messages import ClassPortInfo, MADRequest, Notice
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.sa import MultiPathRecord, NodeRecord, PathRecord
+from txrdma.mad.layouts.smp import NodeInfo, SwitchInfo
+from txrdma.mad.server import MADServer
 from txrdma.test.mad.pairs import Answers, pass_, TO_2, Wire
 
 
@@ -200,10 +202,61 @@ class AgentTests(SynchronousTestCase):
         self.failureResultOf(patient, DeviceUnavailable)
 
     def test_secondServer(self) -> None:
-        """An agent has one server: a second one is refused, and the first goes on."""
-        self.assertRaises(ResourceExhausted, MADServer, self.other)
+        """Requests go to the server that has a handler for them; what none has is refused, once."""
+        second = MADServer(self.other)
         self.serve(ManagementClass.SUBN_LID, lambda request: NodeInfo(numPorts=3))
+        second.handle(ManagementClass.PERFORMANCE, Answers(lambda request: PortCounters()), (Method.GET,))
+        for _ in range(2):
+            self.assertEqual(self.result(self.agent.SubnGet(NodeInfo, TO_2)).numPorts, 3)
+            self.result(self.agent.PerformanceGet(PortCounters, TO_2))
+            self.assertEqual(self.refused(self.agent.BMGet(BKeyInfo, TO_2)), 0x08)
+        second.stop()
+        second.stop()
+        self.assertEqual(self.refused(self.agent.PerformanceGet(PortCounters, TO_2)), 0x08)
         self.assertEqual(self.result(self.agent.SubnGet(NodeInfo, TO_2)).numPorts, 3)
+
+    def refused(self, call: Deferred[Any]) -> int:
+        """The status that a call ends in; it is answered once."""
+        before = len(self.wire.sent)
+        pass_(self.clock, 0.1)
+        self.assertEqual(len(self.wire.sent), before + 1)
+        return int(self.failureResultOf(call, MADError).value.status)
+
+    def test_listenersOfServers(self) -> None:
+        """A notice is heard by the listeners of all servers, and answered once."""
+        heard: list[str] = []
+        self.server.listen(lambda notice, request: heard.append("first"))
+        second = MADServer(self.other)
+        second.listen(lambda notice, request: heard.append("second"))
+        before = len(self.wire.sent)
+        self.result(self.agent.SubnTrap(Notice(isGeneric=True, trapNumber=128, issuerLID=LID(1)), TO_2))
+        self.assertEqual((sorted(heard), len(self.wire.sent)), (["first", "second"], before + 2))
+
+    def test_handlersOfOneClass(self) -> None:
+        """Several handlers of a class share its requests: the newest is asked first, and may decline."""
+        self.serve(ManagementClass.SUBN_LID, lambda request: NodeInfo(numPorts=1))
+        self.assertEqual(self.result(self.agent.SubnGet(NodeInfo, TO_2)).numPorts, 1)
+
+        def other(request: MADRequest) -> object:
+            return NotImplemented if request.header.attributeModifier else NodeInfo(numPorts=2)
+
+        end = self.server.handle(ManagementClass.SUBN_LID, Answers(other), (Method.GET,))
+        self.assertEqual(self.result(self.agent.SubnGet(NodeInfo, TO_2)).numPorts, 2)
+        self.assertEqual(self.result(self.agent.SubnGet(NodeInfo, TO_2, 7)).numPorts, 1)
+        end()
+        self.assertEqual(self.result(self.agent.SubnGet(NodeInfo, TO_2)).numPorts, 1)
+        only = Answers(lambda request: NotImplemented)
+        self.server.handle(ManagementClass.PERFORMANCE, only, (Method.GET,))
+        self.assertEqual(self.refused(self.agent.PerformanceGet(PortCounters, TO_2)), 0x0C)
+
+    def test_context(self) -> None:
+        """An agent is closed, and its port, at the end of a with block."""
+        port = self.wire.ports[0]
+        with MADAgent(self.clock, port) as agent:
+            call = agent.SubnGet(NodeInfo, TO_2)
+            self.assertFalse(port.isClosed)
+        self.assertTrue(port.isClosed)
+        self.failureResultOf(call, DeviceUnavailable)
 
     def test_busy(self) -> None:
         """BUSY is asked again after a pause, which does not count as silence."""
@@ -303,11 +356,12 @@ class AgentTests(SynchronousTestCase):
 
     def test_trap(self) -> None:
         """A trap is repressed, and heard by those who listen."""
-        heard: list[tuple[Notice, IBPath]] = []
-        stop = self.server.listen(lambda notice, path: heard.append((notice, path)))
+        heard: list[tuple[Notice, MADRequest]] = []
+        stop = self.server.listen(lambda notice, request: heard.append((notice, request)))
         notice = Notice(isGeneric=True, trapNumber=128, issuerLID=LID(1))
         self.result(self.agent.SubnTrap(notice, TO_2))
-        self.assertEqual([(said.trapNumber, path.slid) for said, path in heard], [(128, 1)])
+        self.assertEqual([(said.trapNumber, asked.path.slid) for said, asked in heard], [(128, 1)])
+        self.assertEqual(heard[0][1].header.managementClass, ManagementClass.SUBN_LID)
         self.assertEqual(self.wire.sent[-1][1][3], Method.TRAP_REPRESS)
         stop()
         self.result(self.agent.SubnTrap(notice, TO_2))
@@ -396,7 +450,7 @@ class TableTests(AgentTests):
         self.wire.lose = lambda datagram: True
         pass_(self.clock, LONG_PATIENCE_SECONDS + 5, 0.01)
         self.failureResultOf(call, MADTimeoutError, MADTransferError)
-        self.assertEqual(self.agent._long._incoming, {})
+        self.assertEqual(self.agent._core._long._incoming, {})
         pass_(self.clock, 50, 1.0)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
@@ -407,7 +461,7 @@ class TableTests(AgentTests):
         long.send(question, bytes(1000), TO_2, 0.0)
         (first,) = long.outgoing()
         self.other.received(first.datagram, IBPath(slid=LID(1), dlid=LID(2), sqpn=QPN(1), dqpn=QPN(1)))
-        self.assertEqual(len(self.other._long._incoming), 1)
+        self.assertEqual(len(self.other._core._long._incoming), 1)
         pass_(self.clock, 60, 0.5)
         self.assertEqual(self.clock.getDelayedCalls(), [])
-        self.assertEqual(self.other._long._incoming, {})
+        self.assertEqual(self.other._core._long._incoming, {})

@@ -14,18 +14,25 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
 from txrdma.iba.path import IBDRPath, IBPath, lifetimeSeconds, RESPONSE_TIME
 from txrdma.iba.types import LID, PKey, QPN
-from txrdma.mad._frames import Keys
-from txrdma.mad._timeouts import MOST_RESPONSE_TIME
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import Method, RPCS
-from txrdma.mad.baseboard import BKeyInfo
-from txrdma.mad.congestion import CongestionInfo
+from txrdma.mad.core.frames import Keys
+from txrdma.mad.core.timeouts import MOST_RESPONSE_TIME
 from txrdma.mad.errors import MADError, MADFailure, MADTimeoutError
-from txrdma.mad.messages import ClassPortInfo, MADStatus, Notice
-from txrdma.mad.pma import PortCounters
+from txrdma.mad.layouts.attributes import Method, RPCS
+from txrdma.mad.layouts.baseboard import BKeyInfo
+from txrdma.mad.layouts.congestion import CongestionInfo
+from txrdma.mad.layouts.messages import ClassPortInfo, MADStatus, Notice
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.sa import NodeRecord, PathRecord
+from txrdma.mad.layouts.smp import (
+    MulticastForwardingTable,
+    NodeInfo,
+    PKeyTable,
+    PortInfo,
+    SLtoVLMappingTable,
+    VLArbitrationTable,
+)
 from txrdma.mad.rpcs import RPCs
-from txrdma.mad.sa import NodeRecord, PathRecord
-from txrdma.mad.smp import NodeInfo, PortInfo
 from txrdma.test.mad.faulty import answer, FaultTestCase
 from txrdma.test.mad.pairs import pass_, TO_2, Wire
 
@@ -104,6 +111,22 @@ class SendingTests(CallTestCase):
         self.assertIsNone(self.successResultOf(call))
         self.assertEqual(self.sent(call)[3], Method.TRAP_REPRESS)
         self.assertIn(" 0 outstanding", repr(self.agent))
+
+
+class ModifierTests(SynchronousTestCase):
+    """Attribute modifiers by the names of their parts."""
+
+    def test_parts(self) -> None:
+        """Each part stands where the specification has it (IBA 14.2.5.6 to 14.2.5.12)."""
+        for computed, number in (
+            (PortInfo.modifier(3), 3),
+            (PortInfo.modifier(3, extended=True), 0x80000003),
+            (PKeyTable.modifier(block=1, port=3), 0x00030001),
+            (SLtoVLMappingTable.modifier(inPort=1, outPort=2), 0x00000102),
+            (VLArbitrationTable.modifier(port=3, block=1), 0x00010003),
+            (MulticastForwardingTable.modifier(block=2, position=1), 0x10000002),
+        ):
+            self.assertEqual(computed, number)
 
 
 class AdministrationTests(CallTestCase):

@@ -8,7 +8,7 @@ import socket
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.mad._batches import Batches, MOST
+from txrdma.mad.ports.batches import Batches, MOST
 
 
 class BatchesTests(SynchronousTestCase):

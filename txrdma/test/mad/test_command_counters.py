@@ -20,7 +20,7 @@ from txrdma.command import Options
 from txrdma.commands.common.values import portNumbers
 from txrdma.commands.perfquery import KINDS, THEIRS
 from txrdma.fabric.rates import added, changed, counterNames, Increase, Rates
-from txrdma.mad.pma import PortCounters, PortCountersExtended, PortXmitDataSL
+from txrdma.mad.layouts.pma import PortCounters, PortCountersExtended, PortXmitDataSL
 from txrdma.mad.ports import openMADPort
 from txrdma.sim.strings import _held
 from txrdma.test.mad.commanding import CommandTestCase

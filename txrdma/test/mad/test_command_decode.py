@@ -26,8 +26,8 @@ from txrdma.iba.captures import captured
 from txrdma.iba.headers import BTH, DETH, GRH, Opcode
 from txrdma.iba.pcap import LinkType, PcapWriter, Place, RoCECapture
 from txrdma.iba.types import LID, MACAddress, QPN
-from txrdma.mad._frames import managementPacket
-from txrdma.mad.attributes import Method
+from txrdma.mad.core.frames import managementPacket
+from txrdma.mad.layouts.attributes import Method
 from txrdma.test.mad.commanding import CommandTestCase
 from txrdma.test.mad.simulated import gmp
 from txrdma.testing.captures import raw
@@ -340,7 +340,7 @@ class WiresharkTests(CaptureTestCase):
         if program is None:
             raise SkipTest("tshark is not installed")
         from txrdma.iba.types import GUID
-        from txrdma.mad.smp import NodeInfo, PortInfo
+        from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 
         attributes = [NodeInfo(nodeGUID=GUID.fromInt(0x123456), numPorts=36), PortInfo(lid=LID(77), lmc=3)]
         sent = [

@@ -19,9 +19,9 @@ from txrdma.error import InvalidRequest
 from txrdma.fabric.discovery import Sweep
 from txrdma.iba.verbs import PortState
 from txrdma.mad.agent import MADAgent
+from txrdma.mad.layouts.smp import PortInfo
+from txrdma.mad.layouts.values import PathMTU
 from txrdma.mad.ports import openMADPort
-from txrdma.mad.smp import PortInfo
-from txrdma.mad.values import PathMTU
 from txrdma.test.mad.commanding import CommandTestCase
 
 

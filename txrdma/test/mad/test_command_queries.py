@@ -17,11 +17,18 @@ from txrdma.commands.common.attributefields import assigned, attributeNamed, att
 from txrdma.error import InvalidRequest
 from txrdma.iba.types import GID
 from txrdma.iba.verbs import NodeType
-from txrdma.mad.attributes import allAttributes, ManagementClass, RPCS
+from txrdma.mad.layouts.attributes import allAttributes, ManagementClass, RPCS
+from txrdma.mad.layouts.sa import (
+    GUIDInfoRecord,
+    MCMemberRecord,
+    NodeRecord,
+    PathRecord,
+    Record,
+    ServiceRecord,
+)
+from txrdma.mad.layouts.smp import NodeInfo, PKeyTable, PortInfo, SMInfo
+from txrdma.mad.layouts.values import SMState
 from txrdma.mad.ports import openMADPort
-from txrdma.mad.sa import GUIDInfoRecord, MCMemberRecord, NodeRecord, PathRecord, Record, ServiceRecord
-from txrdma.mad.smp import NodeInfo, PKeyTable, PortInfo, SMInfo
-from txrdma.mad.values import SMState
 from txrdma.test.mad.commanding import CommandTestCase
 
 

@@ -10,11 +10,11 @@ from twisted.python.usage import UsageError
 
 from txrdma.command import Options
 from txrdma.iba.types import GID
-from txrdma.mad.attributes import Method
 from txrdma.mad.errors import MADRefusal
-from txrdma.mad.messages import ClassPortInfo, MADRequest, MADStatus
+from txrdma.mad.layouts.attributes import Method
+from txrdma.mad.layouts.messages import ClassPortInfo, MADRequest, MADStatus
+from txrdma.mad.layouts.sa import PathRecord, TraceRecord
 from txrdma.mad.ports import openMADPort
-from txrdma.mad.sa import PathRecord, TraceRecord
 from txrdma.sim.fabric.sm import sa
 from txrdma.sim.fabric.sm.sa import SubnetAdministration
 from txrdma.test.mad.commanding import CommandTestCase

@@ -19,13 +19,13 @@ from txrdma.fabric.snapshots import dump, load
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType
-from txrdma.mad.attributes import RPCS
 from txrdma.mad.errors import MADError, MADTimeoutError
+from txrdma.mad.layouts.attributes import RPCS
+from txrdma.mad.layouts.sa import LinkRecord, NodeRecord, PortInfoRecord, SwitchInfoRecord
+from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.mad.paths import toAdministration
 from txrdma.mad.rpcs import RPCs
-from txrdma.mad.sa import LinkRecord, NodeRecord, PortInfoRecord, SwitchInfoRecord
 from txrdma.mad.schedule import MADSchedule
-from txrdma.mad.smp import NodeInfo
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfile import Net, parseNet
 from txrdma.test.mad.simulated import FabricTestCase, route

@@ -16,9 +16,9 @@ from txrdma.fabric.model import described, Fabric
 from txrdma.fabric.sasweep import SASweep
 from txrdma.fabric.snapshots import dump, load
 from txrdma.iba.types import GUID
+from txrdma.mad.layouts.sa import LinkRecord, NodeRecord, PortInfoRecord, SwitchInfoRecord
+from txrdma.mad.layouts.smp import ExtendedPortInfo
 from txrdma.mad.paths import toAdministration
-from txrdma.mad.sa import LinkRecord, NodeRecord, PortInfoRecord, SwitchInfoRecord
-from txrdma.mad.smp import ExtendedPortInfo
 from txrdma.sim.nets.netfile import Net, parseNet
 from txrdma.test.mad.simulated import FabricTestCase, TWO_SWITCHES
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 from types import ModuleType
 from typing import Any
 from unittest import SkipTest
@@ -28,7 +28,7 @@ import txrdma
 import txrdma.interfaces
 import txrdma.mad
 from txrdma.iba.path import IBDRPath
-from txrdma.mad.smp import NodeInfo, PortInfo
+from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.sim.clock import SimulatedClock
 from txrdma.wire import Layout
 
@@ -81,6 +81,16 @@ class PageTests(SynchronousTestCase):
         self.assertIn("portState", printed)
         self.assertIn("MADError", printed)
         self.assertIn("calls=9, failed=0, running=0", printed)
+
+    def test_program(self) -> None:
+        """docs/management.md begins with a program that prints what the page shows."""
+        text = page("docs/management.md")
+        found = re.search(r"^```py\n(.*?)^```\n\n```console\n(.*?)^```", text, re.M | re.S)
+        assert found is not None
+        done = subprocess.run(
+            [sys.executable, "-c", found[1]], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
+        )
+        self.assertEqual((done.returncode, done.stderr, done.stdout), (0, "", found[2]))
 
     def test_fromPythonRDMA(self) -> None:
         """docs/from-python-rdma.md: python-rdma's discovery, translated, finds what a sweep does."""
@@ -151,8 +161,8 @@ def exists(dotted: str) -> bool:
 def modules() -> Iterator[ModuleType]:
     """Every module of management datagrams, and that of the seams."""
     yield txrdma.interfaces
-    for found in iter_modules(txrdma.mad.__path__):
-        yield import_module(f"txrdma.mad.{found.name}")
+    for found in walk_packages(txrdma.mad.__path__, "txrdma.mad."):
+        yield import_module(found.name)
 
 
 def ours(module: ModuleType) -> Iterator[tuple[str, Any]]:
@@ -194,7 +204,9 @@ class ReferenceTests(SynchronousTestCase):
         """Every structure names its section of the specification, or its module says what all follow."""
         silent = []
         for module in modules():
-            follows = "Follows" in (module.__doc__ or "") or module.__name__ == "txrdma.mad.ibsim"  # its own
+            follows = (
+                "Follows" in (module.__doc__ or "") or module.__name__ == "txrdma.mad.ports.ibsim"
+            )  # its own
             for name, thing in ours(module):
                 if isinstance(thing, type) and issubclass(thing, Layout):
                     if not follows and "(IBA" not in (thing.__doc__ or ""):
@@ -225,7 +237,8 @@ class ImportTests(SynchronousTestCase):
             "from txrdma.error import DeviceUnavailable\n"
             "from txrdma.mad import *\n"
             "from txrdma.mad import MADAgent, MADSchedule, openMADPort, SATransactor\n"
-            "import txrdma.fabric.discovery, txrdma.mad.umad, txrdma.mad.sa, txrdma.mad.pma\n"
+            "import txrdma.fabric.discovery, txrdma.mad.ports.umad\n"
+            "import txrdma.mad.layouts.sa, txrdma.mad.layouts.pma\n"
             "try:\n"
             "    openMADPort(None, 'umad:nothing/1')\n"
             "except DeviceUnavailable:\n"
@@ -236,7 +249,7 @@ class ImportTests(SynchronousTestCase):
         )
         self.assertEqual(done.stderr, "")
         loaded = done.stdout.split()
-        self.assertIn("txrdma.mad.umad", loaded)
+        self.assertIn("txrdma.mad.ports.umad", loaded)
         strange = (
             "txrdma.verbs",
             "txrdma.soft",

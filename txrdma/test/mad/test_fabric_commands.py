@@ -26,9 +26,9 @@ from txrdma.error import RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
 from txrdma.mad.agent import MADAgent
+from txrdma.mad.layouts.smp import MulticastForwardingTable
 from txrdma.mad.ports import openMADPort
-from txrdma.mad.serving import MADServer
-from txrdma.mad.smp import MulticastForwardingTable
+from txrdma.mad.server import MADServer
 from txrdma.mad.vendor import servePing, serveSysstat
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric

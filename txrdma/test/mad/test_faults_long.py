@@ -12,18 +12,18 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import DeviceUnavailable
 from txrdma.iba.types import GUID, LID
-from txrdma.mad._answers import Records
-from txrdma.mad._frames import frame
-from txrdma.mad._long import MOST_ANSWERS
-from txrdma.mad._rmpp import TOTAL_SECONDS
-from txrdma.mad.agent import LONG_PATIENCE_SECONDS, MADAgent
-from txrdma.mad.attributes import ManagementClass, Method
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.core.answers import Records
+from txrdma.mad.core.calls import LONG_PATIENCE_SECONDS, SLICE
+from txrdma.mad.core.frames import frame
+from txrdma.mad.core.rmpp import TOTAL_SECONDS
+from txrdma.mad.core.transfers import MOST_ANSWERS
 from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError, MADTransferError
-from txrdma.mad.messages import RMPPStatus, RMPPType
-from txrdma.mad.sa import MultiPathRecord, NodeRecord, PathRecord
-from txrdma.mad.serving import MADServer
-from txrdma.mad.smp import NodeInfo
-from txrdma.mad.tables import SLICE
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.messages import RMPPStatus, RMPPType
+from txrdma.mad.layouts.sa import MultiPathRecord, NodeRecord, PathRecord
+from txrdma.mad.layouts.smp import NodeInfo
+from txrdma.mad.server import MADServer
 from txrdma.test.mad.faulty import answer, FaultTestCase, header, Peer, RETRIES, segments
 from txrdma.test.mad.pairs import Answers, pass_, TO_2, Wire
 
@@ -154,7 +154,7 @@ class LyingTests(LongFaultTestCase):
 
     def test_endless(self) -> None:
         """A table whose end never comes is not kept without end."""
-        self.patch(__import__("txrdma.mad._rmpp", fromlist=["x"]), "LONGEST_MESSAGE", 200 * 50)
+        self.patch(__import__("txrdma.mad.core.rmpp", fromlist=["x"]), "LONGEST_MESSAGE", 200 * 50)
 
         def how(request: bytes) -> list[bytes]:
             return [
@@ -221,7 +221,7 @@ class LyingTests(LongFaultTestCase):
         """A table that is no long message is none."""
         self.says(lambda request: [answer(request, at56=b"\x01" * 200)])
         call = self.agent.SubnAdmGetTable(NodeRecord, TO_2)
-        self.fails(call, MADClassError, "the table is no long message")
+        self.fails(call, MADClassError, "the table is no RMPP transfer")
 
     def test_distances(self) -> None:
         """Records that overlap, or of which a part is missing, are none."""
@@ -429,7 +429,7 @@ class AnsweringTests(SynchronousTestCase):
         (busy,) = [one for one in self.ask(5000) if one[14:16] == (5000).to_bytes(2, "big")]
         self.assertEqual((busy[4:6], busy[26] & 1), (b"\0\1", 0))
         pass_(self.clock, 200, 0.1)
-        self.assertEqual(self.agent._long._outgoing, {})
+        self.assertEqual(self.agent._core._long._outgoing, {})
         self.assertEqual(self.ask(5001)[0][4:6], b"\0\0")
         pass_(self.clock, 200, 0.1)
         self.assertEqual(self.clock.getDelayedCalls(), [])

@@ -27,11 +27,11 @@ from txrdma.fabric.model import Fabric
 from txrdma.fabric.snapshots import dump, load
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import PhysicalState, PortState
-from txrdma.mad.messages import MADRequest
-from txrdma.mad.pma import PortCounters
-from txrdma.mad.serving import MADServer
-from txrdma.mad.smp import PortInfo, SMInfo
-from txrdma.mad.values import PortCapability, SMState
+from txrdma.mad.layouts.messages import MADRequest
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.smp import PortInfo, SMInfo
+from txrdma.mad.layouts.values import PortCapability, SMState
+from txrdma.mad.server import MADServer
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.test.mad.simulated import FabricTestCase, route
 

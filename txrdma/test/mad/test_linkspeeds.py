@@ -20,8 +20,8 @@ from txrdma.fabric.linkspeeds import (
     wantsAsking,
 )
 from txrdma.iba.verbs import PhysicalState
-from txrdma.mad.smp import ExtendedPortInfo, NodeInfo, PortInfo
-from txrdma.mad.values import EXTENDED_GIGABITS, GIGABITS, PortCapability
+from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeInfo, PortInfo
+from txrdma.mad.layouts.values import EXTENDED_GIGABITS, GIGABITS, PortCapability
 
 EXTENDED = PortCapability.EXTENDED_SPEEDS
 BOTH = EXTENDED | PortCapability.CAPABILITY_MASK2

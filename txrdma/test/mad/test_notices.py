@@ -18,14 +18,14 @@ from txrdma.error import DeviceUnavailable, ResourceExhausted
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GID, LID
 from txrdma.iba.verbs import PhysicalState
-from txrdma.mad import sa
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import ManagementClass, Method
 from txrdma.mad.errors import MADRefusal
-from txrdma.mad.messages import InformInfo, MADRequest, Notice
-from txrdma.mad.notices import Subscription
-from txrdma.mad.serving import MADServer
-from txrdma.mad.smp import NodeInfo, PortInfo
+from txrdma.mad.layouts import sa
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.messages import InformInfo, MADRequest, Notice
+from txrdma.mad.layouts.smp import NodeInfo, PortInfo
+from txrdma.mad.server import MADServer
+from txrdma.mad.subscription import Subscription
 from txrdma.test.mad.pairs import Answers, pass_, TO_1, TO_2, Wire, WiredPort
 from txrdma.test.mad.simulated import FabricTestCase, gmp, route
 
@@ -49,7 +49,7 @@ class SubscriptionTests(SynchronousTestCase):
         """One that has not begun."""
         return Subscription(
             *(self.clock, self.agent, self.server, administration),
-            lambda notice, path: self.heard.append(notice.trapNumber),
+            lambda notice, request: self.heard.append(notice.trapNumber),
             **options,
         )
 
@@ -318,7 +318,7 @@ class FabricTests(FabricTestCase):
         self.server = MADServer(self.agent)
         self.subscription = Subscription(
             *(self.clock, self.agent, self.server, None),
-            lambda notice, path: self.heard.append(notice.trapNumber),
+            lambda notice, request: self.heard.append(notice.trapNumber),
         )
 
     def records(self, administration: int) -> list[sa.InformInfoRecord]:
@@ -380,7 +380,7 @@ class FabricTests(FabricTestCase):
         self.subscription.start()
         other = self.agentAt("a")
         second = Subscription(
-            *(self.clock, other, MADServer(other), None), lambda notice, path: self.heard.append(0)
+            *(self.clock, other, MADServer(other), None), lambda notice, request: self.heard.append(0)
         )
         self.assertRaises(ResourceExhausted, second.start)
         self.subscription.stop()

@@ -21,14 +21,15 @@ from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, MTU, PKey
 from txrdma.interfaces import IPathResolver
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import ManagementClass, Method
-from txrdma.mad.paths import IPPathResolver, parseTarget, SAPathResolver, sourceAddress, StaticPathResolver
-from txrdma.mad.pma import PortCounters
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.sa import PathRecord, Query
+from txrdma.mad.layouts.values import PathMTU
+from txrdma.mad.paths import parseTarget
+from txrdma.mad.ports.verbsport import VerbsPort
+from txrdma.mad.resolvers import IPPathResolver, SAPathResolver, sourceAddress, StaticPathResolver
 from txrdma.mad.rpcs import RPCs
-from txrdma.mad.sa import PathRecord, Query
-from txrdma.mad.serving import MADServer
-from txrdma.mad.values import PathMTU
-from txrdma.mad.verbsport import VerbsPort
+from txrdma.mad.server import MADServer
 from txrdma.soft.device import openSoftDevice
 from txrdma.test.mad.pairs import Answers
 from txrdma.test.mad.test_verbsport import VerbsPortCase

@@ -14,7 +14,7 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.iba.verbs import AsyncEventKind
 from txrdma.interfaces import AsyncEvent, IMADPort
-from txrdma.mad.verbsport import IReactor, VerbsPort
+from txrdma.mad.ports.verbsport import IReactor, VerbsPort
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.fabric.wire.madport import SimulatedMADPort

@@ -11,10 +11,17 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.iba.headers import DETH
 from txrdma.iba.path import GMP_QKEY, IBPath
 from txrdma.iba.types import GID, QPN
-from txrdma.mad._frames import frame
-from txrdma.mad._long import Delivered, isLong, LongMessages, Received
-from txrdma.mad.attributes import ManagementClass, Method
-from txrdma.mad.messages import MADHeader, MADStatus, PerformanceFormat, RMPPHeader, RMPPType, SAFormat
+from txrdma.mad.core.frames import frame
+from txrdma.mad.core.transfers import Delivered, isLong, LongMessages, Received
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.messages import (
+    MADHeader,
+    MADStatus,
+    PerformanceFormat,
+    RMPPHeader,
+    RMPPType,
+    SAFormat,
+)
 from txrdma.testing.captures import Captured, packets
 
 TABLE = bytes(number & 255 for number in range(1000))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.mad._rmpp import (
+from txrdma.mad.core.rmpp import (
     Ended,
     LEAST_RESEND_SECONDS,
     MOST_AHEAD,
@@ -18,7 +18,7 @@ from txrdma.mad._rmpp import (
     TOTAL_SECONDS,
     WINDOW,
 )
-from txrdma.mad.messages import RMPPHeader, RMPPStatus, RMPPType
+from txrdma.mad.layouts.messages import RMPPHeader, RMPPStatus, RMPPType
 
 ROOM, OVERHEAD = 200, 20
 

@@ -15,17 +15,18 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, GUID, LID
-from txrdma.mad import _rmpp
-from txrdma.mad._frames import frame
-from txrdma.mad._long import LongMessages
-from txrdma.mad.agent import LONG_PATIENCE_SECONDS, MADAgent
-from txrdma.mad.attributes import ManagementClass, Method
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.core import rmpp as _rmpp
+from txrdma.mad.core.calls import LONG_PATIENCE_SECONDS
+from txrdma.mad.core.frames import frame
+from txrdma.mad.core.transfers import LongMessages
 from txrdma.mad.errors import MADError, MADTimeoutError, MADTransferError
-from txrdma.mad.messages import MADRequest, RMPPHeader, RMPPStatus, RMPPType
-from txrdma.mad.pma import PortCounters
-from txrdma.mad.sa import MultiPathRecord, NodeRecord, PathRecord
-from txrdma.mad.serving import MADServer
-from txrdma.mad.smp import NodeDescription
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.messages import MADRequest, RMPPHeader, RMPPStatus, RMPPType
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.sa import MultiPathRecord, NodeRecord, PathRecord
+from txrdma.mad.layouts.smp import NodeDescription
+from txrdma.mad.server import MADServer
 from txrdma.test.mad.pairs import Answers, pass_, TO_2, Wire, WiredPort
 from txrdma.test.mad.test_umad import UmadCase
 
@@ -106,7 +107,8 @@ class AgentCase(SynchronousTestCase):
         self.assertEqual(self.clock.getDelayedCalls(), [])
         for agent in (self.agent, self.other):
             self.assertEqual(
-                (len(agent._transactions), agent._long._incoming, agent._long._outgoing), (0, {}, {})
+                (len(agent._core._transactions), agent._core._long._incoming, agent._core._long._outgoing),
+                (0, {}, {}),
             )
 
 
@@ -217,12 +219,12 @@ class TableTests(AgentCase):
         self.agent.SubnAdmGetTable(NodeRecord, TO_2).addErrback(lambda failure: None)
         pass_(self.clock, 0.003)
         identifier = int.from_bytes(self.wire.sent[0][1][8:16], "big")
-        self.other._transactions._drawn.append(identifier)
+        self.other._core._transactions._drawn.append(identifier)
         ours = self.other.SubnAdmGet(NodeRecord, IBPath(dlid=LID(1)), retries=0, timeoutSeconds=30.0)
         self.assertEqual(self.wire.sent[-1][1][12:16], self.wire.sent[0][1][12:16])
         self.wire.lose = lambda datagram: True
         pass_(self.clock, 25.0, 0.1)
-        self.assertEqual(self.other._long._outgoing, {})
+        self.assertEqual(self.other._core._long._outgoing, {})
         self.assertNoResult(ours)
         pass_(self.clock, 6.0, 0.1)
         self.failureResultOf(ours, MADTimeoutError)

@@ -17,8 +17,9 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import WireError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID, QPN
-from txrdma.mad._frames import frame, Keys
-from txrdma.mad._long import (
+from txrdma.mad.core.frames import frame, Keys
+from txrdma.mad.core.rmpp import LONGEST_MESSAGE, Receiver, RESENDS, TOTAL_SECONDS, WINDOW
+from txrdma.mad.core.transfers import (
     Delivered,
     Event,
     Failed,
@@ -31,9 +32,8 @@ from txrdma.mad._long import (
     Packet,
     Received,
 )
-from txrdma.mad._rmpp import LONGEST_MESSAGE, Receiver, RESENDS, TOTAL_SECONDS, WINDOW
-from txrdma.mad.attributes import ManagementClass, Method
-from txrdma.mad.messages import RMPPHeader, RMPPStatus, RMPPType
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.messages import RMPPHeader, RMPPStatus, RMPPType
 
 ADMINISTRATION = ManagementClass.SUBN_ADM
 QUESTION = frame(ADMINISTRATION, Method.GET_MULTI, 77, 0x3A, 0, b"")

@@ -9,12 +9,12 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.path import IBPath
-from txrdma.mad._frames import frame
-from txrdma.mad._long import Delivered, Event, isLong, LongMessages, Received
-from txrdma.mad._rmpp import WINDOW
-from txrdma.mad.attributes import ManagementClass, Method
-from txrdma.mad.messages import RMPPType, SAFormat
-from txrdma.mad.sa import MultiPathRecord, PathRecord
+from txrdma.mad.core.frames import frame
+from txrdma.mad.core.rmpp import WINDOW
+from txrdma.mad.core.transfers import Delivered, Event, isLong, LongMessages, Received
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.messages import RMPPType, SAFormat
+from txrdma.mad.layouts.sa import MultiPathRecord, PathRecord
 from txrdma.test.mad.test_recorded import datagram, path
 from txrdma.testing.captures import Captured, packets
 

@@ -13,7 +13,7 @@ from txrdma.fabric import routing
 from txrdma.fabric.routing import DirectView, Hop, NO_PORT, NoRoute, SAView
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GUID, LID
-from txrdma.mad.smp import LinearForwardingTable, MulticastForwardingTable, SwitchInfo
+from txrdma.mad.layouts.smp import LinearForwardingTable, MulticastForwardingTable, SwitchInfo
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.test.mad.simulated import FabricTestCase, route

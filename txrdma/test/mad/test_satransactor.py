@@ -14,12 +14,10 @@ from txrdma.fabric.discovery import Sweep
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID
 from txrdma.iba.verbs import NodeType
-from txrdma.mad.attributes import Attribute, RPCS
 from txrdma.mad.errors import MADError, MADTimeoutError
-from txrdma.mad.paths import toLID
-from txrdma.mad.pma import PortCounters
-from txrdma.mad.rpcs import RPCs
-from txrdma.mad.sa import (
+from txrdma.mad.layouts.attributes import Attribute, RPCS
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.sa import (
     componentsOf,
     LinkRecord,
     NodeRecord,
@@ -28,9 +26,7 @@ from txrdma.mad.sa import (
     RandomForwardingTableRecord,
     Record,
 )
-from txrdma.mad.satransactor import SATransactor
-from txrdma.mad.schedule import MADSchedule
-from txrdma.mad.smp import (
+from txrdma.mad.layouts.smp import (
     GUIDInfo,
     LinearForwardingTable,
     MulticastForwardingTable,
@@ -45,6 +41,10 @@ from txrdma.mad.smp import (
     VendorDiag,
     VLArbitrationTable,
 )
+from txrdma.mad.paths import toLID
+from txrdma.mad.rpcs import RPCs
+from txrdma.mad.satransactor import SATransactor
+from txrdma.mad.schedule import MADSchedule
 from txrdma.test.mad.simulated import FabricTestCase, route
 
 END_PORT = MADEndPort(
@@ -121,7 +121,7 @@ class RecodingTests(SynchronousTestCase):
 
     def test_every(self) -> None:
         """Each attribute with a record: the modifier becomes components, as the specification has them."""
-        from txrdma.mad import sa
+        from txrdma.mad.layouts import sa
 
         for kind, record, field, modifier, said in (
             (NodeInfo, sa.NodeRecord, "nodeInfo", 0, {}),
@@ -161,7 +161,7 @@ class RecodingTests(SynchronousTestCase):
 
     def test_noSwitch(self) -> None:
         """Whoever is no switch looks at no port in a modifier: the LID says which it is."""
-        from txrdma.mad import sa
+        from txrdma.mad.layouts import sa
 
         for kind, record, modifier, said in (
             (PKeyTable, sa.PKeyTableRecord, 0x00240002, {"blockNum": 2}),

@@ -14,9 +14,9 @@ from txrdma.fabric.discovery import Sweep
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GUID
 from txrdma.iba.verbs import NodeType, PortState
+from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule, Progress
-from txrdma.mad.smp import NodeInfo, PortInfo
 from txrdma.mad.tasks import Task
 from txrdma.test.mad.simulated import FabricTestCase, route
 

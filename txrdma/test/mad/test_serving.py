@@ -15,17 +15,17 @@ from txrdma.cm.messages import RTU
 from txrdma.error import ResourceExhausted
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID, QPN
-from txrdma.mad._frames import frame, Keys
-from txrdma.mad._recent import MOST_REMEMBERED, Recent, REMEMBERED_SECONDS
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import ManagementClass, Method
-from txrdma.mad.congestion import SwitchCongestionLog
+from txrdma.mad.core.frames import frame, Keys
+from txrdma.mad.core.recent import MOST_REMEMBERED, Recent, REMEMBERED_SECONDS
 from txrdma.mad.errors import MADError, MADRefusal
-from txrdma.mad.messages import MADHeader, MADRequest, MADStatus, Notice
-from txrdma.mad.pma import PortCounters, PortCountersExtended
-from txrdma.mad.sa import NodeRecord, PathRecord
-from txrdma.mad.serving import ANSWER_SECONDS, MADServer, MOST_PENDING
-from txrdma.mad.smp import NodeInfo
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.congestion import SwitchCongestionLog
+from txrdma.mad.layouts.messages import MADHeader, MADRequest, MADStatus, Notice
+from txrdma.mad.layouts.pma import PortCounters, PortCountersExtended
+from txrdma.mad.layouts.sa import NodeRecord, PathRecord
+from txrdma.mad.layouts.smp import NodeInfo
+from txrdma.mad.server import ANSWER_SECONDS, MADServer, MOST_PENDING
 from txrdma.mad.vendor import OpenIBPing
 from txrdma.test.mad.faulty import assertEmpty
 from txrdma.test.mad.pairs import Answers, pass_, TO_2, Wire
@@ -472,7 +472,7 @@ class NoticeTests(ServerTestCase):
     def setUp(self) -> None:
         super().setUp()
         self.heard: list[int] = []
-        self.server.listen(lambda notice, path: self.heard.append(notice.trapNumber))
+        self.server.listen(lambda notice, request: self.heard.append(notice.trapNumber))
         self.agent.timeoutSeconds = 0.5
 
     def trap(self, number: int = 128, transaction: int = 77, slid: int = 1) -> MADHeader | None:
@@ -483,17 +483,17 @@ class NoticeTests(ServerTestCase):
     def test_everyone(self) -> None:
         """All who listen hear it, also when one of them fails, until they stop."""
 
-        def fail(notice: Notice, path: IBPath) -> None:
+        def fail(notice: Notice, request: MADRequest) -> None:
             raise ValueError("as the test wants it")
 
-        more: list[tuple[Notice, IBPath]] = []
+        more: list[tuple[Notice, MADRequest]] = []
         self.server.listen(fail)
-        stop = self.server.listen(lambda notice, path: more.append((notice, path)))
+        stop = self.server.listen(lambda notice, request: more.append((notice, request)))
         header = self.trap()
         assert header is not None
         self.assertEqual((header.method, header.status), (Method.REPORT_RESP, 0))
         self.assertEqual(self.heard, [128])
-        self.assertEqual([(notice.trapNumber, path.slid) for notice, path in more], [(128, 1)])
+        self.assertEqual([(notice.trapNumber, request.path.slid) for notice, request in more], [(128, 1)])
         stop()
         stop()
         self.trap(129, 78)
@@ -556,13 +556,13 @@ class NoticeTests(ServerTestCase):
             return lambda: events.append(("end", managementClass, *methods))
 
         self.patch(self.wire.ports[1], "serve", serve)
-        ends = [self.server.listen(lambda notice, path: None, SA, (Method.REPORT,)) for _ in range(2)]
-        traps = self.server.listen(lambda notice, path: None, 1, (Method.TRAP,))
+        ends = [self.server.listen(lambda notice, request: None, SA, (Method.REPORT,)) for _ in range(2)]
+        traps = self.server.listen(lambda notice, request: None, 1, (Method.TRAP,))
         ends[0]()
         ends[0]()
         traps()
         ends[1]()
-        ends.append(self.server.listen(lambda notice, path: None, SA, (Method.REPORT,)))
+        ends.append(self.server.listen(lambda notice, request: None, SA, (Method.REPORT,)))
         self.assertEqual(events, [(3, 6), (1, 5), ("end", 1, 5), ("end", 3, 6), (3, 6)])
 
     def test_taken(self) -> None:
@@ -575,7 +575,7 @@ class NoticeTests(ServerTestCase):
         heard: list[object] = []
         self.assertRaises(
             ResourceExhausted,
-            *(self.server.listen, lambda notice, path: heard.append(notice), SA, (Method.REPORT,)),
+            *(self.server.listen, lambda notice, request: heard.append(notice), SA, (Method.REPORT,)),
         )
         self.trap()
         self.assertEqual(heard, [])

@@ -10,9 +10,9 @@ from txrdma.fabric.discovery import Sweep
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, GUID, LID
 from txrdma.iba.verbs import NodeType, PortState
-from txrdma.mad import sa, smp
-from txrdma.mad._frames import Keys
+from txrdma.mad.core.frames import Keys
 from txrdma.mad.errors import MADError, MADTimeoutError
+from txrdma.mad.layouts import sa, smp
 from txrdma.mad.vendor import OPENIB_OUI, OpenIBPing
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.test.mad.simulated import FabricTestCase, gmp, route

@@ -15,10 +15,10 @@ from txrdma.fabric.discovery import Sweep
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import LID
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
-from txrdma.mad import smp
-from txrdma.mad._frames import Keys
 from txrdma.mad.agent import MADAgent
+from txrdma.mad.core.frames import Keys
 from txrdma.mad.errors import MADError, MADTimeoutError
+from txrdma.mad.layouts import smp
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.fabric.wire.timetable import Timetable

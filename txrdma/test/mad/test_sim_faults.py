@@ -19,14 +19,14 @@ from txrdma.fabric.discovery import Sweep
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID, PKey
 from txrdma.interfaces import IMADPort
-from txrdma.mad import pma, sa, smp
-from txrdma.mad._frames import Keys
 from txrdma.mad.agent import MADAgent
+from txrdma.mad.core.frames import Keys
 from txrdma.mad.errors import MADTimeoutError
-from txrdma.mad.messages import MADRequest, Notice
+from txrdma.mad.layouts import pma, sa, smp
+from txrdma.mad.layouts.messages import MADRequest, Notice
+from txrdma.mad.layouts.traps import BadKeyDetails, detailsOf
 from txrdma.mad.ports import availableMADPorts, defaultMADPort, openMADPort
-from txrdma.mad.serving import MADServer
-from txrdma.mad.traps import BadKeyDetails, detailsOf
+from txrdma.mad.server import MADServer
 from txrdma.mad.vendor import OPENIB_OUI, OpenIBCPUInfo, OpenIBHostInfo, OpenIBPing, servePing
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.fattree import fatTree
@@ -190,7 +190,7 @@ class ServingTests(FabricTestCase):
         heard: list[Notice] = []
         server = MADServer(manager)
         manager.port.serve(0x01, (5,))
-        server.listen(lambda notice, path: heard.append(notice))
+        server.listen(lambda notice, request: heard.append(notice))
         agent = self.agentAt("a")
         fabric.cut("b", 2)
         self.pump(0)

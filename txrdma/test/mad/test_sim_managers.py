@@ -7,9 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 from txrdma.iba.path import IBPath
-from txrdma.mad import sa, smp
 from txrdma.mad.errors import MADError
-from txrdma.mad.values import SMState
+from txrdma.mad.layouts import sa, smp
+from txrdma.mad.layouts.values import SMState
 from txrdma.sim.fabric.sm.election import ACKNOWLEDGE, DISABLE, DISCOVER, HANDOVER, STANDBY
 from txrdma.test.mad.simulated import FabricTestCase, gmp, route
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 from txrdma.iba.types import LID
-from txrdma.mad import pma
 from txrdma.mad.errors import MADError
-from txrdma.mad.messages import ClassPortInfo, Notice
+from txrdma.mad.layouts import pma
+from txrdma.mad.layouts.messages import ClassPortInfo, Notice
 from txrdma.sim.fabric.agents.pma import GROUPS
 from txrdma.test.mad.simulated import FabricTestCase, gmp
 

@@ -9,9 +9,9 @@ from twisted.internet.defer import gatherResults
 from twisted.trial.unittest import TestCase
 
 from txrdma.fabric.discovery import Sweep
-from txrdma.mad import sa, smp
 from txrdma.mad.agent import MADAgent
 from txrdma.mad.errors import MADTimeoutError
+from txrdma.mad.layouts import sa, smp
 from txrdma.mad.ports import openMADPort
 from txrdma.test.mad.simulated import gmp, route
 

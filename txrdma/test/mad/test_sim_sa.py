@@ -8,13 +8,13 @@ from typing import Any
 
 from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.iba.verbs import NodeType
-from txrdma.mad import sa
-from txrdma.mad._frames import Keys
+from txrdma.mad.core.frames import Keys
 from txrdma.mad.errors import MADError
-from txrdma.mad.messages import ClassPortInfo, InformInfo, Notice, ReportedNotice
-from txrdma.mad.serving import MADServer
-from txrdma.mad.smp import GUIDInfo, NodeInfo, PortInfo
-from txrdma.mad.values import PathMTU, PortCapability, Rate, Selector
+from txrdma.mad.layouts import sa
+from txrdma.mad.layouts.messages import ClassPortInfo, InformInfo, Notice, ReportedNotice
+from txrdma.mad.layouts.smp import GUIDInfo, NodeInfo, PortInfo
+from txrdma.mad.layouts.values import PathMTU, PortCapability, Rate, Selector
+from txrdma.mad.server import MADServer
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.fabric.sm.sagroups import IPOIB_BROADCAST
 from txrdma.sim.nets.fattree import fatTree
@@ -338,7 +338,7 @@ class SubscriptionTests(AdministrationTestCase):
         self.heard: list[Notice] = []
         server = MADServer(self.agent)
         self.agent.port.serve(0x03, (0x06,))
-        server.listen(lambda notice, path: self.heard.append(notice))
+        server.listen(lambda notice, request: self.heard.append(notice))
 
     def subscribe(self, trap: int = 0xFFFF, subscribe: int = 1) -> None:
         info = InformInfo(

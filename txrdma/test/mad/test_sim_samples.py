@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from txrdma.mad import congestion, pma
-from txrdma.mad._frames import Keys
+from txrdma.mad.core.frames import Keys
 from txrdma.mad.errors import MADError, MADTimeoutError
-from txrdma.mad.messages import ClassPortInfo
+from txrdma.mad.layouts import congestion, pma
+from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.sim.fabric.agents.sampling import DONE, SAMPLING, STARTING, tickOf
 from txrdma.test.mad.simulated import FabricTestCase, gmp
 

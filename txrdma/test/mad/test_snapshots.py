@@ -21,7 +21,7 @@ from txrdma.fabric.snapshots import dump, load
 from txrdma.iba.path import IBDRPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PortState
-from txrdma.mad.smp import NodeInfo, PortInfo, SwitchInfo
+from txrdma.mad.layouts.smp import NodeInfo, PortInfo, SwitchInfo
 from txrdma.sim.nets.fattree import fatTree
 from txrdma.sim.nets.netfabrics import netOf, readFabric
 from txrdma.sim.nets.netfile import Net

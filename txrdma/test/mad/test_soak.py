@@ -21,16 +21,16 @@ from twisted.logger import Logger
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.types import LID
-from txrdma.mad._recent import MOST_REMEMBERED
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import ManagementClass, Method
+from txrdma.mad.core.recent import MOST_REMEMBERED
 from txrdma.mad.errors import MADClassError, MADError, MADFailure, MADRefusal, MADTimeoutError
-from txrdma.mad.messages import ClassPortInfo, MADRequest, Notice
-from txrdma.mad.pma import PortCounters
-from txrdma.mad.sa import MultiPathRecord, NodeRecord, PathRecord
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.messages import ClassPortInfo, MADRequest, Notice
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.sa import MultiPathRecord, NodeRecord, PathRecord
+from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.mad.schedule import MADSchedule
-from txrdma.mad.serving import MADServer
-from txrdma.mad.smp import NodeInfo
+from txrdma.mad.server import MADServer
 from txrdma.test.mad.faulty import assertEmpty
 from txrdma.test.mad.pairs import Answers, TO_1, TO_2, Wire
 
@@ -213,11 +213,11 @@ class SoakTests(SynchronousTestCase):
             soak.round(CALLS)
             for agent, server in zip(soak.agents, soak.servers, strict=True):
                 assertEmpty(self, agent)
-                self.assertEqual(agent._long._incoming, {})
-                self.assertEqual(agent._long._outgoing, {})
+                self.assertEqual(agent._core._long._incoming, {})
+                self.assertEqual(agent._core._long._outgoing, {})
                 self.assertEqual(server._pending, {})
                 self.assertLessEqual(len(server._notices), MOST_REMEMBERED)
-                self.assertLessEqual(len(agent._timeouts._slow), 2)
+                self.assertLessEqual(len(agent._core._timeouts._slow), 2)
             self.assertEqual(soak.clock.getDelayedCalls(), [])
             yield
 

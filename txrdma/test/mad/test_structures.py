@@ -20,10 +20,10 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 import txrdma
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, LID
-from txrdma.mad import messages, sa, smp, traps
-from txrdma.mad._frames import managementPacket
-from txrdma.mad.attributes import Attribute, ManagementClass, Method
-from txrdma.mad.sa import componentsOf, Record
+from txrdma.mad.core.frames import managementPacket
+from txrdma.mad.layouts import messages, sa, smp, traps
+from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
+from txrdma.mad.layouts.sa import componentsOf, Record
 from txrdma.test.mad.oracles import componentBits, libibmad, placesOf, pythonRDMA, tshark
 from txrdma.test.mad.pythonrdma import LATER, STRUCTURES
 from txrdma.test.mad.structures import (

@@ -15,9 +15,9 @@ from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID, QPN
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import Attribute, attributeOf, Method, RPCS
-from txrdma.mad.messages import formatOf, MADHeader
-from txrdma.mad.sa import Query, Record
+from txrdma.mad.layouts.attributes import Attribute, attributeOf, Method, RPCS
+from txrdma.mad.layouts.messages import formatOf, MADHeader
+from txrdma.mad.layouts.sa import Query, Record
 from txrdma.test.mad.pairs import Wire
 from txrdma.test.mad.pythonrdma import STRUCTURES
 from txrdma.test.mad.structures import attributes

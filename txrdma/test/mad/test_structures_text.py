@@ -15,9 +15,9 @@ from typing import Any, Final
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
-from txrdma.mad import messages, pma, smp
-from txrdma.mad.attributes import Attribute
-from txrdma.mad.values import DownDefault, PathMTU, PortCapability, PortCapability2
+from txrdma.mad.layouts import messages, pma, smp
+from txrdma.mad.layouts.attributes import Attribute
+from txrdma.mad.layouts.values import DownDefault, PathMTU, PortCapability, PortCapability2
 from txrdma.test.mad.structures import alike
 
 _ROW: Final = re.compile(r"^(\w+):\.+(.*)$", re.MULTILINE)

@@ -19,11 +19,12 @@ from txrdma.error import WireError
 from txrdma.iba.linkheaders import FlowControl, LinkNextHeader, LRH
 from txrdma.iba.types import GID, GUID, LID
 from txrdma.iba.verbs import NodeType, PortState
-from txrdma.mad import congestion, messages, pma, rmppformats, sa, smp, traps, values, vendor
-from txrdma.mad._frames import frame
-from txrdma.mad.attributes import attributeOf, ManagementClass, Method, plain
-from txrdma.mad.dump import dumped, payloadOf
-from txrdma.mad.plain import fromPlain
+from txrdma.mad import vendor
+from txrdma.mad.core.frames import frame
+from txrdma.mad.layouts import congestion, messages, pma, rmppformats, sa, smp, traps, values
+from txrdma.mad.layouts.attributes import attributeOf, ManagementClass, Method, plain
+from txrdma.mad.layouts.dump import dumped, payloadOf
+from txrdma.mad.layouts.plain import fromPlain
 from txrdma.test.mad.oracles import placesOf
 from txrdma.test.mad.structures import attributes, classOf, datagram, structures
 from txrdma.wire import Layout

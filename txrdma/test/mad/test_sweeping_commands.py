@@ -19,7 +19,7 @@ from twisted.internet.defer import CancelledError
 import txrdma
 from txrdma.command import INTERRUPTED
 from txrdma.fabric.errorcounters import CounterSurvey
-from txrdma.mad.messages import ClassPortInfo
+from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.sim.fabric.agents.pma import PerformanceManagementAgents
 from txrdma.test.mad.commanding import CommandTestCase, Said
 from txrdma.test.mad.simulated import TWO_SWITCHES

@@ -32,8 +32,8 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.sa import LinkRecord, NodeRecord, PortInfoRecord
-from txrdma.mad.smp import NodeInfo, PortInfo
+from txrdma.mad.layouts.sa import LinkRecord, NodeRecord, PortInfoRecord
+from txrdma.mad.layouts.smp import NodeInfo, PortInfo
 from txrdma.sim.clock import SimulatedClock
 from txrdma.sim.fabric import SimulatedFabric
 from txrdma.sim.nets.netfabrics import netOf, readFabric

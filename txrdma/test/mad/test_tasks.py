@@ -14,8 +14,8 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock, deferLater
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.mad.layouts.smp import NodeInfo
 from txrdma.mad.schedule import MADSchedule, Progress
-from txrdma.mad.smp import NodeInfo
 from txrdma.mad.tasks import Task
 from txrdma.test.mad.test_schedule import FakeAgent, HERE
 

@@ -22,18 +22,17 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.path import GMP_QKEY, IBDRPath, IBPath
 from txrdma.iba.types import GID, LID, PKey, QPN
 from txrdma.interfaces import IMADPort
-from txrdma.mad import registration, umad
-from txrdma.mad._frames import frame
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import ManagementClass, Method
+from txrdma.mad.core.frames import frame
 from txrdma.mad.errors import MADTimeoutError
-from txrdma.mad.messages import MADRequest, Notice
-from txrdma.mad.pma import PortCounters
-from txrdma.mad.ports import openMADPort
-from txrdma.mad.sa import MultiPathRecord, NodeRecord, PathRecord
-from txrdma.mad.serving import MADServer
-from txrdma.mad.smp import NodeInfo
-from txrdma.mad.umad import UmadPort
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.messages import MADRequest, Notice
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.sa import MultiPathRecord, NodeRecord, PathRecord
+from txrdma.mad.layouts.smp import NodeInfo
+from txrdma.mad.ports import openMADPort, registration, umad
+from txrdma.mad.ports.umad import UmadPort
+from txrdma.mad.server import MADServer
 from txrdma.mad.vendor import OpenIBPing
 from txrdma.ports import getEndPort
 from txrdma.test.mad.fakekernel import FakeKernel
@@ -367,7 +366,7 @@ class ServeTests(UmadCase):
     def test_trap(self) -> None:
         """A trap that was repressed is answered: nothing of it is kept."""
         client, server = self.agent("roce0"), self.agent("roce1")
-        MADServer(server).listen(lambda notice, path: None, ADMINISTRATION, (Method.TRAP,))
+        MADServer(server).listen(lambda notice, request: None, ADMINISTRATION, (Method.TRAP,))
         self.result(client.SubnAdmTrap(Notice(isGeneric=True, trapNumber=64), self.path))
         port = client.port
         assert isinstance(port, UmadPort)

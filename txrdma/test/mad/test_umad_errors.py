@@ -16,14 +16,14 @@ from twisted.trial.unittest import SkipTest, SynchronousTestCase
 from txrdma.error import DeviceUnavailable, InvalidRequest, ResourceExhausted
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
-from txrdma.mad import registration
-from txrdma.mad._frames import frame
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import Method
-from txrdma.mad.pma import PortCounters
-from txrdma.mad.registration import ioctlNumber
-from txrdma.mad.sa import MultiPathRecord, NodeRecord
-from txrdma.mad.umad import UmadPort
+from txrdma.mad.core.frames import frame
+from txrdma.mad.layouts.attributes import Method
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.sa import MultiPathRecord, NodeRecord
+from txrdma.mad.ports import registration
+from txrdma.mad.ports.registration import ioctlNumber
+from txrdma.mad.ports.umad import UmadPort
 from txrdma.test.mad.fakekernel import MOST_AGENTS
 from txrdma.test.mad.test_umad import ADMINISTRATION, PERFORMANCE, UmadCase
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from txrdma.error import ResourceExhausted
 from txrdma.mad.errors import MADError
-from txrdma.mad.serving import MADServer
+from txrdma.mad.server import MADServer
 from txrdma.mad.vendor import (
     filled,
     hostName,

@@ -35,19 +35,19 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.interfaces import AsyncEvent, IAddressHandle, IMADPort
-from txrdma.mad._choices import partitionIndex, sourceIndex
-from txrdma.mad._frames import frame
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import ManagementClass, Method
-from txrdma.mad.devices import PDUInfo
+from txrdma.mad.core.choices import partitionIndex, sourceIndex
+from txrdma.mad.core.frames import frame
 from txrdma.mad.errors import MADError, MADTimeoutError
-from txrdma.mad.messages import InformInfo, MADRequest, Notice
-from txrdma.mad.notices import Subscription
-from txrdma.mad.pma import PortCounters
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.devices import PDUInfo
+from txrdma.mad.layouts.messages import InformInfo, MADRequest, Notice
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.sa import NodeRecord
 from txrdma.mad.ports import availableMADPorts, defaultMADPort, openMADPort
-from txrdma.mad.sa import NodeRecord
-from txrdma.mad.serving import MADServer
-from txrdma.mad.verbsport import Arrival, HANDLES, IReactor, SENDS, VerbsPort
+from txrdma.mad.ports.verbsport import Arrival, HANDLES, IReactor, SENDS, VerbsPort
+from txrdma.mad.server import MADServer
+from txrdma.mad.subscription import Subscription
 from txrdma.sim.network import Faults, SimulatedNetwork
 from txrdma.soft.device import SoftDevice
 from txrdma.soft.strings import SoftDeviceStringParser
@@ -112,7 +112,7 @@ class SubscriptionTests(VerbsPortCase):
         answers = self.serve(ADMINISTRATION, lambda request: request.payload, Method.SET)
         server = MADServer(self.agent)
         subscription = Subscription(
-            self.clock, self.agent, server, self.path, lambda notice, path: heard.append(notice.trapNumber)
+            self.clock, self.agent, server, self.path, lambda notice, request: heard.append(notice.trapNumber)
         )
         subscription.start()
         self.wait(lambda: subscription.isStanding)
@@ -358,7 +358,7 @@ class CrowdTests(VerbsPortCase):
         agents = [self.agent, MADAgent(self.clock, third, timeoutSeconds=0.5)]
         self.addCleanup(agents[1].close)
         for agent in agents:
-            agent._transactions._drawn.append(0x1234)
+            agent._core._transactions._drawn.append(0x1234)
 
         def told(request: MADRequest) -> list[NodeRecord]:
             lid = 1 if request.path.sgid == GID.fromIP("10.0.0.1") else 3
@@ -374,7 +374,7 @@ class CrowdTests(VerbsPortCase):
     def test_bothWays(self) -> None:
         """Two ports may ask each other at the same time, by the same transaction."""
         for agent in (self.agent, self.other):
-            agent._transactions._drawn.append(0x1234)
+            agent._core._transactions._drawn.append(0x1234)
         back = IBPath(dgid=GID.fromIP(self.addresses[0]), dqpn=self.ports[0].qpn)
         servers = (MADServer(self.agent), self.server)
         for number, server in enumerate(servers):

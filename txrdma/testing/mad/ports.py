@@ -18,13 +18,13 @@ from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, ResourceE
 from txrdma.iba.path import IBDRPath, IBPath
 from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.interfaces import IMADHandler, IMADPort, IMADReceiver
-from txrdma.mad._frames import frame
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import Attribute, ManagementClass, Method
-from txrdma.mad.messages import MAD_LENGTH, MADRequest
-from txrdma.mad.pma import PortCounters
-from txrdma.mad.serving import MADServer
-from txrdma.mad.smp import SMInfo
+from txrdma.mad.core.frames import frame
+from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
+from txrdma.mad.layouts.messages import MAD_LENGTH, MADRequest
+from txrdma.mad.layouts.pma import PortCounters
+from txrdma.mad.layouts.smp import SMInfo
+from txrdma.mad.server import MADServer
 
 if TYPE_CHECKING:
     from twisted.trial.unittest import SynchronousTestCase

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final
 
-from txrdma.mad import congestion
-from txrdma.mad.attributes import Attribute, ManagementClass, Method
-from txrdma.mad.messages import ClassPortInfo, MADStatus
+from txrdma.mad.layouts import congestion
+from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
+from txrdma.mad.layouts.messages import ClassPortInfo, MADStatus
 from txrdma.sim.fabric.model.nodes import SimulatedPort
 
 CONGESTION: Final = int(ManagementClass.CONG_MGT)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from txrdma.mad.smp import PortInfo
+from txrdma.mad.layouts.smp import PortInfo
 from txrdma.rawfields import peek, poke
 from txrdma.sim.fabric.model.nodes import SimulatedPort
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final, NamedTuple
 
-from txrdma.mad import pma
-from txrdma.mad.attributes import Attribute
-from txrdma.mad.messages import ClassPortInfo, MADStatus
-from txrdma.mad.pma import PerformanceCapability
+from txrdma.mad.layouts import pma
+from txrdma.mad.layouts.attributes import Attribute
+from txrdma.mad.layouts.messages import ClassPortInfo, MADStatus
+from txrdma.mad.layouts.pma import PerformanceCapability
 from txrdma.sim.fabric.agents import sampling
 from txrdma.sim.fabric.agents.sampling import Samplers
 from txrdma.sim.fabric.model.counters import Counters

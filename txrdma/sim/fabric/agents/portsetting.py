@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 from txrdma.iba.verbs import PhysicalState, PortState
-from txrdma.mad.messages import MADStatus
-from txrdma.mad.smp import PortInfo
+from txrdma.mad.layouts.messages import MADStatus
+from txrdma.mad.layouts.smp import PortInfo
 from txrdma.sim.fabric.model.nodes import bringDown, bringUp, NO_EXTENDED_SPEED, SimulatedPort
 
 _REFUSED: Final = (MADStatus.INVALID_FIELD, False)

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Final, Protocol
 
-from txrdma.mad.messages import MADStatus
-from txrdma.mad.smp import (
+from txrdma.mad.layouts.messages import MADStatus
+from txrdma.mad.layouts.smp import (
     ExtendedPortInfo,
     GUIDInfo,
     NodeInfo,
@@ -23,7 +23,7 @@ from txrdma.mad.smp import (
     VLArbitrationTable,
     VLWeight,
 )
-from txrdma.mad.values import PortCapability
+from txrdma.mad.layouts.values import PortCapability
 from txrdma.rawfields import peek, poke, span
 from txrdma.sim.fabric.agents.mkeys import ManagementKeys
 from txrdma.sim.fabric.agents.portsetting import setPortInfo

@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Final
 
 from txrdma.iba.verbs import NodeType
-from txrdma.mad.attributes import ManagementClass, Method
-from txrdma.mad.messages import formatOf, MADStatus
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.messages import formatOf, MADStatus
 from txrdma.mad.vendor import filled, OPENIB_OUI, OpenIBCPUInfo, OpenIBHostInfo, OpenIBPing, OpenIBSystemPing
 from txrdma.sim.fabric.model.nodes import SimulatedNode, SimulatedPort
 

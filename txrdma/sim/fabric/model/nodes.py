@@ -14,8 +14,8 @@ from typing import Final, Protocol
 from txrdma.fabric.linkspeeds import mayHaveFDR10
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
-from txrdma.mad.smp import ExtendedPortInfo, NodeInfo, PortInfo, SwitchInfo
-from txrdma.mad.values import DownDefault, PathMTU, PortCapability
+from txrdma.mad.layouts.smp import ExtendedPortInfo, NodeInfo, PortInfo, SwitchInfo
+from txrdma.mad.layouts.values import DownDefault, PathMTU, PortCapability
 from txrdma.rawfields import peek, poke
 from txrdma.sim.fabric.model.counters import Counters
 from txrdma.sim.nets.netfile import Net, NetLink, NetNode

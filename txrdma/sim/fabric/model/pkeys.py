@@ -10,7 +10,7 @@ from struct import Struct
 from typing import Final
 
 from txrdma.iba.types import DEFAULT_PKEY
-from txrdma.mad.smp import NodeInfo, PKeyTable, SwitchInfo
+from txrdma.mad.layouts.smp import NodeInfo, PKeyTable, SwitchInfo
 from txrdma.rawfields import peek
 from txrdma.sim.fabric.model.nodes import SimulatedPort
 

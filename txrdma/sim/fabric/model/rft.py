@@ -10,7 +10,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from txrdma.mad.smp import SwitchInfo
+from txrdma.mad.layouts.smp import SwitchInfo
 from txrdma.rawfields import peek
 from txrdma.sim.fabric.model.nodes import SimulatedNode
 

@@ -15,9 +15,9 @@ from twisted.internet.interfaces import IDelayedCall
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.messages import MADStatus
-from txrdma.mad.smp import SMInfo
-from txrdma.mad.values import PortCapability, SMState
+from txrdma.mad.layouts.messages import MADStatus
+from txrdma.mad.layouts.smp import SMInfo
+from txrdma.mad.layouts.values import PortCapability, SMState
 from txrdma.sim.fabric.model.nodes import SimulatedPort
 from txrdma.sim.fabric.sm.manager import SubnetManager
 from txrdma.sim.fabric.sm.subnet import Subnet

@@ -12,7 +12,7 @@ from typing import Final
 
 from txrdma.iba.types import LID
 from txrdma.iba.verbs import NodeType, PortState
-from txrdma.mad.smp import PortInfo, SwitchInfo
+from txrdma.mad.layouts.smp import PortInfo, SwitchInfo
 from txrdma.rawfields import peek, poke
 from txrdma.sim.fabric.model.forwarding import outOf
 from txrdma.sim.fabric.model.nodes import (

@@ -15,11 +15,11 @@ from zope.interface import implementer
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, GUID
 from txrdma.interfaces import IMADHandler
-from txrdma.mad import sa
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import Attribute, ManagementClass, Method
 from txrdma.mad.errors import MADRefusal
-from txrdma.mad.messages import (
+from txrdma.mad.layouts import sa
+from txrdma.mad.layouts.attributes import Attribute, ManagementClass, Method
+from txrdma.mad.layouts.messages import (
     ClassPortInfo,
     InformInfo,
     MADRequest,
@@ -28,10 +28,10 @@ from txrdma.mad.messages import (
     ReportedNotice,
     SAFormat,
 )
-from txrdma.mad.sa import Record
-from txrdma.mad.serving import MADServer
-from txrdma.mad.smp import GUIDInfo
-from txrdma.mad.values import PathMTU, Rate, SAStatus
+from txrdma.mad.layouts.sa import Record
+from txrdma.mad.layouts.smp import GUIDInfo
+from txrdma.mad.layouts.values import PathMTU, Rate, SAStatus
+from txrdma.mad.server import MADServer
 from txrdma.sim.fabric.model.nodes import guidCap, SimulatedPort
 from txrdma.sim.fabric.sm.manager import GID_PREFIX
 from txrdma.sim.fabric.sm.sagroups import (
@@ -81,7 +81,7 @@ class SubnetAdministration:
         self._server = MADServer(self._agent)
         self._server.handle(ManagementClass.SUBN_ADM, self, _METHODS)
         self._agent.port.serve(ManagementClass.SUBN_LID, (Method.TRAP,))
-        self._server.listen(lambda notice, path: self.tell(notice))
+        self._server.listen(lambda notice, request: self.tell(notice))
 
     def close(self) -> None:
         """Answer no more."""

@@ -14,8 +14,8 @@ from typing import Final
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, LID
 from txrdma.mad.errors import MADRefusal
-from txrdma.mad.messages import InformInfo, Notice
-from txrdma.mad.sa import (
+from txrdma.mad.layouts.messages import InformInfo, Notice
+from txrdma.mad.layouts.sa import (
     componentsOf,
     InformInfoRecord,
     MCMemberRecord,
@@ -23,7 +23,7 @@ from txrdma.mad.sa import (
     ServiceAssociationRecord,
     ServiceRecord,
 )
-from txrdma.mad.values import PathMTU, Rate, SAStatus, Selector
+from txrdma.mad.layouts.values import PathMTU, Rate, SAStatus, Selector
 
 FIRST_MLID: Final = 0xC000
 MOST_GROUPS: Final = 1024

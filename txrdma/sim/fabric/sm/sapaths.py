@@ -12,9 +12,9 @@ from typing import Final
 
 from txrdma.iba.types import GID, LID
 from txrdma.iba.verbs import NodeType
-from txrdma.mad.sa import componentsOf, PathRecord, TraceRecord
-from txrdma.mad.smp import GUIDInfo, PortInfo
-from txrdma.mad.values import (
+from txrdma.mad.layouts.sa import componentsOf, PathRecord, TraceRecord
+from txrdma.mad.layouts.smp import GUIDInfo, PortInfo
+from txrdma.mad.layouts.values import (
     EXTENDED_GIGABITS,
     GIGABITS,
     LANES,

@@ -16,9 +16,9 @@ from txrdma.iba.path import GMP_QKEY, IBPath, MADEndPort
 from txrdma.iba.types import DEFAULT_PKEY, GID, LID, PKey, QPN
 from txrdma.iba.verbs import Buffer
 from txrdma.interfaces import IMADPort, IMADReceiver
-from txrdma.mad._choices import mayBeFrom
-from txrdma.mad.messages import MAD_LENGTH
-from txrdma.mad.smp import PKeyTable, PortInfo
+from txrdma.mad.core.choices import mayBeFrom
+from txrdma.mad.layouts.messages import MAD_LENGTH
+from txrdma.mad.layouts.smp import PKeyTable, PortInfo
 from txrdma.sim.fabric.model.nodes import SimulatedPort, SUBNET_TIMEOUT
 from txrdma.sim.fabric.model.pkeys import block
 

@@ -11,10 +11,10 @@ from typing import Final
 
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, LID
-from txrdma.mad._frames import managementPacket
-from txrdma.mad.attributes import Method
-from txrdma.mad.messages import Notice, NoticeType
-from txrdma.mad.traps import BadKeyDetails, BadMKeyDetails, GIDDetails, LinkDetails, Trap
+from txrdma.mad.core.frames import managementPacket
+from txrdma.mad.layouts.attributes import Method
+from txrdma.mad.layouts.messages import Notice, NoticeType
+from txrdma.mad.layouts.traps import BadKeyDetails, BadMKeyDetails, GIDDetails, LinkDetails, Trap
 from txrdma.wire import Layout
 
 SWITCH: Final = 2

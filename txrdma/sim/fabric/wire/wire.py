@@ -15,8 +15,8 @@ from typing import Final
 from txrdma.iba.path import GMP_QKEY, IBPath, PERMISSIVE_LID
 from txrdma.iba.types import DEFAULT_PKEY, LID, QPN
 from txrdma.iba.verbs import Buffer, PortState
-from txrdma.mad.messages import ClassPortInfo, formatOf, Notice
-from txrdma.mad.smp import PortInfo, SwitchInfo
+from txrdma.mad.layouts.messages import ClassPortInfo, formatOf, Notice
+from txrdma.mad.layouts.smp import PortInfo, SwitchInfo
 from txrdma.rawfields import peek, poke
 from txrdma.sim.fabric.agents.congestion import CONGESTION, CongestionAgents
 from txrdma.sim.fabric.agents.pma import PerformanceManagementAgents

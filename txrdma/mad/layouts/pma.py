@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from enum import IntFlag
 
-from txrdma.mad.attributes import Attribute, attribute, key
+from txrdma.mad.layouts.attributes import Attribute, attribute, key
 from txrdma.wire import array, bits, data, wire
 
 

@@ -2,15 +2,15 @@
 The packets of the reliable multi-packet protocol as wholes, by what their last two words mean.
 
 Follows InfiniBand Architecture vol. 1, 13.6.2.3 to 13.6.2.6 and 15.2.1.1. Agents use
-L{RMPPHeader <txrdma.mad.messages.RMPPHeader>}; these are for those who look at packets.
+L{RMPPHeader <txrdma.mad.layouts.messages.RMPPHeader>}; these are for those who look at packets.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from txrdma.mad.attributes import key
-from txrdma.mad.messages import MADHeader, RMPPHeader, RMPPStatus, RMPPType
+from txrdma.mad.layouts.attributes import key
+from txrdma.mad.layouts.messages import MADHeader, RMPPHeader, RMPPStatus, RMPPType
 from txrdma.wire import bits, data, Layout, nested, wire
 
 

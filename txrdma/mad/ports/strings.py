@@ -31,7 +31,7 @@ class IbsimPortStringParser:
 
     def parsePort(self, reactor: Any, *args: str, **kwargs: str) -> IMADPort:
         """Open it."""
-        from txrdma.mad.ibsim import IbsimPort
+        from txrdma.mad.ports.ibsim import IbsimPort
 
         node, socket, sm = _understood(*args, **kwargs)
         return IbsimPort(reactor, socket, node, sm)
@@ -77,7 +77,7 @@ class UmadPortStringParser:
 
     def parsePort(self, reactor: Any, *args: str, **kwargs: str) -> IMADPort:
         """Open it."""
-        from txrdma.mad.umad import UmadPort
+        from txrdma.mad.ports.umad import UmadPort
         from txrdma.ports import getEndPort
 
         for key, value in kwargs.items():
@@ -118,7 +118,7 @@ class VerbsPortStringParser:
 
     def parsePort(self, reactor: Any, *args: str, **kwargs: str) -> IMADPort:
         """Open it, and the device."""
-        from txrdma.mad.verbsport import VerbsPort
+        from txrdma.mad.ports.verbsport import VerbsPort
 
         number = kwargs.pop("endport", "1")
         if not number.isdecimal():

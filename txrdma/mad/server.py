@@ -19,12 +19,12 @@ from twisted.python.failure import Failure
 from txrdma.error import RDMAError, ResourceExhausted, WireError
 from txrdma.iba.path import IBPath
 from txrdma.interfaces import IMADHandler, IMADPort
-from txrdma.mad._frames import frame, Keys, managementPacket, NO_KEYS
-from txrdma.mad._recent import Recent
 from txrdma.mad.agent import MADAgent
-from txrdma.mad.attributes import Attribute, attributeOf, ManagementClass, Method
+from txrdma.mad.core.frames import frame, Keys, managementPacket, NO_KEYS
+from txrdma.mad.core.recent import Recent
 from txrdma.mad.errors import MADRefusal
-from txrdma.mad.messages import (
+from txrdma.mad.layouts.attributes import Attribute, attributeOf, ManagementClass, Method
+from txrdma.mad.layouts.messages import (
     formatOf,
     MADHeader,
     MADRequest,
@@ -35,7 +35,6 @@ from txrdma.mad.messages import (
     SMPFormatDirected,
     VendorOUIFormat,
 )
-from txrdma.mad.portwatch import PortEvent, PortReturned
 from txrdma.mad.rpcs import nameOf
 
 _log = Logger()
@@ -61,8 +60,14 @@ _RESPONSE: Final = 0x80
 _NO_RESOURCES: Final = 0x0100
 _MANAGEMENT: Final = (ManagementClass.SUBN_LID, ManagementClass.SUBN_DIRECTED)
 
-NoticeListener = Callable[[Notice, IBPath], None]
-"""Is told of a notice, and the way that it came."""
+_NOBODYS: Final = (MADStatus.UNSUPPORTED_METHOD, MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
+"""Statuses that mean that another server may have a handler for the request."""
+
+NoticeListener = Callable[[Notice, MADRequest], None]
+"""A listener of notices: gets each, and the request that brought it, with its class and the path it took."""
+
+_What = tuple[int, int, int]
+"""Requests of one kind: class, method and OUI."""
 
 _Who = tuple[object, ...]
 """A request: who asks, and by which transaction."""
@@ -74,17 +79,6 @@ class _Pending(NamedTuple):
     request: MADRequest
     answer: Deferred[Any]
     timer: IDelayedCall
-
-
-class _Serving:
-    """A registration with a port for requests of a management class, renewed when the port returns."""
-
-    def __init__(self, managementClass: int, methods: Sequence[int], oui: int) -> None:
-        self._what = managementClass, methods, oui
-        self.end: Callable[[], None] = lambda: None
-
-    def begin(self, port: IMADPort) -> None:
-        self.end = port.serve(*self._what)
 
 
 class MADServer:
@@ -99,21 +93,23 @@ class MADServer:
 
     def __init__(self, agent: MADAgent, *, answerSeconds: float = ANSWER_SECONDS) -> None:
         """
-        @param agent: remains its owner's; all its requests are the server's from now on.
-        @raise txrdma.error.ResourceExhausted: it has a server already.
+        @param agent: remains its owner's. An agent may have several servers: a request is for the first that
+            has a handler which takes it.
         @param answerSeconds: when to cancel what a handler does, and to answer BUSY.
         """
         self.answerSeconds = answerSeconds
         self.agent = agent
         self._reactor = agent.reactor
-        self._handlers: dict[tuple[int, int, int], IMADHandler] = {}
+        self._handlers: dict[_What, tuple[IMADHandler, ...]] = {}
         self._pending: dict[_Who, _Pending] = {}
         self._listeners: dict[object, NoticeListener] = {}
-        self._listened: dict[tuple[int, int], tuple[int, Callable[[], None]]] = {}
         self._notices: Recent[_Who] = Recent()
-        self._servings: dict[_Serving, None] = {}
-        agent.serve(self._requested, self._forgetAll)
-        agent.watch(self._happened, isLooking=False)
+        self._leave = agent.serve(self)
+
+    def stop(self) -> None:
+        """Answer nothing any more, and give up all handlers' work. Twice is fine."""
+        self._leave()
+        self.ended()
 
     @property
     def port(self) -> IMADPort:
@@ -126,18 +122,22 @@ class MADServer:
         """
         Answer requests of this class by C{handler}; the answer ends it.
 
-        @param oui: of whose, in the second range of vendors' classes.
-        @raise txrdma.error.ResourceExhausted: somebody else on this host takes them already.
+        Several handlers may have the same class and method: they are asked one after the other, the newest
+        first, until one does not return C{NotImplemented}.
+
+        @param oui: of a vendor, in the second range of vendors' classes.
+        @raise txrdma.error.ResourceExhausted: another program on this host takes them already.
         """
-        unserve = self._serve(managementClass, methods, oui)
+        unregister = self.agent.register(managementClass, methods, oui)
         keys = [(int(managementClass), int(method), oui) for method in methods]
-        self._handlers.update(dict.fromkeys(keys, handler))
+        for key in keys:
+            self._handlers[key] = (handler, *self._handlers.get(key, ()))
 
         def end() -> None:
             for key in keys:
-                if self._handlers.get(key) is handler:
-                    del self._handlers[key]
-            unserve()
+                left = [each for each in self._handlers.get(key, ()) if each is not handler]
+                self._handlers[key] = tuple(left)
+            unregister()
 
         return end
 
@@ -145,80 +145,52 @@ class MADServer:
         self, listener: NoticeListener, managementClass: int = 0, methods: Sequence[int] = ()
     ) -> Callable[[], None]:
         """
-        Tell of every trap and report; the answer ends it.
+        Hand every trap and report to a listener; the answer ends it.
 
-        @param managementClass: have the port bring these, where nobody else has said so: C{methods} of that
-            class, C{Method.TRAP} or C{Method.REPORT}.
-        @raise txrdma.error.ResourceExhausted: somebody else on this host takes them already.
+        @param managementClass: have the port bring C{methods} of this class, too: C{Method.TRAP} or
+            C{Method.REPORT}.
+        @raise txrdma.error.ResourceExhausted: another program on this host takes them already.
         """
-        wanted = [(int(managementClass), int(method)) for method in methods]
-        for kind in wanted:
-            count, unserve = self._listened.get(kind) or (0, self._serve(kind[0], kind[1:], 0))
-            self._listened[kind] = (count + 1, unserve)
+        unregister = self.agent.register(managementClass, methods)
         key = object()
         self._listeners[key] = listener
 
         def end() -> None:
-            if self._listeners.pop(key, None) is None:
-                return
-            for kind in wanted:
-                count, unserve = self._listened.pop(kind)
-                if count > 1:
-                    self._listened[kind] = (count - 1, unserve)
-                else:
-                    unserve()
+            self._listeners.pop(key, None)
+            unregister()
 
         return end
-
-    def _serve(self, managementClass: int, methods: Sequence[int], oui: int) -> Callable[[], None]:
-        """Have the port bring these, and the one that takes its place when it was lost."""
-        serving = _Serving(managementClass, methods, oui)
-        serving.begin(self.agent.port)
-        self._servings[serving] = None
-
-        def end() -> None:
-            self._servings.pop(serving, None)
-            serving.end()
-
-        return end
-
-    def _happened(self, event: PortEvent) -> None:
-        """A port that has returned knows nothing of what is served."""
-        if isinstance(event, PortReturned):
-            for serving in self._servings:
-                try:
-                    serving.begin(self.agent.port)
-                except RDMAError as error:
-                    _log.warn(
-                        "{port} does not bring requests any more: {error}", port=self.port.name, error=error
-                    )
 
     # Requests.
 
-    def _requested(self, datagram: bytes, message: bytes, path: IBPath) -> None:
+    def requested(self, datagram: bytes, message: bytes, path: IBPath, isLast: bool) -> bool:
+        """Take a request that is for a handler of this server: see L{Server <txrdma.mad.requests.Server>}."""
         try:
             request = _read(datagram, message, path)
         except WireError as error:
             _log.warn("{path} asks nonsense: {error}", path=path, error=error)
-            return
+            return True
         header = request.header
         if (header.managementClass in _MANAGEMENT) != (path.dqpn == 0):
             _log.warn("{path} asks the wrong queue pair", path=path)  # IBA 13.5.1: no answer
-            return
-        handler = self._handlers.get((header.managementClass, header.method, _ouiOf(request)))
-        status = _unfit(request)
-        if not status and header.method in (Method.TRAP, Method.REPORT) and handler is None:
-            status = self._noticed(request)
-        elif not status:
-            status = self._served(request, handler)
+            return True
+        handlers = self._handlers.get((header.managementClass, header.method, _ouiOf(request)), ())
+        if not handlers and header.method in (Method.TRAP, Method.REPORT):
+            return self._noticed(request, isLast)
+        status = self._served(request, handlers)
+        if status in _NOBODYS and not isLast:
+            return False
         if status:
             self._answer(request, None, status)
+        return True
 
-    def _served(self, request: MADRequest, handler: IMADHandler | None) -> int:
+    def _served(self, request: MADRequest, handlers: Sequence[IMADHandler]) -> int:
         """Have it handled; or tell why not."""
-        if handler is None:
-            return MADStatus.UNSUPPORTED_METHOD
         header = request.header
+        if status := _unfit(request):
+            return status
+        if not handlers:
+            return MADStatus.UNSUPPORTED_METHOD
         if (
             request.payload is None
             or nameOf(header.managementClass, header.method) not in request.payload.rpcs
@@ -229,13 +201,17 @@ class MADServer:
             return 0  # it is the same one, sent again
         if len(self._pending) >= MOST_PENDING:
             return MADStatus.BUSY
-        answer: Deferred[Any] = maybeDeferred(handler.handle, request)
-        if not answer.called or answer.paused:
-            timer = self._reactor.callLater(self.answerSeconds, self._tooLate, who)
-            self._pending[who] = _Pending(request, answer, timer)
-            answer.addBoth(self._later, who, answer)
-        answer.addCallbacks(self._handled, self._failed, callbackArgs=(request,), errbackArgs=(request,))
-        return 0
+        for handler in handlers:
+            answer: Deferred[Any] = maybeDeferred(handler.handle, request)
+            if not answer.called or answer.paused:
+                timer = self._reactor.callLater(self.answerSeconds, self._tooLate, who)
+                self._pending[who] = _Pending(request, answer, timer)
+                answer.addBoth(self._later, who, answer)
+            elif answer.result is NotImplemented:
+                continue
+            answer.addCallbacks(self._handled, self._failed, callbackArgs=(request,), errbackArgs=(request,))
+            return 0
+        return MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
 
     def _later(self, result: Any, who: _Who, answer: Deferred[Any]) -> Any:
         """A handler has made up its mind; it may have been given up before."""
@@ -265,24 +241,27 @@ class MADServer:
         except Exception:
             _log.failure("while a handler was given up")
 
-    def _forgetAll(self) -> None:
-        """The agent is closed."""
+    def ended(self) -> None:
+        """Give up all handlers' work: the agent's port is gone."""
         for who in tuple(self._pending):
             self._giveUp(who)
 
-    def _noticed(self, request: MADRequest) -> int:
+    def _noticed(self, request: MADRequest, isLast: bool) -> bool:
+        """Have all listeners hear it, those of other servers, too; the last server answers."""
         notice = request.payload
-        if not isinstance(notice, Notice):
-            return MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE
-        self._answer(request, notice, 0)
-        if not self._notices.isNew(_whoOf(request), notice.encode(), self._reactor.seconds()):
-            return 0
-        for listener in tuple(self._listeners.values()):
-            try:
-                listener(notice, request.path)
-            except Exception:
-                _log.failure("while {listener!r} heard a notice", listener=listener)
-        return 0
+        isNotice = isinstance(notice, Notice)
+        status = _unfit(request) or (0 if isNotice else MADStatus.UNSUPPORTED_METHOD_ATTRIBUTE)
+        if isLast:
+            self._answer(request, None if status else notice, status)
+        if status or not isinstance(notice, Notice):
+            return isLast
+        if self._notices.isNew(_whoOf(request), notice.encode(), self._reactor.seconds()):
+            for listener in tuple(self._listeners.values()):
+                try:
+                    listener(notice, request)
+                except Exception:
+                    _log.failure("while {listener!r} heard a notice", listener=listener)
+        return isLast
 
     # Answers.
 

@@ -10,7 +10,7 @@ from enum import IntFlag
 from typing import ClassVar
 
 from txrdma.iba.types import LID, QPN
-from txrdma.mad.attributes import Attribute, attribute, key, mask
+from txrdma.mad.layouts.attributes import Attribute, attribute, key, mask
 from txrdma.wire import array, bits, Code, data, Layout, wire
 
 

@@ -2,7 +2,7 @@
 The reliable multi-packet protocol: long messages in pieces.
 
 Follows InfiniBand Architecture vol. 1, 13.6. Nothing here reads a clock or a socket. A sender and a receiver
-each serve one message; L{txrdma.mad._long} has those of a port.
+each serve one message; L{txrdma.mad.core.transfers} has those of a port.
 
 Where the specification leaves a choice:
 
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from txrdma.iba.path import lifetimeSeconds
-from txrdma.mad.messages import RMPPHeader, RMPPStatus, RMPPType
+from txrdma.mad.layouts.messages import RMPPHeader, RMPPStatus, RMPPType
 
 WINDOW: Final = 256
 MOST_AHEAD: Final = 2 * WINDOW

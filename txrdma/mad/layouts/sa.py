@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Generic, TypeVar
 from typing_extensions import NamedTuple, Self
 
 from txrdma.iba.types import GID, LID
-from txrdma.mad.attributes import Attribute, attribute, key
-from txrdma.mad.messages import InformInfo
-from txrdma.mad.plain import text
-from txrdma.mad.smp import (
+from txrdma.mad.layouts.attributes import Attribute, attribute, key
+from txrdma.mad.layouts.messages import InformInfo
+from txrdma.mad.layouts.plain import text
+from txrdma.mad.layouts.smp import (
     GUIDInfo,
     LinearForwardingTable,
     LinkSpeedWidthPairsTable,
@@ -32,7 +32,7 @@ from txrdma.mad.smp import (
     SwitchInfo,
     VLArbitrationTable,
 )
-from txrdma.mad.values import PathMTU, Rate, Selector
+from txrdma.mad.layouts.values import PathMTU, Rate, Selector
 from txrdma.wire import array, bits, data, Layout, nested, wire
 
 R = TypeVar("R", bound="Record")

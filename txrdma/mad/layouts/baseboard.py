@@ -6,7 +6,7 @@ Follows InfiniBand Architecture vol. 1, 16.2.3. What the messages say is in volu
 
 from __future__ import annotations
 
-from txrdma.mad.attributes import Attribute, attribute, key
+from txrdma.mad.layouts.attributes import Attribute, attribute, key
 from txrdma.wire import bits, data, wire
 
 

@@ -1,5 +1,5 @@
 """
-Layouts from what JSON carries, as L{txrdma.mad.attributes.Attribute.toDict} makes it; texts from bytes.
+Layouts from what JSON carries, as C{Attribute.toDict} makes it; texts from bytes.
 """
 
 from __future__ import annotations

@@ -45,14 +45,14 @@ from txrdma.iba.verbs import (
     Status,
 )
 from txrdma.interfaces import AsyncEvent, IAddressHandle, IMADPort, IMADReceiver, IVerbsDevice
-from txrdma.mad._choices import HOPS, mayBeFrom, partitionIndex, sourceIndex
-from txrdma.mad.messages import MAD_LENGTH
+from txrdma.mad.core.choices import HOPS, mayBeFrom, partitionIndex, sourceIndex
+from txrdma.mad.layouts.messages import MAD_LENGTH
 
 _log = Logger()
 
 SENDS: Final = 64
 RECEIVES: Final = 1024
-"""Several windows of long messages (L{txrdma.mad._rmpp.WINDOW}): what comes when none is left is lost."""
+"""Several windows of long messages (L{txrdma.mad.core.rmpp.WINDOW}): what comes when none is left is lost."""
 
 HANDLES: Final = 4 * SENDS
 """Ways that are kept: more than can be in use at once, so that the one unused for longest is free."""
@@ -340,7 +340,7 @@ class VerbsPort:
 
     def logPrefix(self) -> str:
         """As Twisted's log shows it."""
-        return "txrdma.mad.verbsport"
+        return "txrdma.mad.ports.verbsport"
 
     def doRead(self) -> None:
         """The queue has something."""

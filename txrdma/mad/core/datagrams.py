@@ -8,10 +8,10 @@ from typing import Final
 
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBDRPath, IBPath
-from txrdma.mad._frames import directedPacket, directedTail, frame, managementPacket, NO_KEYS
-from txrdma.mad.attributes import ManagementClass, Method
-from txrdma.mad.calls import Call
-from txrdma.mad.messages import RMPPHeader, RMPPType
+from txrdma.mad.core.asked import Asked
+from txrdma.mad.core.frames import directedPacket, directedTail, frame, managementPacket, NO_KEYS
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.messages import RMPPHeader, RMPPType
 
 _LONG: Final = RMPPHeader(version=1, type=RMPPType.DATA, responseTime=0x1F, active=True)
 _SUBN: Final = ManagementClass.SUBN_LID
@@ -25,7 +25,7 @@ class Datagrams:
         self._tailKeys = NO_KEYS
         self._tail = b""
 
-    def datagram(self, call: Call, path: IBPath, identifier: int) -> bytes:
+    def datagram(self, call: Asked, path: IBPath, identifier: int) -> bytes:
         """
         Make the datagram of a call; of a long question, the frame of its segments.
 

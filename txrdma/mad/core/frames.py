@@ -1,8 +1,8 @@
 """
 From a call to its datagram.
 
-Frames are declared in L{txrdma.mad.messages}; those of subnet management, of which a sweep sends many, are
-packed here by hand (1.1 microseconds instead of 4.6, Python 3.11; 0.3 where a route is used again).
+Frames are declared in L{txrdma.mad.layouts.messages}; those of subnet management, of which sweeps send many,
+are packed here by hand (1.1 microseconds instead of 4.6, Python 3.11; 0.3 where a route is used again).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 from txrdma.error import InvalidRequest
 from txrdma.iba.path import IBDRPath, IBPath
-from txrdma.mad.attributes import ManagementClass, Method
-from txrdma.mad.messages import (
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.messages import (
     BMFormat,
     CongMgtFormat,
     DevMgtFormat,

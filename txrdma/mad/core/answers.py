@@ -13,9 +13,9 @@ from typing import Final
 from txrdma.error import WireError
 from txrdma.iba.path import GMP_QKEY, IBPath
 from txrdma.iba.types import LID, PKey, QPN
-from txrdma.mad.attributes import Attribute, Method, RPC
-from txrdma.mad.messages import ClassPortInfo, formatOf, MAD_LENGTH, SAFormat
-from txrdma.mad.sa import PathRecord
+from txrdma.mad.layouts.attributes import Attribute, Method, RPC
+from txrdma.mad.layouts.messages import ClassPortInfo, formatOf, MAD_LENGTH, SAFormat
+from txrdma.mad.layouts.sa import PathRecord
 
 HEADER: Final = Struct(">BBBBH2xQH2xI")
 """Base version, class, class version, method, status, transaction, attribute, modifier."""

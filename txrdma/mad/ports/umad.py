@@ -25,10 +25,10 @@ from txrdma.iba.path import GMP_QKEY, IBPath, MADEndPort
 from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, LID, PKey, QPN
 from txrdma.iba.verbs import Buffer
 from txrdma.interfaces import IMADPort, IMADReceiver
-from txrdma.mad._choices import HOPS, mayBeFrom, partitionIndex, sourceIndex
-from txrdma.mad._long import isLong, RMPP_CLASSES
-from txrdma.mad.messages import formatOf
-from txrdma.mad.registration import Registry
+from txrdma.mad.core.choices import HOPS, mayBeFrom, partitionIndex, sourceIndex
+from txrdma.mad.core.transfers import isLong, RMPP_CLASSES
+from txrdma.mad.layouts.messages import formatOf
+from txrdma.mad.ports.registration import Registry
 from txrdma.ports import EndPort
 
 _log = Logger()
@@ -253,7 +253,7 @@ class UmadPort:
 
     def logPrefix(self) -> str:
         """As Twisted's log shows it."""
-        return "txrdma.mad.umad"
+        return "txrdma.mad.ports.umad"
 
     def doRead(self) -> None:
         """Take what has come, but let others have their turn."""

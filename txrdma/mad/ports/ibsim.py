@@ -26,9 +26,9 @@ from txrdma.iba.path import GMP_QKEY, IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, PKey, QPN
 from txrdma.iba.verbs import Buffer, NodeType
 from txrdma.interfaces import IMADPort, IMADReceiver
-from txrdma.mad._batches import Batches, MOST
-from txrdma.mad._choices import mayBeFrom
-from txrdma.mad.smp import NodeInfo, PKeyTable, PortInfo
+from txrdma.mad.core.choices import mayBeFrom
+from txrdma.mad.layouts.smp import NodeInfo, PKeyTable, PortInfo
+from txrdma.mad.ports.batches import Batches, MOST
 from txrdma.wire import bits, Code, data, Layout, wire
 
 _log = Logger()
@@ -233,7 +233,7 @@ class IbsimPort:
 
     def logPrefix(self) -> str:
         """As Twisted's log shows it."""
-        return "txrdma.mad.ibsim"
+        return "txrdma.mad.ports.ibsim"
 
     def doRead(self) -> None:
         """Take what has come, but let others have their turn."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 from enum import IntFlag
 from typing import Final
 
-from txrdma.mad.attributes import ManagementClass, saidBits
-from txrdma.mad.messages import ClassCapability, ClassPortInfo
-from txrdma.mad.pma import PerformanceCapability
+from txrdma.mad.layouts.attributes import ManagementClass, saidBits
+from txrdma.mad.layouts.messages import ClassCapability, ClassPortInfo
+from txrdma.mad.layouts.pma import PerformanceCapability
 
 
 class AdministrationCapability(IntFlag):

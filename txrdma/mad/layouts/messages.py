@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID, LID, QPN
-from txrdma.mad.attributes import Attribute, attribute, carried, key, ManagementClass, mask, Method
+from txrdma.mad.layouts.attributes import Attribute, attribute, carried, key, ManagementClass, mask, Method
 from txrdma.wire import bits, Code, data, Layout, nested, wire
 
 MAD_LENGTH: Final = 256
@@ -431,7 +431,7 @@ class Notice(Attribute):
 
     @ivar producerType: of a generic notice 1 CA, 2 switch, 3 router, 4 class manager; else the vendor's ID.
     @ivar trapNumber: of a generic notice; else the vendor's device ID.
-    @ivar details: the rest depends on the trap's number (IBA 14.2.5.1); see L{txrdma.mad.traps}.
+    @ivar details: the rest depends on the trap's number (IBA 14.2.5.1); see L{txrdma.mad.layouts.traps}.
     """
 
     isGeneric: bool = bits(1)

@@ -1,9 +1,9 @@
 """
-Long messages of one port: which of them are on their way, and what packets they make.
+RMPP transfers of one port: which of them are on their way, and what packets they make.
 
-Follows InfiniBand Architecture vol. 1, 13.6 (RMPP). L{txrdma.mad._rmpp} moves one message; this knows them
-all, by transaction and direction, makes datagrams of their segments, and remembers for a while what has
-ended, as the last acknowledgement may be lost. Nothing here reads a clock or a socket.
+Follows InfiniBand Architecture vol. 1, 13.6 (RMPP). L{txrdma.mad.core.rmpp} moves one message; here all are
+known, by transaction and direction, and their segments become datagrams. What has ended is remembered for a
+while, as the last acknowledgement may be lost. Nothing here reads a clock or a socket.
 
 A long question has a long answer (13.6.6.3, double-sided transfers): once the question is through, who asked
 opens the window for the answer by an ACK of segment 0. Who answers need not wait for that: until it comes
@@ -20,8 +20,8 @@ from typing import Final, NamedTuple, Union
 from txrdma.error import ResourceExhausted
 from txrdma.iba.path import IBPath, lifetimeSeconds
 from txrdma.iba.types import GID
-from txrdma.mad._choices import mayBeFrom
-from txrdma.mad._rmpp import (
+from txrdma.mad.core.choices import mayBeFrom
+from txrdma.mad.core.rmpp import (
     Ended,
     misfit,
     Receiver,
@@ -33,7 +33,7 @@ from txrdma.mad._rmpp import (
     TOTAL_SECONDS,
     WINDOW,
 )
-from txrdma.mad.messages import formatOf, MAD_LENGTH, RMPPHeader, RMPPStatus, RMPPType
+from txrdma.mad.layouts.messages import formatOf, MAD_LENGTH, RMPPHeader, RMPPStatus, RMPPType
 
 LINGER_SECONDS: Final = 10.0
 """How long a message that has come is remembered."""

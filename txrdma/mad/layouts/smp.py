@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState, PortState
-from txrdma.mad.attributes import Attribute, attribute, key, mask
-from txrdma.mad.plain import text
-from txrdma.mad.values import (
+from txrdma.mad.layouts.attributes import Attribute, attribute, key, mask
+from txrdma.mad.layouts.plain import text
+from txrdma.mad.layouts.values import (
     DownDefault,
     enabledSpeedText,
     extendedSpeed2Text,
@@ -91,7 +91,7 @@ class SwitchInfo(Attribute):
 @attribute(0x0014, "SubnGet", "SubnSet")
 @wire(64)
 class GUIDInfo(Attribute):
-    """Eight of a port's GUIDs; the modifier is the block (IBA 14.2.5.5)."""
+    """Eight of a port's GUIDs (IBA 14.2.5.5); the modifier is the block of eight."""
 
     guids: tuple[GUID, ...] = array(8, data(8))
 
@@ -102,8 +102,7 @@ class PortInfo(Attribute):
     """
     What a port is and does (IBA 14.2.5.6).
 
-    The modifier is the port; its highest bit asks for the extended speeds, of who knows them. Those from FDR
-    on are C{linkSpeedExt...}, XDR is in C{linkSpeedExt...2}.
+    Speeds from FDR on are C{linkSpeedExt...}, XDR is in C{linkSpeedExt...2}.
     """
 
     mkey: int = key(64)
@@ -165,21 +164,45 @@ class PortInfo(Attribute):
     reserved4: int = bits(3)
     linkSpeedExtEnabled: int = bits(5, shown=enabledSpeedText)
 
+    @staticmethod
+    def modifier(port: int, extended: bool = False) -> int:
+        """
+        Compute the attribute modifier.
+
+        @param extended: whether to ask for the speeds from FDR on, too, where the node knows them.
+        """
+        return extended << 31 | port
+
 
 @attribute(0x0016, "SubnGet", "SubnSet")
 @wire(64)
 class PKeyTable(Attribute):
-    """32 P_Keys of a port; the modifier is the block and, on switches, the port << 16 (IBA 14.2.5.7)."""
+    """32 P_Keys of a port (IBA 14.2.5.7)."""
 
     pkeys: tuple[int, ...] = array(32, key(16))
+
+    @staticmethod
+    def modifier(block: int = 0, port: int = 0) -> int:
+        """
+        Compute the attribute modifier.
+
+        @param block: of 32 P_Keys.
+        @param port: of a switch; 0 on other nodes.
+        """
+        return port << 16 | block
 
 
 @attribute(0x0017, "SubnGet", "SubnSet")
 @wire(8)
 class SLtoVLMappingTable(Attribute):
-    """The virtual lane of each service level; on switches by in port << 8 and out port (IBA 14.2.5.8)."""
+    """The virtual lane of each service level (IBA 14.2.5.8)."""
 
     vls: tuple[int, ...] = array(16, bits(4))
+
+    @staticmethod
+    def modifier(inPort: int = 0, outPort: int = 0) -> int:
+        """Compute the attribute modifier of packets from one port of a switch to another; else 0."""
+        return inPort << 8 | outPort
 
 
 @wire(2)
@@ -194,9 +217,19 @@ class VLWeight(Layout):
 @attribute(0x0018, "SubnGet", "SubnSet")
 @wire(64)
 class VLArbitrationTable(Attribute):
-    """Half of the low (blocks 1, 2) or the high table (3, 4), by block << 16 and port (IBA 14.2.5.9)."""
+    """Half of the low or of the high table of a port (IBA 14.2.5.9)."""
 
     entries: tuple[VLWeight, ...] = array(32)
+
+    @staticmethod
+    def modifier(port: int = 0, block: int = 1) -> int:
+        """
+        Compute the attribute modifier.
+
+        @param port: of a switch; 0 on other nodes.
+        @param block: 1 and 2 are the halves of the low table, 3 and 4 of the high one.
+        """
+        return block << 16 | port
 
 
 @attribute(0x0019, "SubnGet", "SubnSet")
@@ -229,9 +262,19 @@ class RandomForwardingTable(Attribute):
 @attribute(0x001B, "SubnGet", "SubnSet")
 @wire(64)
 class MulticastForwardingTable(Attribute):
-    """16 ports' bits for 32 multicast LIDs, by position << 28 and block (IBA 14.2.5.12)."""
+    """16 ports' bits for 32 multicast LIDs (IBA 14.2.5.12)."""
 
     portMasks: tuple[int, ...] = array(32, key(16))
+
+    @staticmethod
+    def modifier(block: int, position: int = 0) -> int:
+        """
+        Compute the attribute modifier.
+
+        @param block: of 32 LIDs, from 0xC000 on.
+        @param position: of 16 ports.
+        """
+        return position << 28 | block
 
 
 @attribute(0x001C, "SubnGet", "SubnSet")

@@ -16,12 +16,12 @@ from twisted.python.failure import Failure
 
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
-from txrdma.mad.attributes import ManagementClass, Method
-from txrdma.mad.messages import InformInfo, Notice
+from txrdma.mad.layouts.attributes import ManagementClass, Method
+from txrdma.mad.layouts.messages import InformInfo, MADRequest, Notice
 from txrdma.mad.paths import toAdministration
 from txrdma.mad.portwatch import PortEvent, PortLost, PortReturned
 from txrdma.mad.rpcs import RPCs
-from txrdma.mad.serving import MADServer
+from txrdma.mad.server import MADServer, NoticeListener
 
 _log = Logger()
 
@@ -53,7 +53,7 @@ class Subscription:
         agent: RPCs,
         server: MADServer,
         administration: IBPath | None,
-        listener: Callable[[Notice, IBPath], None],
+        listener: NoticeListener,
         trapNumber: int = EVERY_TRAP,
         renewalSeconds: float = RENEWAL_SECONDS,
         retrySeconds: float = RETRY_SECONDS,
@@ -169,9 +169,9 @@ class Subscription:
                 self._isTold = True
                 _log.warn("no subscription to notices: {why}", why=failure.getErrorMessage())
 
-    def _heard(self, notice: Notice, path: IBPath) -> None:
+    def _heard(self, notice: Notice, request: MADRequest) -> None:
         if self._trapNumber in (EVERY_TRAP, notice.trapNumber):
-            self._listener(notice, path)
+            self._listener(notice, request)
 
     def _wish(self, isWanted: bool) -> InformInfo:
         return InformInfo(

@@ -5,8 +5,8 @@ Datagrams as people read them.
 from __future__ import annotations
 
 from txrdma.error import WireError
-from txrdma.mad.attributes import Attribute, attributeOf, lines, ManagementClass
-from txrdma.mad.messages import (
+from txrdma.mad.layouts.attributes import Attribute, attributeOf, lines, ManagementClass
+from txrdma.mad.layouts.messages import (
     ClassPortInfo,
     formatOf,
     MADHeader,
@@ -91,12 +91,14 @@ def _fields(datagram: bytes) -> list[str]:
         return shown
     shown += [f"{type(payload).__name__}.{name} {text}" for name, text in lines(payload)]
     if isinstance(payload, ClassPortInfo):
-        from txrdma.mad.capabilities import capabilitiesOf  # what programs start with does not need it
+        from txrdma.mad.layouts.capabilities import (
+            capabilitiesOf,  # what programs start with does not need it
+        )
 
         can = capabilitiesOf(payload, header.managementClass)
         shown.append(f"ClassPortInfo can: {', '.join(can) or 'nothing in particular'}")
     if isinstance(payload, Notice):
-        from txrdma.mad.traps import describe, detailsOf  # nor this
+        from txrdma.mad.layouts.traps import describe, detailsOf  # nor this
 
         details = detailsOf(payload, header.managementClass)
         shown.append(f"trap {describe(payload, header.managementClass)['trap'] or 'of a vendor'}")

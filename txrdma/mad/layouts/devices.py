@@ -7,8 +7,8 @@ Follows InfiniBand Architecture vol. 1, 16.3.3 and 16.4.3.
 from __future__ import annotations
 
 from txrdma.iba.types import GUID
-from txrdma.mad.attributes import Attribute, attribute, key
-from txrdma.mad.plain import text
+from txrdma.mad.layouts.attributes import Attribute, attribute, key
+from txrdma.mad.layouts.plain import text
 from txrdma.wire import array, bits, data, Layout, wire
 
 

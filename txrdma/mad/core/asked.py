@@ -1,0 +1,53 @@
+"""
+A call, as the core of calls has it: what is asked, and what came of it.
+
+Nothing here reads a clock or a socket.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txrdma.mad.core.frames import Keys
+from txrdma.mad.core.transactions import Transaction
+from txrdma.mad.layouts.attributes import Attribute, RPC
+
+
+class Asked(Transaction):
+    """
+    A call.
+
+    @ivar kind: class of the answer's payload.
+    @ivar content: the payload of the question, as bytes.
+    @ivar chosenID: the transaction ID that the caller has chosen; 0 for a drawn one.
+    @ivar redirections: how often somebody else was named, for this call and for those that it is made for.
+    @ivar answer: what came, when the call has ended well.
+    @ivar error: why the call has failed; None when it has not.
+    """
+
+    __slots__ = (
+        "answer",
+        "chosenID",
+        "content",
+        "error",
+        "keys",
+        "kind",
+        "mask",
+        "modifier",
+        "redirections",
+        "rpc",
+    )
+
+    def __init__(
+        self, rpc: RPC, kind: type[Attribute], content: bytes, modifier: int, keys: Keys, mask: int
+    ) -> None:
+        self.rpc = rpc
+        self.kind = kind
+        self.content = content
+        self.modifier = modifier
+        self.keys = keys
+        self.mask = mask
+        self.chosenID = 0
+        self.redirections = 0
+        self.answer: Any = None
+        self.error: Exception | None = None

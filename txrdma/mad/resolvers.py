@@ -1,0 +1,167 @@
+"""
+Resolvers: they find the path to what people call a port.
+
+Follows InfiniBand Architecture vol. 1, 15.2.5.16 (PathRecord) and annex A17 (addresses on RoCE v2).
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred, fail, succeed
+
+from txrdma.error import DeviceUnavailable
+from txrdma.iba.path import GMP_QKEY, IBPath, MADEndPort
+from txrdma.iba.types import GID, GUID, LID, QPN
+from txrdma.interfaces import IPathResolver
+from txrdma.mad.layouts.sa import PathRecord, Query
+from txrdma.mad.paths import current, EndPort, parseGID, parseTarget, pathOf, toAdministration, toLID
+from txrdma.mad.rpcs import RPCs
+
+_LINK_LOCAL: Final = 0xFE80 << 48
+_DISCARD: Final = 9
+
+
+def sourceAddress(target: str) -> str | None:
+    """Where this host's kernel would reach an address from; None where it would not. Nothing is sent."""
+    try:
+        family, kind, _, _, where = socket.getaddrinfo(
+            target, _DISCARD, type=socket.SOCK_DGRAM, flags=socket.AI_NUMERICHOST
+        )[0]
+        with socket.socket(family, kind) as asking:
+            asking.connect(where)
+            address: str = asking.getsockname()[0]
+            return address
+    except OSError:
+        return None
+
+
+@implementer(IPathResolver)
+class SAPathResolver:
+    """
+    Asks the subnet's administration.
+
+    What names its way itself, a LID or a route, needs no question. But then the path has no MTU, no service
+    level and no life time: who wants these has it ask for LIDs, too.
+    """
+
+    def __init__(self, agent: RPCs, endPort: EndPort, asksForLIDs: bool = False) -> None:
+        """
+        @param agent: remains its owner's.
+        @param endPort: of the port that the agent goes through, or what tells it.
+        """
+        self._agent = agent
+        self._endPort = endPort
+        self._asksForLIDs = asksForLIDs
+
+    def resolve(self, target: object) -> Deferred[IBPath]:
+        """The path to a port; L{txrdma.mad.errors.MADError} where the administration knows of none."""
+        end = current(self._endPort)
+        try:
+            known = _read(target, end)
+        except ValueError as error:
+            return fail(error)
+        if isinstance(known, IBPath):
+            return succeed(known)
+        if isinstance(known, int):
+            if not self._asksForLIDs:
+                return succeed(toLID(end, known))
+            return self._ask(PathRecord.query(slid=end.lid, dlid=known, reversible=True, numbPath=1), end)
+        if not end.gids:
+            return fail(DeviceUnavailable("our port has no GID to ask from"))
+        if isinstance(known, GUID):
+            known = GID.fromParts(end.gids[0].prefix or _LINK_LOCAL, known)
+        return self._ask(PathRecord.query(sgid=end.gids[0], dgid=known, reversible=True, numbPath=1), end)
+
+    def _ask(self, query: Query[PathRecord], end: MADEndPort) -> Deferred[IBPath]:
+        if not end.smLID:
+            return fail(DeviceUnavailable("no subnet manager is known to our port, so none can be asked"))
+        return self._agent.SubnAdmGet(query, toAdministration(end)).addCallback(pathOf)
+
+
+@implementer(IPathResolver)
+class StaticPathResolver:
+    """Knows what it was told."""
+
+    def __init__(self, table: Mapping[object, IBPath]) -> None:
+        """
+        @param table: paths by target, as they will be asked for: C{LID}, C{GID} or C{GUID}, or text.
+        """
+        self._table = dict(table)
+
+    def resolve(self, target: object) -> Deferred[IBPath]:
+        """The path to a port; C{ValueError} where the table has none."""
+        path = self._table.get(target)
+        if path is None:
+            try:
+                known = _read(target)
+            except ValueError as error:
+                return fail(error)
+            path = known if isinstance(known, IBPath) else self._table.get(known)
+        if path is None:
+            return fail(ValueError(f"no path to {target} is in the table"))
+        return succeed(path)
+
+
+@implementer(IPathResolver)
+class IPPathResolver:
+    """
+    On RoCE v2 an IP address is a GID (annex A17).
+
+    The neighbour's MAC address is the kernel's business: it looks for that when an address handle is made on
+    rxe and hardware, and when the software device sends its UDP datagrams. What is left to say is which
+    GID of ours to come from: that of the address which the host's routes prefer, else one of the same kind.
+    """
+
+    def __init__(
+        self,
+        endPort: EndPort,
+        hopLimit: int = 64,
+        sourceAddress: Callable[[str], str | None] = sourceAddress,
+    ) -> None:
+        """
+        @param endPort: of the port to go through, or what tells it.
+        @param sourceAddress: where this host would reach an address from.
+        """
+        self._endPort = endPort
+        self._hopLimit = hopLimit
+        self._sourceAddress = sourceAddress
+
+    def resolve(self, target: object) -> Deferred[IBPath]:
+        """
+        The path to an IP address, with or without a scope, or to a GID that is one.
+
+        It fails with C{ValueError} where it is none, with C{DeviceUnavailable} where our port has no address
+        of its kind.
+        """
+        try:
+            gid = target if isinstance(target, GID) else parseGID(str(target), str(target).strip(), None)
+        except ValueError:
+            return fail(ValueError(f"{target} is no IP address"))
+        ours = self._ours(gid, str(target))
+        if ours is None:
+            return fail(DeviceUnavailable(f"our port has no address from which {target} could be reached"))
+        return succeed(
+            IBPath(sgid=ours, dgid=gid, hopLimit=self._hopLimit, dqpn=QPN(1), sqpn=QPN(1), qkey=GMP_QKEY)
+        )
+
+    def _ours(self, gid: GID, target: str) -> GID | None:
+        """Which of our GIDs to come from."""
+        alike = [own for own in current(self._endPort).gids if own.isMapped == gid.isMapped and any(own.raw)]
+        if len(alike) < 2:
+            return alike[0] if alike else None
+        _, percent, scope = target.partition("%")
+        source = self._sourceAddress(f"{gid.ip}{percent}{scope}")
+        if source is not None and (known := GID.fromIP(source)) in alike:
+            return known
+        return next((own for own in alike if own.isLinkLocal == gid.isLinkLocal), alike[0])
+
+
+def _read(target: object, endPort: MADEndPort | None = None) -> LID | GID | GUID | IBPath:
+    if isinstance(target, (GID, GUID, IBPath)):
+        return target
+    return LID(target) if isinstance(target, int) else parseTarget(str(target), endPort)
