@@ -250,6 +250,9 @@ class IPlacing(Interface):
     def isPlaced() -> bool:
         """Whether everything that was posted stands in the peer's memory."""
 
+    def isPeerGone() -> bool:
+        """Whether the peer's queue pair, or its process, is known to be no more: all that it sent is here."""
+
 
 class IDirectLane(Interface):
     """

@@ -90,6 +90,9 @@ class Placing(Protocol):
     def isPlaced(self) -> bool:
         """Whether everything that was posted stands in the peer's memory."""
 
+    def isPeerGone(self) -> bool:
+        """Whether the peer's queue pair, or its process, is known to be no more."""
+
 
 class Route(Protocol):
     """

@@ -231,6 +231,12 @@ class Turn:
         self.remind()
 
     @property
+    def isPeerGone(self) -> bool:
+        """Whether the peer is known to be no more, and all is here that it has sent."""
+        placing = self.placing
+        return placing is not None and placing.isPeerGone()
+
+    @property
     def isUnderWay(self) -> bool:
         """Whether a device that copies what it sends may still have some of it to send."""
         poster = self.poster

@@ -520,6 +520,7 @@ class ServerHandshake(_Handshake):
         self._highest = version
         self._proposal: Proposal | None = None
         self._accept: Accept | None = None
+        self._isConfirmed = False
         if announced:
             self._core.deadline = now + CLC_TIMEOUT
 
@@ -534,6 +535,18 @@ class ServerHandshake(_Handshake):
         self._inputs.answer(message, now)
         self._read(now)
 
+    def decline(self, diagnosis: Diagnosis, now: float) -> None:
+        """
+        Decline SMC: use TCP. Legal at any time before L{established}.
+
+        A client that has confirmed a link group that there was is on SMC-R by then: it has perhaps said all,
+        and gone, and would not hear a Decline. Its connection ends with an error.
+        """
+        if self._isConfirmed and self.isJoining and not self._core.done:
+            self._core.fail(WireError("CLC", 4, f"a client is on SMC-R, which we decline: {diagnosis.name}"))
+        else:
+            super().decline(diagnosis, now)
+
     def _proposed(self, proposal: Proposal, now: float) -> None:
         self._inputs.proposal()
         core = self._core
@@ -544,6 +557,7 @@ class ServerHandshake(_Handshake):
 
     def _replied(self, message: Accept | Confirm, now: float) -> None:
         assert isinstance(message, Confirm) and self._proposal is not None and self._accept is not None
+        self._isConfirmed = True
         objection = checkConfirm(message, self._accept, self._proposal)
         if objection is None:
             self._core.pending.append(Confirmed(message))

@@ -304,7 +304,8 @@ class Stream:
         @param mayVanish: nothing that the peer sent before can be missing, even if its process has died.
         @param arrived: the number of the last message of ours that the peer has looked at.
         """
-        self._isWhole = not self.flow.backlog and self.flow.written <= arrived
+        flow = self.flow
+        self._isWhole = not flow.backlog and flow.written <= arrived and self.link.turn.isPeerGone
         companion = self._companion
         if self.flow.isDeaf and not mayVanish:
             if companion is not None:
@@ -319,7 +320,11 @@ class Stream:
             self._conclude()
 
     def vanished(self) -> None:
-        """The peer's process is gone; all that it sent is here, and its kernel has closed TCP in order."""
+        """
+        The peer's process is gone, and its kernel has closed TCP in order: all that it sent is here.
+
+        If it was there when the link failed, what it has sent later is not.
+        """
         if self._isWhole:
             self._closing.delivered()
             self._received(_CLOSED)

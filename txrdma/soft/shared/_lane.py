@@ -238,6 +238,10 @@ class Lane:
         if outgoing.outstanding or outgoing.waiting or event is not None:
             outgoing.fail(Status.RETRY_EXC_ERR, event)
 
+    def isPeerGone(self) -> bool:
+        """Whether the peer's queue pair, or its process, is known to be no more."""
+        return self._outgoing.isGone
+
     def flush(self) -> list[tuple[int, CompletionOpcode]]:
         """Stop; what is not completed, oldest first."""
         left, begun = self._end()

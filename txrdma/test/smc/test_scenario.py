@@ -58,6 +58,7 @@ FOUND_IN_MEMORY = (
     1795226332100,  # a process rests, and its peer's window is full: what that has to say waits for ever
     1795226556296,  # the same, when the peer's window is filled later
     1795226332477,  # a link fails on a host, and who aborts then ends TCP as if nothing were missing
+    1795303503736,  # the same, where the peer closes TCP in order later, as if it were gone and all had come
     1795226332667,  # a link ends while it goes to rest: its connections hear nothing
     *(1795239623803, 1795240530521),  # rounded times let simulated messages overtake
     1795240979320,  # a client has confirmed, said all and gone, when its server has stopped to wait for that
