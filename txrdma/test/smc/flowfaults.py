@@ -338,6 +338,8 @@ class FlowTestCase(RaceTestCase):
         """Close what the last world had open: there are many worlds."""
         for host in (self.client, self.server):
             closeLinkGroups(host)
+        for use in self.uses:
+            use.release()
         self.world.close()
 
     def checkPair(self, here: Ending, there: Ending) -> None:

@@ -16,7 +16,7 @@ from twisted.internet.protocol import connectionDone, Protocol
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.smc.common.presence import presenceOn
+from txrdma.smc.common.presence import presenceOn, Use
 from txrdma.smc.group.groups import closeLinkGroups, LinkGroups, useDevice
 from txrdma.smc.handshake.accepting import ServerNegotiation
 from txrdma.smc.handshake.proposing import ClientNegotiation
@@ -62,6 +62,7 @@ class RaceTestCase(SynchronousTestCase):
     def setUp(self) -> None:
         self.world = World(1)
         self.addCleanup(self.world.close)
+        self.uses: list[Use] = []
         self.groupsOf: dict[Host, LinkGroups] = {}
         self.client, self.server = (self.host(number) for number in (1, 2))
         self.number = 50_000
@@ -70,7 +71,9 @@ class RaceTestCase(SynchronousTestCase):
     def host(self, number: int) -> Host:
         address = f"198.51.100.{number}"
         host = Host(self.world, address, lambda: self.world.network.device(address))
-        presenceOn(host).hold()  # as a port does that listens: link groups stay when connections end
+        # As a port does that listens: link groups stay when connections end.
+        self.uses.append(presenceOn(host).hold())
+        self.addCleanup(self.uses[-1].release)
         self.groups(host)
         self.addCleanup(closeLinkGroups, host)
         return host
