@@ -504,6 +504,20 @@ class DeclineTests(SynchronousTestCase):
                 self.assertEqual([type(each) for each in server.events()], [Failed])
         self.assertFalse(serverAt("waiting").isJoining)
 
+    def test_joinedBefore(self) -> None:
+        """A client that has confirmed a group that there was is not declined any more: an error ends that."""
+        for isFirst in (True, False):
+            server = serverAt("deciding")
+            server.accept(replace(accept, firstContact=isFirst), 0.0)
+            server.received(replace(confirm, firstContact=isFirst).encode(), 0.0)
+            self.assertEqual([type(each) for each in server.events()], [Confirmed], isFirst)
+            server.outgoing()
+            server.decline(Diagnosis.NOACTLINK, 0.0)
+            told = [type(each) for each in server.events()]
+            self.assertEqual(
+                (told, server.outgoing() == b""), ([FellBack], False) if isFirst else ([Failed], True)
+            )
+
     def test_crossesInPieces(self) -> None:
         """It can be told apart piece by piece, without looking twice at what is known to be CLC."""
         late = Decline(CLIENT, Diagnosis.TIMEOUT_CL).encode()
