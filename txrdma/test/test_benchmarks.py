@@ -56,12 +56,12 @@ class VerbsTests(SynchronousTestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         first, _, row = done.stdout.splitlines()
         self.assertIn("memory: MB/s | soft:route=rocev2 - soft:route=rocev2: MB/s", first)
-        self.assertEqual(len(row.split("|")), 10)
+        self.assertEqual(len(row.split("|")), 12)
         told = json.loads(Path(name).read_text())
         self.assertEqual([pair["route"] for pair in told["pairs"]], ["shared-memory", "rocev2"])
         for pair in told["pairs"]:
             kinds = {(test, kind, size) for test, kind, size, _ in pair["values"]}
-            self.assertEqual(kinds, {("send", "latency", 64), ("send", "bandwidth", 64)})
+            self.assertEqual(kinds, {("send", what, 64) for what in ("latency", "bandwidth", "cpu")})
             for *_, rounds in pair["values"]:
                 self.assertEqual(len(rounds), 1)
                 self.assertGreater(rounds[0][0], 0)
