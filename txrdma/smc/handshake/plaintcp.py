@@ -99,7 +99,11 @@ class _Sifter:
             # At the end, what is there is what there is.
             count, isSure = self._foreign(self._held) if data else (0, True)
         except Refused:
-            del self._transport._dataReceived
+            transport = self._transport
+            del transport._dataReceived
+            # By a reset: the peer would take a FIN for an end in order.
+            close = transport._closeSocket
+            transport._closeSocket = lambda orderly: close(False)  # type: ignore[method-assign,no-untyped-call]  # as above, of Twisted's
             return ConnectionLost()
         transport, rest = self._transport, self._held[count:]
         self._held = rest

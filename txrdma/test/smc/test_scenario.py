@@ -69,6 +69,7 @@ FOUND_IN_MEMORY = (
 
 
 FOUND_BY_TWO_PORTS = (
+    1795258223878,  # a busy client confirms after a Decline: TCP ends by a FIN, as if all were said
     1132,  # an Accept names a link that has failed: the ring that was meant for the connection stays taken
     22001,  # the last connection of a link ends with that, and its ring is kept, though the group lives
     1795244844532,  # a group's end, by one link, overtakes the last message that another one brings
