@@ -333,7 +333,8 @@ class Group:
         elif isinstance(event, LinkAdded):
             self.linkOf(event.link).isActive = True
         elif isinstance(event, LinkLost):
-            self._further.failOver(self.linkOf(event.link), event.text)
+            if not self.isOver:  # else all links have ended together
+                self._further.failOver(self.linkOf(event.link), event.text)
         elif isinstance(event, LinkRefused):
             self._over("CONFIRM LINK failed", event.diagnosis)
         elif isinstance(event, RKeyConfirmed):

@@ -69,6 +69,7 @@ FOUND_IN_MEMORY = (
 
 
 FOUND_BY_TWO_PORTS = (
+    1795259773241,  # a link that was being added is lost with the whole group
     1795258223878,  # a busy client confirms after a Decline: TCP ends by a FIN, as if all were said
     1132,  # an Accept names a link that has failed: the ring that was meant for the connection stays taken
     22001,  # the last connection of a link ends with that, and its ring is kept, though the group lives
@@ -125,8 +126,8 @@ class SeedTests(SynchronousTestCase):
         self.assertGreater(kinds["whole"], count / 2)
 
     def test_twoPorts(self) -> None:
-        """Between hosts with two ports, of which one at a time fails; a quarter of as many."""
-        count = -(-SEEDS // PARTS)
+        """Between hosts with two ports, of which one at a time fails; a tenth of as many."""
+        count = SEEDS // 10
         kinds = self.play(range(FIRST, FIRST + count), "two-ports")
         self.assertGreater(kinds["SMC-R"], 2 * count)
         self.assertGreater(kinds["whole"], count / 2)
