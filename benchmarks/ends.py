@@ -30,10 +30,10 @@ def cpuSeconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def memoryBytes() -> tuple[int, int]:
-    """Memory of this process alone, and its share of what it shares by descriptors, both resident."""
+def memoryBytes(pid: int | str = "self") -> tuple[int, int]:
+    """Memory of a process alone, and its share of what it shares by descriptors, both resident."""
     kib = {}
-    with open("/proc/self/smaps_rollup") as lines:
+    with open(f"/proc/{pid}/smaps_rollup") as lines:
         for line in lines:
             key, _, value = line.partition(":")
             if key in ("Pss_Anon", "Pss_Shmem"):

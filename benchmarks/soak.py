@@ -29,6 +29,7 @@ from twisted.internet.protocol import connectionDone, Factory
 from twisted.internet.task import deferLater, LoopingCall, react
 from twisted.python.failure import Failure
 
+from benchmarks.ends import memoryBytes
 from benchmarks.scenarios import Echo, modeOf, Speaking
 
 MOST_BYTES: Final = 300 << 10
@@ -80,17 +81,8 @@ def someVisit(reactor: Any, random: Random) -> Visit:
 
 def holds(pid: int) -> dict[str, int]:
     """KiB of a process alone and with its share of what it shares, and its open descriptors."""
-    kib = Counter[str]()
-    with open(f"/proc/{pid}/smaps_rollup") as lines:
-        for line in lines:
-            key, _, value = line.partition(":")
-            if key in ("Pss_Anon", "Pss_Shmem"):
-                kib[key] = int(value.split()[0])
-    return {
-        "own": kib["Pss_Anon"],
-        "shared": kib["Pss_Shmem"],
-        "descriptors": len(os.listdir(f"/proc/{pid}/fd")),
-    }
+    own, shared = memoryBytes(pid)
+    return {"own": own >> 10, "shared": shared >> 10, "descriptors": len(os.listdir(f"/proc/{pid}/fd"))}
 
 
 class Soak:

@@ -37,5 +37,5 @@ def hexGUID(guid: GUID) -> str:
 
 
 def tellJSON(what: object) -> None:
-    """What programs read; keys always stand in the same order."""
+    """Print a value as JSON, for programs; keys always stand in the same order."""
     print(json.dumps(what, indent=2))

@@ -67,7 +67,7 @@ def listing(fabric: Fabric, names: NodeNames, groups: Sequence[Chassis] = ()) ->
 
 
 class _Listed:
-    """What is said of a node again and again."""
+    """The words of a node that the listing repeats at each of its ports and links."""
 
     __slots__ = ("code", "isSwitch", "lid", "name")
 

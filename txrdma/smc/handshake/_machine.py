@@ -421,7 +421,7 @@ class _Handshake:
 
     def decline(self, diagnosis: Diagnosis, now: float) -> None:
         """
-        Decline SMC: use TCP. Legal at any time before L{established}.
+        Decline SMC: use TCP. Legal at any time before C{established}.
 
         @param diagnosis: the reason; C{SYNCERR} asks the peer to forget the link group that it meant.
         """
@@ -537,7 +537,7 @@ class ServerHandshake(_Handshake):
 
     def decline(self, diagnosis: Diagnosis, now: float) -> None:
         """
-        Decline SMC: use TCP. Legal at any time before L{established}.
+        Decline SMC: use TCP. Legal at any time before C{established}.
 
         A client that has confirmed a link group that there was is on SMC-R by then: it has perhaps said all,
         and gone, and would not hear a Decline. Its connection ends with an error.

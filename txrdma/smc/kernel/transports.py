@@ -129,7 +129,7 @@ class KernelConnection(Connection):
             super()._closeSocket(orderly)  # type: ignore[no-untyped-call]  # Twisted's
 
     def connectionLost(self, reason: Failure) -> None:
-        """Lose the connection, as L{Connection} does."""
+        """Lose the connection, as L{twisted.internet.tcp.Connection} does."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None and waiting.active():
             waiting.cancel()

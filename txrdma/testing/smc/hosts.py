@@ -457,7 +457,7 @@ class Wire:
 
 class MemorySocket:
     """
-    An end of a TCP connection: a socket as L{Connection} uses it.
+    An end of a TCP connection: a socket as L{twisted.internet.tcp.Connection} uses it.
 
     @ivar sniffer: is shown all that is sent.
     @ivar isClosed: nobody reads or writes here any more.
@@ -564,7 +564,7 @@ class MemorySocket:
 
 
 class MemoryTCP(Connection):
-    """A connected L{Connection} of Twisted's on a socket in memory."""
+    """A connected L{twisted.internet.tcp.Connection} on a socket in memory."""
 
     def __init__(self, one: MemorySocket, protocol: IProtocol) -> None:
         super().__init__(cast(Any, one), protocol, cast(Any, one.host))

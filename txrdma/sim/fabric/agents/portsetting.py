@@ -37,7 +37,7 @@ _ENABLED: Final = (
     ("linkSpeedEnabled", "linkSpeedSupported", _ENABLE_ALL_SPEEDS),
     ("linkSpeedExtEnabled", "linkSpeedExtSupported", _ENABLE_ALL_EXTENDED),
 )
-"""What can be enabled of what is supported, and the value that means all of that."""
+"""Fields of PortInfo by which link widths and speeds are enabled, what is supported, the value for all."""
 
 
 def setPortInfo(port: SimulatedPort, content: bytes) -> tuple[int, bool]:
