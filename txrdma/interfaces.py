@@ -267,7 +267,6 @@ class IDirectLane(Interface):
     def openLane(
         length: int,
         first: int,
-        pack: Callable[..., None],
         unpack: Callable[[Buffer, int], tuple[int, ...]],
     ) -> None:
         """
@@ -278,8 +277,7 @@ class IDirectLane(Interface):
 
         @param length: bytes of a message.
         @param first: the first byte of each message; SENDs with another one are no such messages.
-        @param pack: C{pack_into} of the layout's C{struct.Struct}.
-        @param unpack: C{unpack_from} of a part of it that the receiver reads.
+        @param unpack: C{unpack_from} of the layout's C{struct.Struct}, or of a part that the receiver reads.
         """
 
     def targetOf(rkey: RKey, address: int, length: int) -> tuple[memoryview, memoryview] | None:
@@ -290,11 +288,11 @@ class IDirectLane(Interface):
             not known yet, or takes nothing but RDMA WRITE.
         """
 
-    def putMessage(identifier: int, signaled: bool, values: tuple[int, ...]) -> bool:
+    def putMessage(identifier: int, signaled: bool, message: bytes) -> bool:
         """
         Send one message now, behind all that was posted, and behind what was written to a target.
 
-        @param values: what C{pack} takes.
+        @param message: its bytes, as many as C{openLane} was told.
         @return: False when that can't be done at present: then it has to be posted.
         """
 

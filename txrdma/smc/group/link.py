@@ -30,7 +30,7 @@ from txrdma.smc.group.parties import LinkOwner, Member
 from txrdma.smc.group.turn import HOLD_SECONDS, said, Turn
 from txrdma.smc.handshake._offer import Agreement
 from txrdma.smc.stream._flow import Bearing, Flow
-from txrdma.smc.wire.cdc import CDC_LENGTH, CDC_TYPE, packInto, unpackFrom
+from txrdma.smc.wire.cdc import CDC_LENGTH, CDC_TYPE, unpackFrom
 from txrdma.smc.wire.clc import Accept, AnswerV2, Confirm, sizeCode
 
 _log = Logger()
@@ -42,6 +42,8 @@ _REPOST: Final = 16
 
 _LOOKS: Final = 64
 """Batches of completions that are taken in at once, where what has arrived must be known."""
+
+_LENGTH: Final = CDC_LENGTH
 
 PREPARING_SECONDS: Final = 2.0
 """Seconds to find out how a peer's buffer is reached; after that the first write waits for it."""
@@ -172,7 +174,7 @@ class Link:
         self.turn.placing = IPlacing(self._queuePair, None)
         lane = IDirectLane(self._queuePair, None)
         if lane is not None:
-            lane.openLane(CDC_LENGTH, CDC_TYPE, packInto, unpackFrom)
+            lane.openLane(CDC_LENGTH, CDC_TYPE, unpackFrom)
             self._poster.lane = lane
             self._reader.lookAt(lane.takeMessages, self._taken)
 
@@ -291,24 +293,35 @@ class Link:
     def _taken(self, messages: Sequence[tuple[int, ...]]) -> None:
         """Take the CDC messages that a direct lane brings."""
         poster = self._poster
-        clock = self.turn.clock
-        flows = self._flows
         wasBusy, poster.isBusy = poster.isBusy, True
-        due = clock() + HOLD_SECONDS if len(messages) > 1 else inf
         try:
-            for message in messages:
-                if poster.dirty and clock() >= due:
-                    self.turn.settle()
-                    due = clock() + HOLD_SECONDS
-                flow = flows.get(message[3])
-                if flow is not None and message[1] == CDC_LENGTH:
+            if len(messages) == 1:
+                message = messages[0]
+                flow = self._flows.get(message[3])
+                if flow is not None and message[1] == _LENGTH:
                     flow.received(message)
+            else:
+                self._takeSeveral(messages)
             self.wasHeard = True
             self.turn.settle()
         finally:
             poster.isBusy = wasBusy
         if self._presence.isDue or self.groups.isStopping:
             self.turned()
+
+    def _takeSeveral(self, messages: Sequence[tuple[int, ...]]) -> None:
+        """Take CDC messages; see C{_take} for why what was written may go out in between."""
+        poster = self._poster
+        clock = self.turn.clock
+        flows = self._flows
+        due = clock() + HOLD_SECONDS
+        for message in messages:
+            if poster.dirty and clock() >= due:
+                self.turn.settle()
+                due = clock() + HOLD_SECONDS
+            flow = flows.get(message[3])
+            if flow is not None and message[1] == _LENGTH:
+                flow.received(message)
 
     def _settle(self) -> None:
         """Flush what was written."""
@@ -360,9 +373,9 @@ class Link:
         if self.isOver or self._queuePair.state is not QPState.RTS:
             return None
         poster = self._poster
-        request, buffer = poster.newMessage()
+        request = poster.newMessage()
         poster.number(request)
-        buffer[:] = raw
+        request.inline = (raw,)
         try:
             self._queuePair.postSend([request])
         except Exception as error:

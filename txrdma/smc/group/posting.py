@@ -13,7 +13,6 @@ from typing import Any, Final, Protocol, TYPE_CHECKING
 
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import Access, Buffer, Capacity, Operation, Segment, SendRequest
-from txrdma.smc.wire.cdc import CDC_LENGTH
 
 if TYPE_CHECKING:
     from txrdma.interfaces import IDirectLane, IMemoryRegion, IProtectionDomain
@@ -25,8 +24,6 @@ STAGE: Final = 1 << 20
 """Bytes of registered memory for what waits to be read by a device that takes little inline."""
 
 _UNLIMITED: Final = 1 << 30
-
-_Message = tuple[SendRequest, bytearray]
 
 Kept = tuple[int, Any, int, int, list[bytes | memoryview]]
 """
@@ -113,10 +110,9 @@ class Poster:
         self._used = 0
         self.isUsed = False
 
-    def newMessage(self) -> _Message:
-        """A SEND of 44 bytes, and the buffer for them."""
-        buffer = bytearray(CDC_LENGTH)
-        return SendRequest(0, Operation.SEND, inline=[buffer], solicited=True), buffer
+    def newMessage(self) -> SendRequest:
+        """A SEND of a message, whose bytes are still to be named."""
+        return SendRequest(0, Operation.SEND, solicited=True)
 
     def number(self, request: SendRequest) -> None:
         """Give a SEND the next number, and have its completion signaled when one is due."""

@@ -287,7 +287,8 @@ class Turn:
             if requests:
                 self._post(requests)
                 self._posted(dirty[:room])
-        self._afterPost()
+        if poster.isUsed or poster.isShort or poster.kept:
+            self._afterPost()
         if poster.flushed:
             flushed, poster.flushed = poster.flushed, []
             for flow in flushed:

@@ -8,8 +8,10 @@ of two.
 
 from __future__ import annotations
 
+from typing import Final
+
 from txrdma.error import WireError
-from txrdma.smc.wire.cdc import CDC_HEAD, ProducerFlags
+from txrdma.smc.wire.cdc import CDC_HEAD, pack, ProducerFlags
 
 DATA = 1
 """A flag that L{Ring.received} returns: there are new bytes to read."""
@@ -28,6 +30,8 @@ _WE_ARE_BLOCKED = _BLOCKED << 8
 _PRESENT = int(ProducerFlags.URGENT_PRESENT)
 _REQUESTED = int(ProducerFlags.CONSUMER_UPDATE_REQUESTED)
 _FAILOVER = int(ProducerFlags.FAILOVER_VALIDATION)
+_HEAD: Final = CDC_HEAD
+_pack: Final = pack
 
 
 def cursor(total: int, size: int) -> tuple[int, int]:
@@ -55,6 +59,7 @@ class Ring:
     @ivar arrived: bytes that the peer wrote into ours, all told.
     @ivar consumed: of these, what has been read.
     @ivar reported: of these, what the peer has been told.
+    @ivar mayArrive: the total up to which the peer knows of room, and may write.
     @ivar dueAbove: no update is due before more than this is consumed.
     @ivar peerFlags: producer flags of the last message.
     @ivar urgentAt: the total just behind the last urgent byte that has not been read and reported, else None.
@@ -79,6 +84,7 @@ class Ring:
         "consumed",
         "dueAbove",
         "heard",
+        "mayArrive",
         "peerConsumed",
         "peerFlags",
         "peerSize",
@@ -99,6 +105,7 @@ class Ring:
         self.token = token
         self.produced = self.peerConsumed = self.sequence = 0
         self.arrived = self.consumed = self.reported = self.heard = 0
+        self.mayArrive = size
         self.blocked = False
         self.peerFlags = 0
         self.urgentAt: int | None = None
@@ -125,6 +132,23 @@ class Ring:
         """Bytes that have arrived and are not read."""
         return self.arrived - self.consumed
 
+    def put(self, length: int) -> int:
+        """
+        Take room for that many bytes, more than none, where they fit in one piece and leave some room.
+
+        @return: where they go in the peer's buffer; -1 when this is for C{take}.
+        """
+        produced = self.produced + length
+        offset = self._at
+        end = offset + length
+        size = self.peerSize
+        if end >= size or produced - self.peerConsumed >= size:
+            return -1
+        self.produced = produced
+        self._at = end
+        self.blocked = False
+        return offset
+
     def take(self, backlog: int, most: int) -> tuple[int, int, int]:
         """
         Take room in the peer's buffer for the next bytes; the caller writes them, then sends a message.
@@ -149,25 +173,26 @@ class Ring:
         self._round = (self._round + 1) & 0xFFFF
         return offset, most - end, end
 
-    def message(self, state: int = 0) -> tuple[int, int, int, int, int, int, int]:
+    def message(self, state: int = 0) -> bytes:
         """
         The next CDC message, to be sent after what has been written.
 
         @param state: the state flags, which stay once they are set.
-        @return: what L{txrdma.smc.wire.cdc.packInto} takes.
         """
         self.sequence = sequence = (self.sequence + 1) & 0xFFFF
         self.reported = consumed = self.consumed
+        size = self.size
+        self.mayArrive = consumed + size
         self.dueAbove = consumed + self._limit
         if self._hurry:
             self._answered()
-        return (
-            CDC_HEAD | sequence,
+        return _pack(
+            _HEAD | sequence,
             self.token,
             self._round,
             self._at,
             (consumed >> self._shift) & 0xFFFF,
-            consumed & (self.size - 1),
+            consumed & (size - 1),
             _WE_ARE_BLOCKED | state if self.blocked else state,
         )
 
@@ -182,32 +207,23 @@ class Ring:
         _, _, sequence, _, wrap, count, ackWrap, ackCount, flags, _ = message
         if (sequence - self.heard) & 0x8000 or flags & _FAILOVER:
             return self._unusual(sequence, flags)
-        arrived = self.arrived
-        size = self.size
-        if wrap == self._wrap:
-            new = self._base + count - arrived
-        else:
-            new = (wrap << self._shift) + count - arrived & self._mask
-        if count >= size or (new and not 0 < new <= size - arrived + self.reported):
-            new = self._checkProducer(new, count)
-        peerConsumed = self.peerConsumed
-        if ackWrap == self._ackWrap:
-            read = self._ackBase + ackCount - peerConsumed
-        else:
-            read = (ackWrap << self._peerShift) + ackCount - peerConsumed & self._peerMask
-        if ackCount >= self.peerSize or (read and not 0 < read <= self.produced - peerConsumed):
-            read = self._checkConsumer(read, ackCount)
+        arrived = self._base + count
+        if wrap != self._wrap or count >= self.size or not self.arrived <= arrived <= self.mayArrive:
+            arrived = self._arrival(wrap, count)
+        read = self._ackBase + ackCount
+        if ackWrap != self._ackWrap or ackCount >= self.peerSize or not self.peerConsumed <= read <= self.produced:
+            read = self._reading(ackWrap, ackCount)
         self.heard = sequence
         result = 0
-        if read:
-            self.peerConsumed = peerConsumed = peerConsumed + read
+        if read != self.peerConsumed:
+            self.peerConsumed = read
             self.blocked = False
             if ackWrap != self._ackWrap:
                 self._ackWrap = ackWrap
-                self._ackBase = peerConsumed - ackCount
+                self._ackBase = read - ackCount
             result = SPACE
-        if new:
-            self.arrived = arrived = arrived + new
+        if arrived != self.arrived:
+            self.arrived = arrived
             if wrap != self._wrap:
                 self._wrap = wrap
                 self._base = arrived - count
@@ -227,14 +243,13 @@ class Ring:
         self.consumed = consumed = self.consumed + length
         return consumed > self.dueAbove and self.updateDue
 
-    def validation(self, sequence: int) -> tuple[int, int, int, int, int, int, int]:
+    def validation(self, sequence: int) -> bytes:
         """
         The CDC message by which the peer sees whether it has all that we think it has (RFC 7609, 4.6).
 
         @param sequence: of the last message that is known to have arrived.
-        @return: what L{txrdma.smc.wire.cdc.packInto} takes.
         """
-        return CDC_HEAD | sequence, self.token, 0, 0, 0, 0, _FAILOVER << 8
+        return _pack(_HEAD | sequence, self.token, 0, 0, 0, 0, _FAILOVER << 8)
 
     @property
     def updateDue(self) -> bool:
@@ -275,20 +290,30 @@ class Ring:
             self._moved = True
         return 0
 
-    def _checkProducer(self, new: int, count: int) -> int:
-        return self._check("producer", 12, count, self.size, new, "beyond the free space")
+    def _arrival(self, wrap: int, count: int) -> int:
+        """The total that a producer cursor means that is in another round, or out of place."""
+        arrived, size = self.arrived, self.size
+        new = (wrap << self._shift) + count - arrived & self._mask
+        if count >= size or new > self.mayArrive - arrived:
+            self._check("producer", 12, count, size, new, "beyond the free space")
+            new = 0
+        return arrived + new
 
-    def _checkConsumer(self, read: int, count: int) -> int:
-        return self._check("consumer", 20, count, self.peerSize, read, "ahead of what was written")
+    def _reading(self, wrap: int, count: int) -> int:
+        """The total that a consumer cursor means that is in another round, or out of place."""
+        peerConsumed, size = self.peerConsumed, self.peerSize
+        read = (wrap << self._peerShift) + count - peerConsumed & self._peerMask
+        if count >= size or read > self.produced - peerConsumed:
+            self._check("consumer", 20, count, size, read, "ahead of what was written")
+            read = 0
+        return peerConsumed + read
 
-    def _check(self, name: str, at: int, count: int, size: int, step: int, ahead: str) -> int:
+    def _check(self, name: str, at: int, count: int, size: int, step: int, ahead: str) -> None:
         """Say what is wrong with a cursor; after a failover, old places are no news."""
         if count >= size:
             raise WireError("CDC", at, f"{name} cursor {count} in a buffer of {size} bytes")
-        step &= (size << 16) - 1
         back = (size << 16) - step
         if back > step:
             raise WireError("CDC", at, f"{name} cursor {step} bytes on, {ahead}")
         if not self._moved:
             raise WireError("CDC", at, f"{name} cursor {back} bytes backwards")
-        return 0

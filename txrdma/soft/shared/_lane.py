@@ -56,6 +56,11 @@ _SEND: Final = CompletionOpcode.SEND
 _SUCCESS: Final = Status.SUCCESS
 _LOOK_AGAIN: Final = 0.01
 
+# Names of this module are found sooner, when it is compiled.
+_ORDERED: Final[bool] = ORDERED
+_acquire: Final = acquire
+_release: Final = release
+
 
 class Lane:
     """
@@ -96,10 +101,10 @@ class Lane:
         self._canPut = False
         self._header = 0  # of messages without work requests
         self._first = 0  # byte of each
+        self._length = 0  # of each
         self._size = LINE  # of a record with one, C{_step} in words
         self._step = LINE // 8
         self._unread: Sized = ()
-        self._pack: Callable[..., None]
         self._unpack: Callable[[Any, int], tuple[int, ...]]
         self.regions = remote.regions
         self.prepare: Callable[[RKey, Callable[[], None]], None] = remote.prepare
@@ -285,7 +290,6 @@ class Lane:
         self,
         length: int,
         first: int,
-        pack: Callable[..., None],
         unpack: Callable[[Any, int], tuple[int, ...]],
     ) -> None:
         """Have messages of this layout brought by C{takeMessages} from now on."""
@@ -293,13 +297,13 @@ class Lane:
         self._first = first
         self._size = (length + 71) & -LINE
         self._step = self._size >> 3
-        self._pack = pack
+        self._length = length
         self._unpack = unpack
         self._unread = self._owner.laneOpened()
         self._incoming.expect(self._header)
         self.attributesChanged()
 
-    def putMessage(self, identifier: int, signaled: bool, values: tuple[int, ...]) -> bool:
+    def putMessage(self, identifier: int, signaled: bool, message: bytes) -> bool:
         """Send one message now; False when it has to be posted."""
         boxes = self._boxes
         outgoing = self._outgoing
@@ -313,17 +317,18 @@ class Lane:
         if not free:
             return False
         owner.free = free - 1
-        self._pack(boxes.ours, (out << 3) + 8, *values)
+        start = (out << 3) + 8
+        boxes.ours[start : start + self._length] = message
         words = boxes.words
         words[after] = 0
-        if not ORDERED:
+        if not _ORDERED:
             barrier()
         words[out] = self._header
         boxes.out = after
         boxes.produced = produced
         outgoing.outstanding.append((produced, identifier, _SEND, signaled, _SUCCESS))
-        acquire()
-        release()
+        _acquire()
+        _release()
         wake = boxes.theirs[WAKE]
         if outgoing.isAttentive or (wake and (wake != self._bells.rungReceives or wake & Wake.DOWN)):
             outgoing.announce(True)
@@ -349,23 +354,27 @@ class Lane:
                 if incoming.idle > IDLE or self._bells.armed or self._outgoing.isHeld:
                     incoming.lookBack()
             return ()
-        data, end, step, first, unpack = boxes.raw, boxes.theirEnd, self._step, self._first, self._unpack
+        data, end, first = boxes.raw, boxes.theirEnd, self._first
         found: list[tuple[int, ...]] = []
-        while len(found) < limit and words[at] == expected:
-            if not ORDERED:
+        consumed = incoming.consumed
+        while True:
+            if not _ORDERED:
                 barrier()
             start = (at << 3) + 8
-            after = at + step
+            after = at + self._step
             if data[start] != first or after > end or incoming.targets is not None:
                 break
-            found.append(unpack(data, start))
+            found.append(self._unpack(data, start))
+            consumed += self._size
             at = after if after != end else FIRST
+            if words[at] != expected or len(found) == limit:
+                break
         if not found:
             incoming.poll()
             return ()
         boxes.at = at
-        incoming.consumed = consumed = incoming.consumed + len(found) * self._size
-        if not ORDERED:
+        incoming.consumed = consumed
+        if not _ORDERED:
             barrier()
         boxes.words[CONSUMED] = consumed
         incoming.unsaid = True  # until there is time, unless somebody waits for it

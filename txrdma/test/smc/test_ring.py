@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.error import WireError
 from txrdma.smc.stream._ring import cursor, DATA, Ring, SPACE, spans, UPDATE
-from txrdma.smc.wire.cdc import CDC, CDC_TYPE, packInto, ProducerFlags, unpackFrom
+from txrdma.smc.wire.cdc import CDC, CDC_TYPE, ProducerFlags, unpackFrom
 from txrdma.testing.captures import messages
 
 SIZE = 16384
@@ -22,9 +22,7 @@ SIZE = 16384
 
 def message(ring: Ring, state: int = 0) -> CDC:
     """The next message of a ring, taken apart."""
-    buffer = bytearray(44)
-    packInto(buffer, 0, *ring.message(state))
-    return CDC.decode(buffer)
+    return CDC.decode(ring.message(state))
 
 
 def fields(**values: int) -> tuple[int, ...]:
@@ -64,9 +62,7 @@ class End:
 
     def send(self) -> None:
         self.messages += 1
-        buffer = bytearray(44)
-        packInto(buffer, 0, *self.ring.message())
-        self.wire.append(bytes(buffer))
+        self.wire.append(self.ring.message())
 
     def update(self) -> None:
         self.pureUpdates += 1
@@ -177,12 +173,10 @@ class SimulationTests(SynchronousTestCase):
     def test_wrapCountWraps(self) -> None:
         """After 65536 rounds everything goes on."""
         one, other = pair(SIZE, 2 * SIZE)
-        buffer = bytearray(44)
         for _ in range(65537):
             for end in (one, other):
                 end.ring.take(end.ring.peerSize, end.ring.peerSize)
-                packInto(buffer, 0, *end.ring.message())
-                end.peer.ring.received(unpackFrom(buffer))
+                end.peer.ring.received(unpackFrom(end.ring.message()))
                 end.peer.ring.consume(end.peer.ring.readable)
         self.assertEqual(cursor(one.ring.produced, 2 * SIZE), (1, 0))
         self.assertEqual(one.ring.sequence, 1)
@@ -216,9 +210,7 @@ class RecordedTests(SynchronousTestCase):
                 backlog -= sum(client.take(backlog, backlog)[1:])
             if sender is server:
                 self.assertTrue(due or said.state)
-            buffer = bytearray(44)
-            packInto(buffer, 0, *sender.message(int(said.state)))
-            self.assertEqual(buffer.hex(), raw.hex())
+            self.assertEqual(sender.message(int(said.state)).hex(), raw.hex())
             receiver.received(unpackFrom(raw))
             due = receiver.consume(receiver.readable)
         self.assertEqual((backlog, server.consumed, list(writes)), (0, 62000, []))
@@ -232,9 +224,7 @@ class RecordedTests(SynchronousTestCase):
                 server.received(unpackFrom(raw))
                 due.append(server.consume(server.readable))
             elif due[-1]:
-                buffer = bytearray(44)
-                packInto(buffer, 0, *server.message())
-                self.assertEqual(buffer.hex(), raw.hex())
+                self.assertEqual(server.message().hex(), raw.hex())
         self.assertEqual((due, server.consumed), ([False, True, False, False], 7))
 
 
@@ -474,9 +464,7 @@ class FailoverTests(SynchronousTestCase):
         self.assertEqual(len(recorded), 2)
         for raw in recorded:
             kernel = CDC.decode(raw)
-            buffer = bytearray(44)
-            packInto(buffer, 0, *Ring(SIZE, SIZE, kernel.token).validation(kernel.sequence))
-            self.assertEqual(bytes(buffer), raw)
+            self.assertEqual(Ring(SIZE, SIZE, kernel.token).validation(kernel.sequence), raw)
 
     def test_nothingLost(self) -> None:
         """We have all that the peer knows to be done; places before that are no news, and no error."""

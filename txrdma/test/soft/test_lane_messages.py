@@ -43,11 +43,11 @@ class MessageTests(SynchronousTestCase):
     def meet(self, sides: tuple[Side, Side]) -> tuple[Side, Side]:
         for side in sides:
             turn(side, QPState.RTS)
-            side.lane.openLane(_LENGTH, 0xFE, _LAYOUT.pack_into, _LAYOUT.unpack_from)
+            side.lane.openLane(_LENGTH, 0xFE, _LAYOUT.unpack_from)
         return sides
 
     def put(self, number: int, signaled: bool = True) -> bool:
-        return self.one.lane.putMessage(number, signaled, (0xFE, _LENGTH, number & 0xFFFF, number))
+        return self.one.lane.putMessage(number, signaled, message(number))
 
     def take(self, limit: int = 64) -> list[int]:
         return [each[3] for each in self.other.lane.takeMessages(limit)]
@@ -196,7 +196,7 @@ class MessageTests(SynchronousTestCase):
         for number in range(1, 6):
             self.put(number)
         self.assertEqual(self.take(3), [1, 2, 3])
-        self.other.lane.putMessage(1, False, (0xFE, _LENGTH, 1, 1))
+        self.other.lane.putMessage(1, False, message(1))
         for at in range(4):
             self.one.receive(at, (at * 64, 64))
         self.one.lane.peerGone(None)
