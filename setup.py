@@ -24,6 +24,7 @@ COMPILED = [
     "txrdma/soft/shared/_remote.py",
     "txrdma/soft/shared/capture.py",
     "txrdma/verbs/_lookout.py",
+    "txrdma/verbs/_sources.py",
 ]
 
 extensions = []

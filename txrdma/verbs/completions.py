@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from os import sched_yield
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 from zope.interface import implementer
 
@@ -27,13 +27,13 @@ from txrdma.interfaces import (
     IReactorPolling,
 )
 from txrdma.verbs._lookout import Allowance, Lookout
+from txrdma.verbs._sources import Poll, Sources, Taker
 
 _log = Logger()
 
 _TURN_SECONDS: Final = 200e-6
 _SLICE_SECONDS: Final = 40e-6
 _LOOKS: Final = range(8)
-_BATCH: Final = 64
 _BUDGET: Final = 16
 
 _allowance: Final = Allowance()
@@ -42,10 +42,6 @@ _allowance: Final = Allowance()
 
 def _unknown() -> float | None:
     return None
-
-
-_Poll = Callable[[int], Sequence[Any]]
-_Taker = Callable[[Sequence[Any]], None]
 
 
 class ReaderReactor(IReactorFDSet, IReactorTime):
@@ -63,6 +59,9 @@ class CompletionReader:
     Where the reactor does not look at queues by itself, and looking is enough, as in shared memory, the
     reader looks on for a while before it has itself woken again: as long as L{Lookout} says, and in slices,
     between which others on the reactor have their turn.
+
+    @ivar poll: L{Sources.poll <txrdma.verbs._sources.Sources.poll>} itself: hands over what has completed,
+        and tells whether there was anything.
     """
 
     def __init__(
@@ -86,8 +85,10 @@ class CompletionReader:
         self._reactor = reactor
         self._channel = channel
         self._queues = tuple(queues)
-        # What is polled, and who takes what comes.
-        self._sources: tuple[tuple[_Poll, _Taker], ...] = tuple((queue.poll, handler) for queue in queues)
+        self._sources = sources = Sources(self._fail)
+        for queue in reversed(self._queues):
+            sources.add(queue.poll, handler)
+        self.poll: Callable[[], bool] = sources.poll
         self._handler = handler
         self._polling: IReactorPolling | None = IReactorPolling(reactor, None)
         self._lookout = lookout or Lookout(_allowance)
@@ -96,28 +97,28 @@ class CompletionReader:
         # Twisted's own reactors can say how long they would sleep; no interface has it.
         self._sleep: Callable[[], float | None] = getattr(reactor, "timeout", _unknown)
         self._failed = failed
-        self._armed = False
         found = [ILiveCompletionQueue(queue, None) for queue in queues]
         self._live = [queue for queue in found if queue is not None]
-        # Queues may know how not to be armed any more; on a reactor that looks anyway this saves their bells.
-        self._disarms = [queue.disarm for queue in self._live if self._polling is not None]
+        if self._polling is not None:
+            for live in self._live:
+                sources.disarmBy(live.disarm)  # the reactor looks anyway: this saves their bells
         self._again: IDelayedCall | None = None
-        self._running = self._isAttended = False
+        self._isAttended = False
 
-    def lookAt(self, poll: _Poll, handler: _Taker) -> None:
+    def lookAt(self, poll: Poll, handler: Taker) -> None:
         """Look there, too, from now on, and before the queues: see L{txrdma.interfaces.IDirectLane}."""
-        self._sources = ((poll, handler), *self._sources)
+        self._sources.add(poll, handler)
 
     def start(self) -> None:
         """Read from now on. Twice is fine."""
         again = self._again
-        if self._running:
+        if self._sources.isRunning:
             # Somebody may have removed all readers and delayed calls, and told nobody.
             self._reactor.addReader(self)
             if again is not None and not again.active():
                 self._again = self._reactor.callLater(0, self._turn)
             return
-        self._running = True
+        self._sources.isRunning = True
         self._reactor.addReader(self)
         if self._polling is None:
             self._again = self._reactor.callLater(0, self._turn)
@@ -126,9 +127,9 @@ class CompletionReader:
 
     def stop(self) -> None:
         """Leave the reactor; the channel can be closed then. Twice is fine."""
-        if not self._running:
+        if not self._sources.isRunning:
             return
-        self._running = False
+        self._sources.isRunning = False
         self._look(False)
         self._reactor.removeReader(self)
         if self._polling is not None:
@@ -158,7 +159,7 @@ class CompletionReader:
 
     def connectionLost(self, reason: Failure) -> None:
         """The reactor reads no more: because it ends, or because C{doRead} has raised."""
-        if self._running:
+        if self._sources.isRunning:
             self.stop()
             if not reason.check(ConnectionLost, ConnectionDone):
                 self._failed(reason)
@@ -179,14 +180,14 @@ class CompletionReader:
         isEmpty = self._drain(isDelayed)
         isLooking = isEmpty and isReadable and self._looksOn and self._lookOn()
         self._look(isLooking)
-        if isEmpty and not isLooking and self._running:
+        if isEmpty and not isLooking and self._sources.isRunning:
             if isReadable:
                 isReadable = False
                 self._channel.takeEvents()
             self.arm()
-            if not self._running or self._drain(isDelayed):
+            if not self._sources.isRunning or self._drain(isDelayed):
                 return
-        if self._running and not isReadable:
+        if self._sources.isRunning and not isReadable:
             self._again = self._reactor.callLater(0, self._turn)
 
     def _drain(self, isDelayed: bool) -> bool:
@@ -199,7 +200,7 @@ class CompletionReader:
 
     def _lookOn(self) -> bool:
         """Look for a slice of time whether there is more; False when it is time to sleep."""
-        if not self._running or not any(queue.isLive for queue in self._live):
+        if not self._sources.isRunning or not any(queue.isLive for queue in self._live):
             return False
         lookout = self._lookout
         began = now = perf_counter()
@@ -217,8 +218,8 @@ class CompletionReader:
             else:
                 now = perf_counter()
                 continue
-            if now - began > _TURN_SECONDS or not self._running:
-                return self._running
+            if now - began > _TURN_SECONDS or not self._sources.isRunning:
+                return self._sources.isRunning
         if now >= until:
             return False
         sched_yield()
@@ -227,36 +228,13 @@ class CompletionReader:
             lookout.yielded(now, later)
         else:
             lookout.came(now)
-        return self._running
+        return self._sources.isRunning
 
     def _look(self, isLooking: bool) -> None:
         """Count among those who look, or do so no more."""
         if isLooking is not self._isLooking:
             self._isLooking = isLooking
             _allowance.lookers += 1 if isLooking else -1
-
-    # IPollable
-
-    def poll(self) -> bool:
-        """Hand over what has completed; tell whether there was anything."""
-        found = False
-        isRunning = self._running
-        try:
-            for poll, take in self._sources:
-                batch = poll(_BATCH)
-                if batch:
-                    found = True
-                    take(batch)
-                    if isRunning and not self._running:
-                        return False
-            if found and self._armed:
-                self._armed = False
-                for disarm in self._disarms:
-                    disarm()
-        except Exception:
-            self._fail()
-            return False
-        return found
 
     def attend(self) -> None:
         """
@@ -276,7 +254,7 @@ class CompletionReader:
 
     def _fail(self) -> None:
         """A queue, or who takes completions, has raised: reading on would be guessing."""
-        if not (self._running or self._isAttended):
+        if not (self._sources.isRunning or self._isAttended):
             return  # what is read no more is being closed
         failure = Failure()
         _log.failure(
@@ -287,9 +265,11 @@ class CompletionReader:
         self.stop()
         self._failed(failure)
 
+    # IPollable
+
     def arm(self) -> None:
         """Wake the descriptor from now on."""
-        self._armed = True
+        self._sources.isArmed = True
         try:
             for queue in self._queues:
                 queue.arm()

@@ -13,23 +13,23 @@ from typing import Final
 from txrdma.error import WireError
 from txrdma.smc.wire.cdc import CDC_HEAD, pack, ProducerFlags
 
-DATA = 1
+DATA: Final = 1
 """A flag that L{Ring.received} returns: there are new bytes to read."""
 
-SPACE = 2
+SPACE: Final = 2
 """A flag that L{Ring.received} returns: there is new room to write."""
 
-UPDATE = 4
+UPDATE: Final = 4
 """A flag that L{Ring.received} returns: tell the peer what we consumed, even without data to send."""
 
-_SMALLEST_LIMIT = 2304
+_SMALLEST_LIMIT: Final = 2304
 """Consuming fewer bytes than that is never worth a message of its own (Linux: half the least send buffer)."""
 
-_BLOCKED = int(ProducerFlags.WRITE_BLOCKED)
-_WE_ARE_BLOCKED = _BLOCKED << 8
-_PRESENT = int(ProducerFlags.URGENT_PRESENT)
-_REQUESTED = int(ProducerFlags.CONSUMER_UPDATE_REQUESTED)
-_FAILOVER = int(ProducerFlags.FAILOVER_VALIDATION)
+_BLOCKED: Final = int(ProducerFlags.WRITE_BLOCKED)
+_WE_ARE_BLOCKED: Final = _BLOCKED << 8
+_PRESENT: Final = int(ProducerFlags.URGENT_PRESENT)
+_REQUESTED: Final = int(ProducerFlags.CONSUMER_UPDATE_REQUESTED)
+_FAILOVER: Final = int(ProducerFlags.FAILOVER_VALIDATION)
 _HEAD: Final = CDC_HEAD
 _pack: Final = pack
 
@@ -211,7 +211,11 @@ class Ring:
         if wrap != self._wrap or count >= self.size or not self.arrived <= arrived <= self.mayArrive:
             arrived = self._arrival(wrap, count)
         read = self._ackBase + ackCount
-        if ackWrap != self._ackWrap or ackCount >= self.peerSize or not self.peerConsumed <= read <= self.produced:
+        if (
+            ackWrap != self._ackWrap
+            or ackCount >= self.peerSize
+            or not self.peerConsumed <= read <= self.produced
+        ):
             read = self._reading(ackWrap, ackCount)
         self.heard = sequence
         result = 0

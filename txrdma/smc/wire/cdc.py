@@ -1,9 +1,9 @@
 """
 Connection data control: where the cursors are, sent after each RDMA write (RFC 7609, appendix A.4).
 
-L{CDC} is the declaration. L{pack} and L{unpackFrom} are the same layout for the path of every message: 0.09
-microseconds each, where the layout takes 0.47 with its making, and 0.31 (Python 3.11, C{timeit}). A test holds
-them equal.
+L{CDC} is the declaration. L{pack} and L{unpackFrom} are the same layout for the path of every message:
+0.09 microseconds each, where the layout takes 0.47 with its making, and 0.31 (Python 3.11, C{timeit}). A test
+holds them equal.
 """
 
 from __future__ import annotations
@@ -84,6 +84,6 @@ CDC_HEAD = CDC_TYPE << 24 | CDC_LENGTH << 16
 
 pack = struct.Struct(">II2xHI2xHIH18x").pack
 """
-C{pack(CDC_HEAD | sequence, token, producer wrap and count, consumer wrap and count, producer flags << 8 | state
-flags)}: the bytes of a whole message.
+C{pack(CDC_HEAD | sequence, token, producer wrap and count, consumer wrap and count,
+producer flags << 8 | state flags)}: the bytes of a whole message.
 """
