@@ -286,11 +286,12 @@ class Flow:
                     contexts.pop()
         else:
             self._others += 1
-        if what & _NEWS and (what & UPDATE or self.backlog):
+        if what & _NEWS:
+            if what & UPDATE:
+                self._mustSend = True
             if self.isBlocked and what & SPACE:
                 self._unblock()
-            self._mustSend |= bool(what & UPDATE)
-            if not self.isDirty:
+            if not self.isDirty and (what & UPDATE or self.backlog):
                 self.touch()
         if message[9] != self.peerState and not message[8] & _FAILOVER:
             self.keeper.heard(message[9])
@@ -389,9 +390,48 @@ class Flow:
             poster.schedule()
 
     def fill(self, requests: list[SendRequest]) -> None:
-        """Send what there is, directly, or append requests that have to be posted now."""
-        if self._target is not None and self.backlog and not requests and self._fillQuickly(requests):
+        """
+        Send what there is, directly, or append requests that have to be posted now.
+
+        Mostly there are a few bytes, room for them, and nothing else to see to: that is done here.
+        """
+        poster = self.poster
+        lane = poster.lane
+        target = self._target
+        length = self.backlog
+        if (
+            target is None
+            or lane is None
+            or requests
+            or not 0 < length <= SMALL
+            or self.isEnding
+            or self.isNoticed
+            or self.isDoubtful
+            or self.peerState & ENDS
+            or poster.isOver
+            or poster.kept is not None
+            or self._valid[0] != 1
+            or (offset := self.ring.put(length)) < 0
+        ):
+            self._fillSlowly(requests)
             return
+        for piece in self.pending:
+            end = offset + len(piece)
+            target[offset:end] = piece
+            offset = end
+        message = self.ring.message(self.flags)
+        self.last = self.written = number = poster.sent = poster.sent + 1
+        signaled = not number & _SIGNAL_MASK or poster.isSignaling
+        if not lane.putMessage(number, signaled, message):
+            self._request(requests, number, signaled, message)
+        self.pending.clear()
+        self.backlog = 0
+        self._mustSend = False
+        self.writes += 1
+        self.messagesSent += 1
+
+    def _fillSlowly(self, requests: list[SendRequest]) -> None:
+        """Send whatever there is, or append requests for it."""
         ring = self.ring
         poster = self.poster
         if self._isMoved:
@@ -455,49 +495,6 @@ class Flow:
                 self._posted = []
             if lane is None or requests or not lane.putMessage(number, signaled, message):
                 self._request(requests, number, signaled, message)
-
-    def _fillQuickly(self, requests: list[SendRequest]) -> bool:
-        """
-        Send a few bytes and their message where there is room for them, and nothing else to see to.
-
-        That is C{fill} without most of its questions, as they mostly are.
-        """
-        poster = self.poster
-        lane = poster.lane
-        target = self._target
-        length = self.backlog
-        if (
-            lane is None
-            or target is None
-            or length > SMALL
-            or self.isEnding
-            or self.isNoticed
-            or self.isDoubtful
-            or self.peerState & ENDS
-            or poster.isOver
-            or poster.kept is not None
-            or self._valid[0] != 1
-        ):
-            return False
-        offset = self.ring.put(length)
-        if offset < 0:
-            return False
-        pending = self.pending
-        for piece in pending:
-            end = offset + len(piece)
-            target[offset:end] = piece
-            offset = end
-        pending.clear()
-        self.backlog = 0
-        self._mustSend = False
-        self.writes += 1
-        self.messagesSent += 1
-        self.last = self.written = number = poster.sent = poster.sent + 1
-        signaled = not number & _SIGNAL_MASK or poster.isSignaling
-        message = self.ring.message(self.flags)
-        if not lane.putMessage(number, signaled, message):
-            self._request(requests, number, signaled, message)
-        return True
 
     def _request(self, requests: list[SendRequest], number: int, signaled: bool, message: bytes) -> None:
         """Append the request for a message."""

@@ -316,14 +316,14 @@ class Lane:
         free = owner.free
         if not free:
             return False
-        owner.free = free - 1
         start = (out << 3) + 8
         boxes.ours[start : start + self._length] = message
         words = boxes.words
         words[after] = 0
         if not _ORDERED:
             barrier()
-        words[out] = self._header
+        words[out] = self._header  # the peer may see it: what can follow, does
+        owner.free = free - 1
         boxes.out = after
         boxes.produced = produced
         outgoing.outstanding.append((produced, identifier, _SEND, signaled, _SUCCESS))
