@@ -256,6 +256,23 @@ class CursorTests(SynchronousTestCase):
         sent = message(ring)
         self.assertEqual((sent.producerWrap, sent.producerCount), (1, 5616))
 
+    @given(st.lists(st.tuples(st.integers(1, 20), st.integers(0, 16)), max_size=60))
+    def test_put(self, steps: list[tuple[int, int]]) -> None:
+        """Taking room in one piece is taking room, or nothing where that would wrap or leave none."""
+        one, other = Ring(16, 16, 1), Ring(16, 16, 1)
+        for number, (length, read) in enumerate(steps, 1):
+            fits = 0 < length < one.space and one.produced % 16 + length < 16
+            offset = one.put(length)
+            self.assertEqual(offset >= 0, fits)
+            if fits:
+                self.assertEqual((offset, length, 0), other.take(length, length))
+            self.assertEqual((one.produced, one.space), (other.produced, other.space))
+            self.assertEqual(one.message(), other.message())
+            total = min(one.peerConsumed + read, one.produced)
+            wrap, count = cursor(total, 16)
+            for ring in (one, other):
+                ring.received(fields(sequence=number, consumerWrap=wrap, consumerCount=count))
+
     def test_roomEndsBlocking(self) -> None:
         """Once there is room, messages do not say that we are blocked."""
         ring = Ring(SIZE, SIZE, 7)
