@@ -264,8 +264,8 @@ class CursorTests(SynchronousTestCase):
             fits = 0 < length < one.space and one.produced % 16 + length < 16
             offset = one.put(length)
             self.assertEqual(offset >= 0, fits)
-            if fits:
-                self.assertEqual((offset, length, 0), other.take(length, length))
+            taken = other.take(length, length)
+            self.assertEqual(taken, (offset, length, 0) if fits else one.take(length, length))
             self.assertEqual((one.produced, one.space), (other.produced, other.space))
             self.assertEqual(one.message(), other.message())
             total = min(one.peerConsumed + read, one.produced)
