@@ -462,7 +462,7 @@ class GuestTests(SynchronousTestCase):
         checked = subprocess.run(["sh", "-n"], input=script.encode(), capture_output=True)
         self.assertEqual(checked.stderr, b"")
         self.assertNotIn("SECRET", script)
-        for line in ("export PYTHONPATH='/a b'", "cd '/with space' || exit 125", *network.pair(1500)):
+        for line in ("export PYTHONPATH='/a b'", "cd '/with space' || exit 125", *network.pairs(1500)):
             self.assertIn(line, script.splitlines())
         last = script.splitlines()[-1].replace("exec setsid -w ", "")
         said = subprocess.run(["sh", "-c", last], capture_output=True, text=True).stdout
