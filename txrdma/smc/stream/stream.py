@@ -459,16 +459,22 @@ class Stream:
             self.closeWriting()
 
     def _ended(self, how: Ending) -> None:
-        """The application's part is over."""
-        failure, self._failure = self._failure or Failure(_REASONS.get(how, ConnectionLost)()), None
+        """The application's part is over; it hears so after what it has delayed by no time."""
+        self._failure = self._failure or Failure(_REASONS.get(how, ConnectionLost)())
         flow = self.flow
         flow.drop()
         self.disconnected = flow.isDeaf = True  # what still comes is for nobody
-        front, self._front = self._front, None
         self.link.group.linger(self)
         self._mayLeaveTCP(how)
+        if self._front is not None:
+            self.link.groups.endings.add(self._tell)
+
+    def _tell(self) -> None:
+        """Tell the application that the connection has ended, unless nobody waits for it any more."""
+        front, self._front = self._front, None
+        failure, self._failure = self._failure, None
         if front is not None:
-            self.link.contexts.append(flow.context)
+            self.link.contexts.append(self.flow.context)
             front.ended(failure)
             self.link.contexts.pop()
         use, self._use = self._use, None
