@@ -93,7 +93,9 @@ def links() -> list[Link]:
     """The links of the kernel's SMC-R link groups."""
     return [
         Link(
-            *(_string(found[each]) for each in (_LINK_DEVICE, _LINK_GID, _LINK_PEER_GID)),
+            _string(found[_LINK_DEVICE]),
+            _string(found[_LINK_GID]),
+            _string(found[_LINK_PEER_GID]),
             int.from_bytes(found[_LINK_CONNECTIONS], sys.byteorder),
             _STATES.get(int.from_bytes(found[_LINK_STATE], sys.byteorder), "?"),
         )

@@ -433,9 +433,9 @@ class SilenceTests(SynchronousTestCase):
         for end in self.ends:
             end.core.linkDown(0.0, "by the test", end.made[1])
         self.turns()
-        end = server.ports[1]
-        body = AddLink(mac=end.mac, gid=end.gid, qpn=QPN(7), link=99, mtu=1)
-        extension = AddLinkExtension(end.gid, True, ())
+        port = server.ports[1]
+        body = AddLink(mac=port.mac, gid=port.gid, qpn=QPN(7), link=99, mtu=1)
+        extension = AddLinkExtension(port.gid, True, ())
         client.core.received(LLC(body.TYPE, Header(version=2), body, extension).encode(), self.now)
         client.turn(self.now)
         client.core.outgoing()  # the server does not hear of it, and does not add a link by itself any more
