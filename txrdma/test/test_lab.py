@@ -457,7 +457,7 @@ class GuestTests(SynchronousTestCase):
         )
 
     def test_pairs(self) -> None:
-        """A guest with two pairs has both, and SMC knows each side's interfaces and devices as one network."""
+        """A guest with two pairs has both, and SMC knows each side as one physical network."""
         lines = startScript(Wish(["true"], smc=True, pairs=2)).splitlines()
         for line in network.pairs(1500, 2):
             self.assertIn(line, lines)
