@@ -156,7 +156,7 @@ class LinkFlows:
         """
         As a client, ask the server for a link to a port of ours, and again as long as there may be one more.
 
-        Linux forgets what it is asked while it adds a link, and adds none to a port that was not up yet.
+        What a server adds meanwhile may come to nothing, as this port was not up when it began.
 
         @param port: None when no port of ours is free any more.
         """
