@@ -46,8 +46,9 @@ class Wish:
     """
     What a guest shall be.
 
-    @ivar rxe: with L{network.pair}.
-    @ivar smc: with the pair set up for SMC-R.
+    @ivar rxe: with the first of L{network.PAIRS}.
+    @ivar smc: with SMC-R set up for them.
+    @ivar pairs: how many of those pairs, where there are some; two give a link group two links.
     @ivar captures: what passes RoCE's UDP port goes to C{roce.pcap} in C{out}.
     @ivar mtu: of that pair, and of the TAP devices.
     @ivar taps: TAP devices of the host, and the guest's address on each: see L{network.joined}.
@@ -59,6 +60,7 @@ class Wish:
     command: Sequence[str]
     rxe: bool = False
     smc: bool = False
+    pairs: int = 1
     captures: bool = False
     mtu: int = 1500
     taps: Mapping[str, str] = field(default_factory=dict)
@@ -197,12 +199,14 @@ def startScript(wish: Wish) -> str:
         "ip link set lo up",
     ]
     if wish.rxe or wish.smc:
-        lines += network.pair(wish.mtu)
+        lines += network.pairs(wish.mtu, wish.pairs)
     for index, address in enumerate(wish.taps.values()):
         lines += network.joined(index, address)
     if wish.smc:
         python = shlex.quote(sys.executable)
-        lines += [f"(cd {shlex.quote(str(CHECKOUT))}; {python} -m lab.smc v0,rxe0 v1,rxe1)"]
+        sides = zip(*network.PAIRS[: wish.pairs], strict=True)
+        groups = [",".join(f"{end.interface},{end.device}" for end in side) for side in sides]
+        lines += [f"(cd {shlex.quote(str(CHECKOUT))}; {python} -m lab.smc {' '.join(groups)})"]
     if wish.captures:
         lines += [f"tcpdump -Z root -U -Q in -i any -w {OUT}/roce.pcap udp port {network.ROCE_PORT} &"]
         lines += ["sleep 2"]

@@ -4,41 +4,75 @@ What a guest's network is made of before its command begins, as lines for its sh
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 ROCE_PORT = 4791
-NEAR, FAR = "10.77.0.1", "10.77.0.2"
-"""Addresses of v0 (rxe0) and v1 (rxe1)."""
 
 
-def pair(mtu: int) -> list[str]:
+class End(NamedTuple):
+    """One end of a wire: a network interface, its address, and the RDMA device on it."""
+
+    interface: str
+    address: str
+    device: str
+
+
+PAIRS = (
+    (End("v0", "10.77.0.1", "rxe0"), End("v1", "10.77.0.2", "rxe1")),
+    (End("v2", "10.77.0.3", "rxe2"), End("v3", "10.77.0.4", "rxe3")),
+)
+"""Wires that a guest may have, each with its two ends, all in one subnet."""
+
+
+def pairs(mtu: int, count: int = 1) -> list[str]:
     """
-    Two RDMA devices that talk by a wire: rxe0 on v0 and rxe1 on v1, the ends of a veth pair.
+    RDMA devices that talk by wires: the first C{count} of L{PAIRS}, each the two ends of a veth pair.
 
-    rxe listens in the first network namespace only, so both are there; and Linux hands packets between its
+    rxe listens in the first network namespace only, so all are there; and Linux hands packets between its
     own addresses over C{lo}, where rxe sees nothing. Hence rules that send what is for the other end out by
     the wire, where the table of local addresses takes it in. A program binds its source address to go so.
     """
-    lines = [
-        "echo 0 >/proc/sys/net/ipv6/conf/default/accept_dad",
-        f"ip link add v0 mtu {mtu} type veth peer name v1 mtu {mtu}",
-        "for each in all v0 v1; do echo 0 >/proc/sys/net/ipv4/conf/$each/rp_filter; done",
-        "for each in v0 v1; do echo 1 >/proc/sys/net/ipv4/conf/$each/accept_local; done",
-        "ip link set v0 up",
-        "ip link set v1 up",
-        f"ip addr add {NEAR}/24 dev v0",
-        f"ip addr add {FAR}/24 dev v1",
+    chosen = PAIRS[:count]
+    lines = ["echo 0 >/proc/sys/net/ipv6/conf/default/accept_dad"]
+    for one, other in chosen:
+        lines.append(f"ip link add {one.interface} mtu {mtu} type veth peer name {other.interface} mtu {mtu}")
+    names = " ".join(end.interface for pair in chosen for end in pair)
+    lines += [
+        f"for each in all {names}; do echo 0 >/proc/sys/net/ipv4/conf/$each/rp_filter; done",
+        f"for each in {names}; do echo 1 >/proc/sys/net/ipv4/conf/$each/accept_local; done",
+        f"for each in {names}; do ip link set $each up; done",
     ]
-    for preference, (ours, theirs, link, other) in enumerate(
-        ((NEAR, FAR, "v0", "v1"), (FAR, NEAR, "v1", "v0")), start=10
-    ):
-        lines += [
-            f"read -r hardware </sys/class/net/{other}/address",
-            f"ip neigh replace {theirs} lladdr $hardware dev {link} nud permanent",
-            f"ip route add {theirs} dev {link} src {ours} table {preference}",
-            f"ip rule add pref {preference} iif {link} lookup local",
-            f"ip rule add pref {preference + 10} to {theirs} lookup {preference}",
-        ]
+    for number, pair in enumerate(chosen):
+        lines += [f"ip addr add {end.address}/24 dev {end.interface}" for end in pair]
+        lines += ways(number)
+        for place, (ours, theirs) in enumerate((pair, pair[::-1])):
+            table = _table(number, place)
+            lines += [
+                f"ip rule add pref {table} iif {ours.interface} lookup local",
+                f"ip rule add pref {table + 10} to {theirs.address} lookup {table}",
+            ]
     lines += ["ip rule add pref 30 lookup local", "ip rule del pref 0"]
-    return lines + [f"rdma link add rxe{n} type rxe netdev v{n}" for n in (0, 1)]
+    ends = [end for pair in chosen for end in pair]
+    return lines + [f"rdma link add {end.device} type rxe netdev {end.interface}" for end in ends]
+
+
+def ways(number: int) -> list[str]:
+    """The ways over one of L{PAIRS}, which Linux forgets when an interface goes down."""
+    lines = []
+    pair = PAIRS[number]
+    for place, (ours, theirs) in enumerate((pair, pair[::-1])):
+        at = f"dev {ours.interface}"
+        lines += [
+            f"read -r hardware </sys/class/net/{theirs.interface}/address",
+            f"ip neigh replace {theirs.address} lladdr $hardware {at} nud permanent",
+            f"ip route replace {theirs.address} {at} src {ours.address} table {_table(number, place)}",
+        ]
+    return lines
+
+
+def _table(number: int, place: int) -> int:
+    """The routing table of one end of a wire, which its rule's preference is called after."""
+    return 10 + 2 * number + place
 
 
 def joined(index: int, address: str) -> list[str]:

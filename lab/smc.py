@@ -13,6 +13,7 @@ import socket
 import struct
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 AF_SMC = 43
@@ -23,15 +24,37 @@ _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _GENL_CONTROLLER, _CTRL_GETFAMILY, _CTRL_ID, _CTRL_NAME = 16, 3, 1, 2
 _PNETID_ADD, _PNETID_NAME, _PNETID_INTERFACE, _PNETID_DEVICE, _PNETID_PORT = 2, 1, 2, 3, 4
 _EID_ADD, _EID_VALUE = 10, 1
+_GROUPS_GET, _GROUP, _GROUP_TYPE = 2, 2, 3
+_LINKS_GET, _LINK = 3, 3
+_LINK_DEVICE, _LINK_GID, _LINK_PEER_GID, _LINK_CONNECTIONS, _LINK_STATE = 2, 4, 5, 6, 10
 _NETLINK_GENERIC = 16
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY = 4, 20
 _MODES = {0: "SMC-R", 1: "TCP", 2: "SMC-D"}
+_TYPES = {1: "single", 2: "symmetric", 3: "asymmetric at the peer", 4: "asymmetric here"}
+_STATES = {0: "unused", 1: "inactive", 2: "activating", 3: "active"}
 
+_KIND = 0x3FFF  # the bits above it tell of nesting and byte order
 _MESSAGE = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _GENERIC = struct.Struct("=BBH")
 _DIAGNOSE = struct.Struct("=BxxB48x")
 _DIAGNOSED = struct.Struct("=BBBB2s2s")
+
+
+@dataclass(frozen=True)
+class Link:
+    """
+    A link of one of the kernel's SMC-R link groups, as C{smcr linkgroup} shows it.
+
+    @ivar connections: how many it carries.
+    @ivar state: C{"unused"}, C{"inactive"}, C{"activating"} or C{"active"}.
+    """
+
+    device: str
+    gid: str
+    peerGID: str
+    connections: int
+    state: str
 
 
 def setUp(groups: list[list[str]]) -> None:
@@ -57,6 +80,39 @@ def modes() -> dict[int, str]:
         _, _, mode, _, port, _ = _DIAGNOSED.unpack_from(answer)
         found[int.from_bytes(port, "big")] = _MODES.get(mode, str(mode))
     return found
+
+
+def groupTypes() -> list[str]:
+    """The type of each of the kernel's SMC-R link groups, such as C{"symmetric"}."""
+    return [
+        _TYPES.get(found[_GROUP_TYPE][0], str(found[_GROUP_TYPE][0])) for found in _told(_GROUPS_GET, _GROUP)
+    ]
+
+
+def links() -> list[Link]:
+    """The links of the kernel's SMC-R link groups."""
+    return [
+        Link(
+            _string(found[_LINK_DEVICE]),
+            _string(found[_LINK_GID]),
+            _string(found[_LINK_PEER_GID]),
+            int.from_bytes(found[_LINK_CONNECTIONS], sys.byteorder),
+            _STATES.get(int.from_bytes(found[_LINK_STATE], sys.byteorder), "?"),
+        )
+        for found in _told(_LINKS_GET, _LINK)
+    ]
+
+
+def _told(command: int, kind: int) -> Iterator[dict[int, bytes]]:
+    """The attributes of each thing of a kind that the kernel's SMC lists."""
+    for answer in _generic(_family("SMC_GEN_NETLINK"), command, b"", _DUMP):
+        for each, data in _attributes(answer[_GENERIC.size :]):
+            if each == kind:
+                yield dict(_attributes(data))
+
+
+def _string(data: bytes) -> str:
+    return data.rstrip(b"\0").decode()
 
 
 def _family(name: str) -> int:
@@ -99,7 +155,7 @@ def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
 def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
     while len(data) >= _ATTRIBUTE.size:
         length, kind = _ATTRIBUTE.unpack_from(data)
-        yield kind, data[_ATTRIBUTE.size : length]
+        yield kind & _KIND, data[_ATTRIBUTE.size : length]
         data = data[max(length + -length % 4, _ATTRIBUTE.size) :]
 
 

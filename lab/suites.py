@@ -157,6 +157,7 @@ class Run:
             command,
             rxe=box["rxe"],
             smc=box["smc"],
+            pairs=box["pairs"],
             captures="LAB_CAPTURE" in os.environ,
             mtu=box["mtu"],
             memory=box["memory"],

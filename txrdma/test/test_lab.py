@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from typing import Any
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
 import txrdma
+from txrdma.test.kernel import Box
 
 CHECKOUT = Path(txrdma.__file__).parent.parent
 
@@ -160,7 +162,7 @@ class SuitesTests(SynchronousTestCase):
         self.patch(suites, "Guest", _FakeGuest)
         self.patch(kernel, "obtain", lambda *_: kernel.Kernel("6.66", Path()))
         witness = {"ours": "software device", "theirs": "rxe", "what": "SEND"}
-        box = {"rxe": True, "smc": False, "tap": False, "mtu": 4200, "memory": 512, "timeout": 5}
+        box = asdict(Box(mtu=4200, memory=512, timeout=5))
         self.plan: dict[str, Any] = {
             "module": "m.test_some",
             "boxes": [box],
@@ -454,6 +456,15 @@ class GuestTests(SynchronousTestCase):
             [("drwxr-xr-x", "0", "etc"), ("-rw-r--r--", "5", "etc/some"), ("-rwxr-xr-x", "10", "run")],
         )
 
+    def test_pairs(self) -> None:
+        """A guest with two pairs has both, and SMC knows each side as one physical network."""
+        lines = startScript(Wish(["true"], smc=True, pairs=2)).splitlines()
+        for line in network.pairs(1500, 2):
+            self.assertIn(line, lines)
+        self.assertIn("rdma link add rxe3 type rxe netdev v3", lines)
+        [setup] = [line for line in lines if " -m lab.smc " in line]
+        self.assertTrue(setup.endswith(" -m lab.smc v0,rxe0,v2,rxe2 v1,rxe1,v3,rxe3)"), setup)
+
     def test_script(self) -> None:
         """Command, folder and environment come through the guest's shell as they are."""
         self.patch(os, "environ", {"PATH": "/bin", "PYTHONPATH": "/a b", "SECRET": "no", "TXRDMA_X": "'"})
@@ -462,7 +473,7 @@ class GuestTests(SynchronousTestCase):
         checked = subprocess.run(["sh", "-n"], input=script.encode(), capture_output=True)
         self.assertEqual(checked.stderr, b"")
         self.assertNotIn("SECRET", script)
-        for line in ("export PYTHONPATH='/a b'", "cd '/with space' || exit 125", *network.pair(1500)):
+        for line in ("export PYTHONPATH='/a b'", "cd '/with space' || exit 125", *network.pairs(1500)):
             self.assertIn(line, script.splitlines())
         last = script.splitlines()[-1].replace("exec setsid -w ", "")
         said = subprocess.run(["sh", "-c", last], capture_output=True, text=True).stdout

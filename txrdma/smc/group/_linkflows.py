@@ -50,6 +50,7 @@ MOST_TRIES = 10
 The most attempts of a server to replace a link that has failed, each after twice the time of the last one.
 
 The first comes after a second, the last after a quarter of an hour. After that it takes a port that returns.
+A client that has asked for a link to such a port asks as often again.
 """
 
 
@@ -99,6 +100,7 @@ class LinkFlows:
         self._numbers = core.links[0].number
         self._tries = 0
         self._next: float | None = None
+        self._wanted: LinkEnd | None = None  # the port of a client that is to have a link
         self._unanswered: int | None = None  # the number of the link that a client was offered in vain
 
     @property
@@ -150,13 +152,30 @@ class LinkFlows:
             self._next = now + 2.0**self._tries
             self._tries += 1
 
-    def request(self, port: LinkEnd) -> None:
-        """As a client, ask the server for a link to a port of ours, if there may be one more."""
-        if self.current is None and self.mayAdd():
+    def request(self, port: LinkEnd | None, now: float) -> None:
+        """
+        As a client, ask the server for a link to a port of ours, and again as long as there may be one more.
+
+        What a server adds meanwhile may come to nothing, as this port was not up when it began.
+
+        @param port: None when no port of ours is free any more.
+        """
+        self._wanted, self._tries, self._next = port, 0, None
+        self._requestAgain(now)
+
+    def _requestAgain(self, now: float) -> None:
+        port, self._next = self._wanted, None
+        if port is None or not self.mayAdd():
+            self._wanted = None
+            return
+        if self.current is None:
             if self._core.version == 2:
                 self._core.ask(RequestAddLink(gidCount=1, gid=port.gid))
             else:
                 self._core.ask(AddLink(mac=port.mac, gid=port.gid))
+        if self._tries < MOST_TRIES:
+            self._next = now + 2.0**self._tries
+            self._tries += 1
 
     def offer(
         self,
@@ -316,8 +335,10 @@ class LinkFlows:
     def expired(self, now: float) -> None:
         """End the flow that has taken too long."""
         current = self.current
-        if current is None:
+        if current is None and self._core.isServer:
             self.want()
+        elif current is None:
+            self._requestAgain(now)
         elif isinstance(current, _Adding) and current.link is not None:
             if current.stage == "offered":
                 self._unanswered = current.link.number
@@ -441,8 +462,9 @@ class LinkFlows:
         link.place = "active"
         link.heard = now
         core.pending.append(LinkAdded(link))
-        self._tries = 0
-        self._next = None
+        if core.isServer:
+            self._tries = 0
+            self._next = None
         self._end(now)
         if core.isServer:
             surplus = self._surplus()

@@ -234,16 +234,16 @@ class LinkGroup:
 
     # Further links
 
-    def grow(self, port: LinkEnd) -> None:
+    def grow(self, port: LinkEnd | None, now: float) -> None:
         """
-        Have a further link as soon as can be: a client asks for it.
+        Have a further link as soon as can be: a client asks for it, and again if nothing comes of that.
 
-        @param port: a port of ours that is of use, and has no link; it has no queue pair yet.
+        @param port: a port of ours that is of use, and has no link; None where there is none.
         """
-        if self.role is Role.SERVER:
+        if self.role is Role.CLIENT:
+            self._linkFlows.request(port, now)
+        elif port is not None:
             self._linkFlows.renew()
-        elif self._core.place == "active":
-            self._linkFlows.request(port)
 
     def keepToOneLink(self) -> None:
         """Before C{confirm}: no other link is wanted, now or later."""

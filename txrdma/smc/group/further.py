@@ -76,8 +76,8 @@ class FurtherLinks:
             if link.port.place not in up and any(each is not link for each in others):
                 link.broken("its port is down")
         free = next(self._free(None), None)
-        if free is not None:
-            group.core.grow(LinkEnd(free.candidate.mac, free.candidate.gid, QPN(0)))
+        end = None if free is None else LinkEnd(free.candidate.mac, free.candidate.gid, QPN(0))
+        group.core.grow(end, group.seconds())
 
     def _free(self, gid: GID | None) -> Iterator[Port]:
         """The active ports without a link, those first that need no router to reach a peer's GID."""

@@ -58,6 +58,8 @@ class Box:
 
     @ivar rxe: with C{rxe0} on C{v0} (10.77.0.1) and C{rxe1} on C{v1} (10.77.0.2), joined by a wire.
     @ivar smc: with SMC-R between v0 and v1, for AF_SMC sockets that are bound to their addresses.
+    @ivar pairs: 2 for C{rxe2} on C{v2} (10.77.0.3) and C{rxe3} on C{v3} (10.77.0.4) as well, of the same
+        physical networks as rxe0 and rxe1.
     @ivar tap: the tests run outside of the guest, joined to it by a TAP device; inside is
         L{txrdma.test.kernel.agent} on C{rxe2}. C{LAB_HERE} is our address, C{LAB_PEER} the agent's and port.
     @ivar mtu: of that wire, or of the TAP device; 4200 gives an active MTU of 4096, 1500 one of 1024.
@@ -67,6 +69,7 @@ class Box:
 
     rxe: bool = True
     smc: bool = False
+    pairs: int = 1
     tap: bool = False
     mtu: int = 4200
     memory: int = 1024

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from zope.interface import implementer
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, gatherResults
 from twisted.internet.interfaces import IHalfCloseableProtocol
 from twisted.internet.protocol import Factory
 from twisted.internet.task import deferLater
@@ -190,6 +190,19 @@ class KernelPeerTestCase(EndsTestCase):
         ours = await accepting
         self.addCleanup(self._disconnect, ours)  # on TCP it would end some time after the program
         return ours, Theirs(*theirs)
+
+    async def exchange(self, ours: Ours, theirs: Theirs, length: int) -> None:
+        """Bytes in both directions at once, whose checksums are equal."""
+        ours.anew()
+        begun = time.monotonic()
+        taken = self.program.call("receive", number=theirs.number, length=length)
+        given = self.program.call("send", number=theirs.number, length=length, seed=2)
+        sent, (count, checksum, _), checksumOfTheirs, _ = await gatherResults(
+            [ours.sending(length, 1), taken, given, ours.counting(length)]
+        )
+        self.seconds = time.monotonic() - begun
+        self.assertEqual((count, checksum), (length, sent))
+        self.assertEqual((ours.count, ours.checksum), (length, checksumOfTheirs))
 
     def said(self, theirs: Theirs) -> Diagnosed:
         """The kernel's word on its end."""

@@ -20,7 +20,7 @@ from twisted.internet.threads import deferToThread
 
 from txrdma.test.kernel import Box, OUTSIDE, record, Witness
 from txrdma.test.kernel.agent import Refused
-from txrdma.test.kernel.smcworld import environment, HERE, KernelPeerTestCase, OURS, Ours, Theirs, THERE, UEID
+from txrdma.test.kernel.smcworld import environment, HERE, KernelPeerTestCase, OURS, Theirs, THERE, UEID
 from txrdma.test.smc.ends import reactor
 
 BOXES = (Box(smc=True, timeout=1000),)
@@ -68,19 +68,6 @@ class Conversations(_Case):
         buffers = self.said(theirs).buffers
         assert buffers is not None
         return buffers.arrived.bytesOf(buffers.size), buffers.peerConsumed.bytesOf(buffers.peerSize)
-
-    async def exchange(self, ours: Ours, theirs: Theirs, length: int) -> None:
-        """Bytes in both directions at once, whose checksums are equal."""
-        ours.anew()
-        begun = time.monotonic()
-        taken = self.program.call("receive", number=theirs.number, length=length)
-        given = self.program.call("send", number=theirs.number, length=length, seed=2)
-        sent, (count, checksum, _), checksumOfTheirs, _ = await gatherResults(
-            [ours.sending(length, 1), taken, given, ours.counting(length)]
-        )
-        self.seconds = time.monotonic() - begun
-        self.assertEqual((count, checksum), (length, sent))
-        self.assertEqual((ours.count, ours.checksum), (length, checksumOfTheirs))
 
     async def test_much(self) -> None:
         """A lot of bytes in both directions at once arrive whole."""

@@ -36,6 +36,8 @@ from txrdma.smc.wire.llc import (
     LLC,
     LLCFlags,
     LLCType,
+    RequestAddLink,
+    TestLink,
 )
 from txrdma.testing.captures import messages
 
@@ -138,7 +140,7 @@ class RecordedTests(SynchronousTestCase):
         [request] = [raw for raw in server if decode(raw).type is LLCType.DELETE_LINK]
         self.assertEqual(core.outgoing(), [(link, request)])
         core.received(answered, 1.0, link)
-        core.grow(self.end(server[1]))
+        core.grow(self.end(server[1]), 1.0)
         self.assertEqual(core.events(), [LinkWanted(None)])
         again = [raw for raw in server if decode(raw).type is LLCType.ADD_LINK][1]
         body = decode(again).body
@@ -368,7 +370,7 @@ class SilenceTests(SynchronousTestCase):
         self.assertEqual(found, [2 ** (n + 1) + 5 for n in range(len(found))])
         self.assertGreater(len(found), 5)
         tries = len(self.tried)
-        self.ends[0].core.grow(self.ends[0].ports[1])
+        self.ends[0].core.grow(self.ends[0].ports[1], self.now)
         self.turns()
         self.assertEqual(len(self.tried), tries + 1)
 
@@ -421,9 +423,50 @@ class SilenceTests(SynchronousTestCase):
         """A port that returns while the peer is still told of its link's end is used all the same."""
         server = self.ends[0]
         server.core.linkDown(0.0, "its port is down", server.made[1])
-        server.core.grow(server.ports[1])
+        server.core.grow(server.ports[1], self.now)
         self.until(5.0)
         self.assertEqual([len(end.core.links) for end in self.ends], [2, 2])
+
+    def test_askedAgain(self) -> None:
+        """A client whose port returns while a link is added in vain asks for one by that port afterwards."""
+        server, client = self.ends
+        for end in self.ends:
+            end.core.linkDown(0.0, "by the test", end.made[1])
+        self.turns()
+        port = server.ports[1]
+        body = AddLink(mac=port.mac, gid=port.gid, qpn=QPN(7), link=99, mtu=1)
+        extension = AddLinkExtension(port.gid, True, ())
+        client.core.received(LLC(body.TYPE, Header(version=2), body, extension).encode(), self.now)
+        client.turn(self.now)
+        client.core.outgoing()  # the server does not hear of it, and does not add a link by itself any more
+        server.core._linkFlows._next = None
+        client.core.grow(client.ports[1], self.now)
+        self.assertEqual(client.core.outgoing(), [])
+        self.until(20.0)
+        self.assertEqual([len(end.core.links) for end in self.ends], [2, 2])
+
+    def test_askedInVain(self) -> None:
+        """A client asks ever later while its group lives, and not any more when its port is down again."""
+        server, client = self.ends
+        for end in self.ends:
+            end.core.linkDown(0.0, "by the test", end.made[1])
+        self.turns()
+
+        def asked(now: float, end: float) -> list[float]:
+            """The times at which a client asks that nobody answers."""
+            times = []
+            while now < end:
+                client.core.received(LLC(LLCType.TEST_LINK, Header(version=2), TestLink()).encode(), now)
+                if RequestAddLink.TYPE in {decode(raw).type for _, raw in client.core.outgoing()}:
+                    times.append(now)
+                now += 0.5
+                client.core.expired(now)
+            return times
+
+        client.core.grow(client.ports[1], 0.0)
+        self.assertEqual(asked(0.0, 300.0), [2.0**n - 1 for n in range(9)])
+        client.core.grow(None, 300.0)
+        self.assertEqual(asked(300.0, 550.0), [])
 
     def test_client(self) -> None:
         """A client asks for a link when a port of its own is up, in the words of its version."""
@@ -442,6 +485,6 @@ class SilenceTests(SynchronousTestCase):
                 if turn == 10:
                     said.clear()
                     ends[0].ports.append(LinkEnd(MACAddress(bytes(6)), GID(bytes(15) + b"9"), QPN(9)))
-                    ends[1].core.grow(ends[1].ports[1])
+                    ends[1].core.grow(ends[1].ports[1], 0.0)
             self.assertEqual(said[:2], [(Role.CLIENT, type), (Role.SERVER, LLCType.ADD_LINK)])
             self.assertEqual([len(end.core.links) for end in ends], [2, 2])
