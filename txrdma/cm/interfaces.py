@@ -69,7 +69,11 @@ class IMessageTransport(IPushProducer):
         """Forget the producer; a connection that was waiting for it ends."""
 
     def loseConnection(privateData: bytes = b"") -> None:
-        """End the connection by a DREQ, when all that was sent and written is in the peer's memory."""
+        """
+        End the connection by a DREQ, when all that was sent and written is in the peer's memory.
+
+        The protocol hears of the end when the peer has answered, or has been asked often enough.
+        """
 
     def abortConnection() -> None:
         """End the connection now, whatever waits."""

@@ -392,6 +392,7 @@ class ConnectionManager:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._transmit()  # the last DREP, perhaps
         self._core = Manager(self.guid, self._core._random)
         connections, self._connections = self._connections, {}
         resolving, self._resolving = self._resolving, {}
@@ -432,8 +433,7 @@ class ConnectionManager:
                     self._happened(managed, event)
         finally:
             self._isTurning = False
-        for each in self._core.outgoing():
-            self._send(each.message, each.transactionID, each.path)
+        self._transmit()
         self._reschedule()
 
     def _happened(self, managed: Managed, event: Event) -> None:
@@ -481,6 +481,10 @@ class ConnectionManager:
                 response = SIDRREP(status=SIDRStatus.REJECTED)
         managed.resolution.answer(response, self.seconds())
         self._core.turned(managed, self.seconds())
+
+    def _transmit(self) -> None:
+        for each in self._core.outgoing():
+            self._send(each.message, each.transactionID, each.path)
 
     def _send(self, message: object, transactionID: int, path: IBPath) -> None:
         assert isinstance(message, Attribute)  # all messages are

@@ -325,8 +325,11 @@ class MessageTransport:
         self._isGone = True
         if self._shelf is not None:
             self._shelf.look()
-        self._inbox.append(None)
-        self.process()
+        if self._isLosing:
+            self._lose(self._reasonOfEnd())
+        else:
+            self._inbox.append(None)
+            self.process()
 
     def _reasonOfEnd(self) -> Exception:
         """The reason that the protocol is told after a DREQ of the peer."""
@@ -480,9 +483,9 @@ class MessageTransport:
             self._lose(ConnectionLost(str(error)))
             return
         self._driveProducer()
-        if self._isLosing and self._sends.isIdle and self._producer is None:
-            if self._cm.state == "ESTABLISHED":
-                self._lose(ConnectionDone())
+        isDone = self._isLosing and self._sends.isIdle and self._producer is None
+        if isDone and self._cm.state == "ESTABLISHED":
+            self._cm.disconnect(self._farewell)
 
     def _post(self, slots: range | tuple[int, ...]) -> None:
         """Post receives, unless the connection is over."""
@@ -523,7 +526,7 @@ class MessageTransport:
         self._inbox.clear()
         self._close()
         if self.connection is not None:
-            self.connection.disconnect(self._farewell)
+            self.connection.disconnect()
         self.settle()
         failure = Failure(reason)
         for request in requests:

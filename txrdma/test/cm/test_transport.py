@@ -332,6 +332,14 @@ class EndTests(MessagingCase):
         client.transport.abortConnection()
         self.assertNothingLeft()
 
+    def test_answered(self) -> None:
+        """The last one at the passive end answers before it is gone: nobody has to ask twice."""
+        client, server = self.connected()
+        client.transport.sendMessage(b"last")
+        client.transport.loseConnection(b"farewell")
+        self.wait(lambda: client.lost and server.lost, 0.1)
+        self.assertNothingLeft(0.1)
+
     def test_crossed(self) -> None:
         """Both ends may end at once."""
         client, server = self.connected()
