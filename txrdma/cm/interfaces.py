@@ -82,8 +82,8 @@ class IMessageTransport(IPushProducer):
         """
         Have both ends ready to migrate to another path when the one in use fails.
 
-        @return: fires with the path when both ends have it; see L{CMConnection.loadAlternatePath
-            <txrdma.cm.manager.CMConnection.loadAlternatePath>}, also for errors.
+        @return: fires with the path when both queue pairs are ready for it; for errors see
+            L{CMConnection.loadAlternatePath<txrdma.cm.manager.CMConnection.loadAlternatePath>}.
         @raise txrdma.error.InvalidRequest: the queue pair's route has no alternate paths, as shared memory.
         """
 

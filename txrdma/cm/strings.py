@@ -143,7 +143,8 @@ class IBStringParser:
 
     def parseMessageServer(self, reactor: Any, *args: str, **kwargs: str) -> IMessageServerEndpoint:
         """Make the endpoint of a server."""
-        from txrdma.cm.connections.endpoints import BACKLOG, IBServerEndpoint, USUAL
+        from txrdma.cm._manager import BACKLOG
+        from txrdma.cm.connections.endpoints import IBServerEndpoint, USUAL
 
         keys = _Keys("ib", ("service",), args, kwargs)
         service = keys.number("service", None, 0, (1 << 64) - 1)
@@ -178,7 +179,8 @@ class RDMAStringParser:
 
     def parseMessageServer(self, reactor: Any, *args: str, **kwargs: str) -> IMessageServerEndpoint:
         """Make the endpoint of a server."""
-        from txrdma.cm.connections.endpoints import BACKLOG, RDMAServerEndpoint, softDeviceAt, USUAL
+        from txrdma.cm._manager import BACKLOG
+        from txrdma.cm.connections.endpoints import RDMAServerEndpoint, softDeviceAt, USUAL
 
         keys = _Keys("rdma", ("interface", "port") if len(args) > 1 else ("port",), args, kwargs)
         port = keys.number("port", None, 0, 65535)

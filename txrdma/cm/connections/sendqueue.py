@@ -111,15 +111,15 @@ class SendQueue:
             if self.postOverhead(pair, giving):
                 credits.told(due)
 
-    def postOverhead(self, pair: IQueuePair, request: SendRequest) -> bool:
-        """Post a request of the connection's own; False where these have no place at present."""
+    def postOverhead(self, pair: IQueuePair, request: SendRequest) -> int:
+        """Post a request of the connection's own; its identifier, or 0 while these have no place."""
         if len(self._overhead) >= OVERHEAD:
-            return False
+            return 0
         self._next += 1
         request.identifier = self._next
         pair.postSend([request])
-        self._overhead.add(request.identifier)
-        return True
+        self._overhead.add(self._next)
+        return self._next
 
     def completed(self, identifier: int) -> Request | None:
         """Take a request that has completed well; None for one of the connection's own."""

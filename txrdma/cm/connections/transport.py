@@ -38,7 +38,7 @@ from txrdma.cm.interfaces import IMessageProtocol, IMessageTransport
 from txrdma.cm.manager import CMConnection
 from txrdma.cm.messages import APStatus, CMPath, REP, REQ
 from txrdma.cm.queuepairs import addressOf, toInit, toReceive, toSend
-from txrdma.error import InvalidRequest, RDMAError
+from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import QPN, RKey
 from txrdma.iba.verbs import (
@@ -99,6 +99,8 @@ class MessageTransport:
         self._inbox: deque[Completion | None] = deque()
         self._isProcessing = self._isPaused = self._isLosing = self._isGone = self._isLost = False
         self._isArmed = False
+        self._probe = 0
+        self._arming: Deferred[CMPath] | None = None
         self._producer: IPushProducer | None = None
         self._isProducerPaused = False
         self._farewell = b""
@@ -270,7 +272,10 @@ class MessageTransport:
         if self._pair is not None and self._pair.route == "shared-memory":
             raise InvalidRequest("shared memory has no alternate path: route=rocev2 of a software device has")
         self.pathChanged()
-        return self._cm.loadAlternatePath(path)
+        loading = self._cm.loadAlternatePath(path).addCallback(self._whenArmed)
+        loaded: Deferred[CMPath] = Deferred(lambda _: loading.cancel())
+        loading.addCallbacks(loaded.callback, loaded.errback)
+        return loaded
 
     # The opening
 
@@ -361,7 +366,18 @@ class MessageTransport:
             )
         )
         self._isArmed = True
-        self._sends.postOverhead(self._pair, SendRequest(0, Operation.RDMA_WRITE))
+        self._probe = self._sends.postOverhead(self._pair, SendRequest(0, Operation.RDMA_WRITE))
+
+    def _whenArmed(self, path: CMPath) -> CMPath | Deferred[CMPath]:
+        """The path, once the queue pair has heard from that of the peer that both are ready."""
+        if not self._probe or self._isLost:
+            return path
+
+        def cancel(_: Deferred[CMPath]) -> None:
+            self._arming = None
+
+        self._arming = Deferred(cancel)
+        return self._arming.addCallback(lambda _: path)
 
     # Completions: see L{txrdma.cm.connections.adapter.Taker}
 
@@ -453,6 +469,11 @@ class MessageTransport:
         if completion.status is not Status.SUCCESS:
             self._lose(ConnectionLost(f"a request has failed: {Status(completion.status).name}"))
             return
+        if completion.identifier == self._probe:
+            self._probe = 0
+            arming, self._arming = self._arming, None
+            if arming is not None:
+                arming.callback(self._cm.primary)
         request = self._sends.completed(completion.identifier)
         if request is None:
             return
@@ -533,6 +554,9 @@ class MessageTransport:
             done, request.done = request.done, None
             if done is not None:
                 done.errback(failure)
+        arming, self._arming = self._arming, None
+        if arming is not None:
+            arming.errback(DeviceUnavailable("the connection ended before the alternate path was armed"))
         producer, self._producer = self._producer, None
         if producer is not None:
             self._call(producer.stopProducing)

@@ -45,7 +45,8 @@ class RDMATests(MessagingCase):
                 return self.made(b"yes")
 
         endpoint = RDMAServerEndpoint(self.clock, 0, self.devices[1])
-        port: Any = self.successResultOf(endpoint.listen(Factory()))
+        factory: Any = Factory()  # whose self has another name
+        port: Any = self.successResultOf(endpoint.listen(factory))
         address = port.getHost()
         self.assertEqual(address.host, "10.0.1.2")
         self.assertEqual(address.serviceID, 0x0000000001060000 | address.port)

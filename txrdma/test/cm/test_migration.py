@@ -13,7 +13,7 @@ from twisted.internet.error import ConnectionDone, ConnectionLost
 from txrdma.cm.connections.terms import Terms
 from txrdma.cm.messages import APStatus
 from txrdma.cm.paths import pathFor, reversedPath
-from txrdma.error import InvalidRequest, Refused
+from txrdma.error import DeviceUnavailable, InvalidRequest, Refused
 from txrdma.iba.path import IBPath
 from txrdma.iba.types import GID
 from txrdma.test.cm.messaging import MessagingCase, Noting
@@ -99,6 +99,26 @@ class MigrationTests(MessagingCase):
         server.lost[0].trap(ConnectionDone)
         self.assertNothingLeft()
 
+    def test_armed(self) -> None:
+        """A path that is loaded can be needed the moment after."""
+        client, server = self.connected()
+        assert isinstance(server, Hashing)
+        loading = client.transport.loadAlternatePath(self.path(1))
+        loading.addCallback(lambda _: self.cut(0))
+        self.result(loading)
+        client.transport.sendMessage(b"at once")
+        self.wait(lambda: server.length and client.paths)
+        self.assertEqual(client.lost, [])
+
+    def test_lostWhileArming(self) -> None:
+        """The end of the connection fails whoever waits for a path to be armed."""
+        client, _server = self.connected()
+        loading = client.transport.loadAlternatePath(self.path(1))
+        self.wait(lambda: client.transport.alternate is not None)
+        self.assertFalse(loading.called)
+        client.transport.abortConnection()
+        self.failureResultOf(loading, DeviceUnavailable)
+
     def test_migratedBeforeLAP(self) -> None:
         """A LAP that overtakes the device's event finds the migration reported."""
         client, server = self.connected()
@@ -140,7 +160,7 @@ class MigrationTests(MessagingCase):
         self.assertRaises(InvalidRequest, server.transport.loadAlternatePath, self.path(1))
 
     def test_cancelled(self) -> None:
-        """The Deferred of a LAP can be cancelled; the end of the connection fails one that waits."""
+        """The Deferred of a LAP can be cancelled; the path is loaded all the same."""
         client, _server = self.connected()
         loading = client.transport.loadAlternatePath(self.path(1))
         loading.cancel()
