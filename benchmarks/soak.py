@@ -69,7 +69,8 @@ class Visit(Speaking):
             self.transport.loseConnection()
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self.over.callback(self._mode if not self._left else f"{self._mode}, lost early")
+        early = f"{self._mode}, lost early: {type(reason.value).__name__}"
+        self.over.callback(early if self._left else self._mode)
 
 
 def someVisit(reactor: Any, random: Random) -> Visit:
@@ -111,7 +112,7 @@ class Soak:
             await connectProtocol(self._endpoint, visit)
             self.ends[await visit.over] += 1
         except Exception as error:
-            self.ends[f"failed: {type(error).__name__}"] += 1
+            self.ends[f"failed: {type(error).__name__}: {error}"] += 1
         finally:
             self.open -= 1
 

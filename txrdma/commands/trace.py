@@ -25,6 +25,7 @@ from txrdma.fabric.routing import (
     traceMulticast,
 )
 from txrdma.fabric.tracerecords import tracedBySA
+from txrdma.iba.types import LID
 from txrdma.iba.verbs import NodeType
 from txrdma.mad.layouts.sa import PathRecord
 
@@ -125,12 +126,12 @@ def wayTo(hops: list[Hop], lid: int, mlid: int) -> list[Hop]:
     return [replace(hop, parent=number - 1) for number, hop in enumerate(way)]
 
 
-async def lidOf(session: Session, target: str) -> int:
+async def lidOf(session: Session, target: str) -> LID:
     """The LID of what was typed."""
     return (await session.toServices(target)).dlid
 
 
-async def _recordOf(session: Session, source: int | None, lid: int) -> PathRecord:
+async def _recordOf(session: Session, source: LID | None, lid: LID) -> PathRecord:
     query = PathRecord.query(slid=source or session.endPort.lid, dlid=lid, reversible=True, numbPath=1)
     return await session.agent.SubnAdmGet(query, session.sa)
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from txrdma.fabric.routing import Hop, IView
 from txrdma.iba.path import IBPath
-from txrdma.iba.types import GUID
+from txrdma.iba.types import GUID, LID
 from txrdma.mad.errors import MADError
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.sa import NodeRecord, PathRecord, Query, TraceRecord
@@ -49,7 +49,7 @@ async def tracedBySA(agent: RPCs, sa: IBPath, view: IView, source: int, target: 
     can = await agent.call("SubnAdmGet", ClassPortInfo, sa)
     if not can.capabilityMask & _HAS_OPTIONAL_RECORDS:
         return None
-    query = traceOf(PathRecord.query(slid=source, dlid=target, reversible=True, numbPath=1))
+    query = traceOf(PathRecord.query(slid=LID(source), dlid=LID(target), reversible=True, numbPath=1))
     try:
         records = await agent.SubnAdmGetTraceTable(query, sa)
     except MADError:

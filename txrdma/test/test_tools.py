@@ -149,6 +149,21 @@ class SumTests(SynchronousTestCase):
         (self.folder / "test").write_text("5 passed, 2 failed, 0 skipped\n")
         self.assertEqual(self.counted("check", "test"), (1, "5 passed, 3 failed, 0 skipped"))
 
+    def test_failures(self) -> None:
+        """Of a part that failed its failures are told; where it counts none, its last lines."""
+        rule = "=" * 79 + "\n"
+        skipped, failed = "[SKIPPED]\nno dot\n\ntest.a\n", "[FAIL]\nTraceback\n\ntest.b\n"
+        log = self.folder / "log"
+        for printed, told in (
+            ("x\n" + rule + skipped + rule + failed + "-" * 79 + "\nRan 2 tests\n", failed),
+            ("".join(f"line {number}\n" for number in range(99)), "line 98\n"),
+        ):
+            log.write_text(printed)
+            command = [sys.executable, str(self.tool.with_name("ci-failures")), str(log)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            self.assertEqual((done.returncode, done.stdout.strip()[-len(told.strip()) :]), (0, told.strip()))
+            self.assertNotIn("no dot", done.stdout)
+
 
 class RunnerTests(SynchronousTestCase):
     """Programs that run others."""

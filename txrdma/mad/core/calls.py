@@ -427,11 +427,11 @@ class Calls:
 
     def _askForWay(self, waiting: _Waiting, now: float) -> None:
         """Ask subnet administration, whose own redirections count like those of the call that waits."""
-        end, call = self._port.endPort, waiting.call
-        if not end.gids:
+        end, call, dgid = self._port.endPort, waiting.call, waiting.way.dgid
+        if not end.gids or dgid is None:  # the way is by a GID: it has no LID
             self._lost(waiting, InvalidRequest("our own port has no GID"))
             return
-        query = PathRecord.query(dgid=waiting.way.dgid, sgid=end.gids[0], reversible=True, numbPath=1)
+        query = PathRecord.query(dgid=dgid, sgid=end.gids[0], reversible=True, numbPath=1)
         rpc = RPCS["SubnAdmGet"]
         question = Asked(rpc, PathRecord, query.record.encode(), 0, call.keys, query.mask)
         question.redirections = call.redirections

@@ -7,13 +7,37 @@ what each bit is for stands in L{Record.components}.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, cast, ClassVar, Generic, TypeVar
 
-from typing_extensions import NamedTuple, Self
+from typing_extensions import NamedTuple, ParamSpec, Self, Unpack
 
 from txrdma.iba.types import GID, LID
 from txrdma.mad.layouts.attributes import Attribute, attribute, key
+from txrdma.mad.layouts.components import (
+    BlockComponents,
+    GUIDInfoComponents,
+    InformInfoComponents,
+    LinkComponents,
+    LinkSpeedWidthPairsTableComponents,
+    MCMemberComponents,
+    MulticastForwardingTableComponents,
+    MultiPathComponents,
+    NodeComponents,
+    PathComponents,
+    PathQualityComponents,
+    PKeyTableComponents,
+    PortInfoComponents,
+    PortInfoExtendedComponents,
+    ServiceAssociationComponents,
+    ServiceComponents,
+    SLtoVLMappingTableComponents,
+    SMInfoComponents,
+    SwitchInfoComponents,
+    TraceComponents,
+    VLArbitrationTableComponents,
+)
 from txrdma.mad.layouts.messages import InformInfo
 from txrdma.mad.layouts.plain import text
 from txrdma.mad.layouts.smp import (
@@ -36,6 +60,7 @@ from txrdma.mad.layouts.values import PathMTU, Rate, Selector
 from txrdma.wire import array, bits, data, Layout, nested, wire
 
 R = TypeVar("R", bound="Record")
+P = ParamSpec("P")
 
 
 class Query(NamedTuple, Generic[R]):
@@ -48,6 +73,22 @@ class Query(NamedTuple, Generic[R]):
     record: R
     mask: int
     more: bytes = b""
+
+
+class Queries(Generic[P]):
+    """
+    The method C{query} of a kind of record, with the types of the components that this kind has.
+
+    Called with values by name, it returns a L{Query} for the records that have these values; components of
+    the inner attribute are named as they are there. It raises C{TypeError} where there is no such component.
+    """
+
+    def __init__(self, components: Callable[P, object]) -> None:
+        """@param components: a C{TypedDict}: names and types of the method's arguments."""
+        self.components = components
+
+    def __get__(self, record: object, kind: type[R]) -> Callable[P, Query[R]]:
+        return cast("Callable[P, Query[R]]", partial(_queryFor, kind))
 
 
 class Record(Attribute):
@@ -63,29 +104,26 @@ class Record(Attribute):
 
     components: ClassVar[str] = ""
     contentType: ClassVar[type[Attribute] | None] = None
+    query: ClassVar[Queries[...]] = Queries(dict)
+    """Ask for the records that have values in components: see L{Queries}."""
 
-    @classmethod
-    def query(cls, **values: Any) -> Query[Self]:
-        """
-        Ask for the records with these values; those of the inner attribute are named as they are there.
 
-        @raise TypeError: there is no such component.
-        """
-        masks, owners = componentsOf(cls)
-        mask = 0
-        outer: dict[str, Any] = {}
-        inner: dict[str, dict[str, Any]] = {}
-        for name, value in values.items():
-            if name not in masks:
-                raise TypeError(f"{cls.__name__} has no component {name}: there are {', '.join(masks)}")
-            mask |= masks[name]
-            owner = owners[name]
-            if owner is None:
-                outer[name] = value
-            else:
-                inner.setdefault(owner, {})[name] = value
-        types = {field.name: field.type for field in cls.fields}
-        return Query(cls(**outer, **{name: types[name](**parts) for name, parts in inner.items()}), mask)
+def _queryFor(kind: type[R], /, **values: Any) -> Query[R]:
+    masks, owners = componentsOf(kind)
+    mask = 0
+    outer: dict[str, Any] = {}
+    inner: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        if name not in masks:
+            raise TypeError(f"{kind.__name__} has no component {name}: there are {', '.join(masks)}")
+        mask |= masks[name]
+        owner = owners[name]
+        if owner is None:
+            outer[name] = value
+        else:
+            inner.setdefault(owner, {})[name] = value
+    types = {field.name: field.type for field in kind.fields}
+    return Query(kind(**outer, **{name: types[name](**parts) for name, parts in inner.items()}), mask)
 
 
 def componentsOf(record: type[Record]) -> tuple[dict[str, int], dict[str, str | None]]:
@@ -132,6 +170,7 @@ class NodeRecord(Record):
         "lid - baseVersion classVersion nodeType numPorts systemImageGUID nodeGUID portGUID partitionCap "
         "deviceID revision localPortNum vendorID nodeString"
     )
+    query = Queries(NodeComponents)
     lid: LID = bits(16)
     reserved: int = bits(16)
     nodeInfo: NodeInfo = nested()
@@ -155,6 +194,7 @@ class PortInfoRecord(Record):
         "responseTimeValue localPhyErrors overrunErrors maxCreditHint - linkRoundTripLatency "
         "capabilityMask2 linkSpeedExtActive linkSpeedExtSupported - linkSpeedExtEnabled"
     )
+    query = Queries(PortInfoComponents)
     endPortLID: LID = bits(16)
     portNum: int = bits(8)
     options: int = key(8)
@@ -168,6 +208,7 @@ class SLtoVLMappingTableRecord(Record):
 
     contentType = SLtoVLMappingTable
     components = "lid inputPortNum outputPortNum"
+    query = Queries(SLtoVLMappingTableComponents)
     lid: LID = bits(16)
     inputPortNum: int = bits(8)
     outputPortNum: int = bits(8)
@@ -188,6 +229,7 @@ class SwitchInfoRecord(Record):
         "lidsPerPort partitionEnforcementCap inboundEnforcementCap outboundEnforcementCap "
         "filterRawInboundCap filterRawOutboundCap enhancedPort0"
     )
+    query = Queries(SwitchInfoComponents)
     lid: LID = bits(16)
     reserved: int = bits(16)
     switchInfo: SwitchInfo = nested()
@@ -200,6 +242,7 @@ class LinearForwardingTableRecord(Record):
 
     contentType = LinearForwardingTable
     components = "lid blockNum"
+    query = Queries(BlockComponents)
     lid: LID = bits(16)
     blockNum: int = bits(16)
     reserved: int = bits(32)
@@ -213,6 +256,7 @@ class RandomForwardingTableRecord(Record):
 
     contentType = RandomForwardingTable
     components = "lid blockNum"
+    query = Queries(BlockComponents)
     lid: LID = bits(16)
     blockNum: int = bits(16)
     reserved: int = bits(32)
@@ -226,6 +270,7 @@ class MulticastForwardingTableRecord(Record):
 
     contentType = MulticastForwardingTable
     components = "lid position - blockNum"
+    query = Queries(MulticastForwardingTableComponents)
     lid: LID = bits(16)
     position: int = bits(4)
     reserved: int = bits(3)
@@ -241,6 +286,7 @@ class SMInfoRecord(Record):
 
     contentType = SMInfo
     components = "lid - guid smKey actCount priority smState"
+    query = Queries(SMInfoComponents)
     lid: LID = bits(16)
     reserved: int = bits(16)
     smInfo: SMInfo = nested()
@@ -253,6 +299,7 @@ class LinkSpeedWidthPairsTableRecord(Record):
 
     contentType = LinkSpeedWidthPairsTable
     components = "lid portNum"
+    query = Queries(LinkSpeedWidthPairsTableComponents)
     lid: LID = bits(16)
     portNum: int = bits(8)
     reserved: int = bits(8)
@@ -265,6 +312,7 @@ class LinkRecord(Record):
     """A link, in one direction (IBA 15.2.5.13)."""
 
     components = "fromLID fromPort toPort toLID"
+    query = Queries(LinkComponents)
     fromLID: LID = bits(16)
     fromPort: int = bits(8)
     toPort: int = bits(8)
@@ -278,6 +326,7 @@ class GUIDInfoRecord(Record):
 
     contentType = GUIDInfo
     components = "lid blockNum - - guids*8"
+    query = Queries(GUIDInfoComponents)
     lid: LID = bits(16)
     blockNum: int = bits(8)
     reserved: int = bits(8)
@@ -294,6 +343,7 @@ class ServiceRecord(Record):
         "serviceID serviceGID servicePKey - serviceLease serviceKey serviceName "
         "data8*16 data16*8 data32*4 data64*2"
     )
+    query = Queries(ServiceComponents)
     serviceID: int = key(64)
     serviceGID: GID = data(16)
     servicePKey: int = key(16)
@@ -314,6 +364,7 @@ class PKeyTableRecord(Record):
 
     contentType = PKeyTable
     components = "lid blockNum portNum"
+    query = Queries(PKeyTableComponents)
     lid: LID = bits(16)
     blockNum: int = bits(16)
     portNum: int = bits(8)
@@ -336,6 +387,7 @@ class PathRecord(Record):
         "pkey qosClass serviceLevel mtuSelector mtu rateSelector rate packetLifeTimeSelector packetLifeTime "
         "preference reversePathPKeyMember"
     )
+    query = Queries(PathComponents)
     serviceID: int = key(64)
     dgid: GID = data(16)
     sgid: GID = data(16)
@@ -369,6 +421,7 @@ class VLArbitrationTableRecord(Record):
 
     contentType = VLArbitrationTable
     components = "lid outputPortNum blockNum"
+    query = Queries(VLArbitrationTableComponents)
     lid: LID = bits(16)
     outputPortNum: int = bits(8)
     blockNum: int = bits(8)
@@ -389,6 +442,7 @@ class MCMemberRecord(Record):
         "mgid portGID qkey mlid mtuSelector mtu trafficClass pkey rateSelector rate packetLifeTimeSelector "
         "packetLifeTime serviceLevel flowLabel hopLimit scope joinState proxyJoin"
     )
+    query = Queries(MCMemberComponents)
     mgid: GID = data(16)
     portGID: GID = data(16)
     qkey: int = key(32)
@@ -418,6 +472,7 @@ class TraceRecord(Record):
     components = (
         "gidPrefix idGeneration - nodeType nodeID chassisID entryPortID exitPortID entryPort exitPort"
     )
+    query = Queries(TraceComponents)
     gidPrefix: int = key(64)
     idGeneration: int = bits(16)
     reserved: int = bits(8)
@@ -445,6 +500,7 @@ class MultiPathRecord(Record):
         "mtuSelector mtu rateSelector rate packetLifeTimeSelector packetLifeTime serviceIDUpper "
         "independenceSelector - sgidCount dgidCount serviceIDLower"
     )
+    query = Queries(MultiPathComponents)
     rawTraffic: bool = bits(1)
     reserved: int = bits(3)
     flowLabel: int = bits(20)
@@ -469,7 +525,9 @@ class MultiPathRecord(Record):
     serviceIDLower: int = key(56)
 
     @classmethod
-    def between(cls, sources: Sequence[GID], destinations: Sequence[GID], **values: Any) -> Query[Self]:
+    def between(
+        cls, sources: Sequence[GID], destinations: Sequence[GID], **values: Unpack[PathQualityComponents]
+    ) -> Query[Self]:
         """
         Ask for paths from each of the sources to each of the destinations, with these values.
 
@@ -486,6 +544,7 @@ class PortInfoExtendedRecord(Record):
 
     contentType = PortInfoExtended
     components = "endPortLID portNum options"
+    query = Queries(PortInfoExtendedComponents)
     endPortLID: LID = bits(16)
     portNum: int = bits(8)
     options: int = key(8)
@@ -498,6 +557,7 @@ class ServiceAssociationRecord(Record):
     """Which service a key belongs to (IBA 15.2.5.15)."""
 
     components = "serviceKey serviceName"
+    query = Queries(ServiceAssociationComponents)
     serviceKey: bytes = data(16)
     serviceName: bytes = data(64, shown=text)
 
@@ -511,6 +571,7 @@ class InformInfoRecord(Record):
         "subscriberGID enum - gid lidRangeBegin lidRangeEnd - isGeneric subscribe type trapNumber qpn - "
         "responseTimeValue - producerType"
     )
+    query = Queries(InformInfoComponents)
     subscriberGID: GID = data(16)
     enum: int = bits(16)
     reserved: bytes = data(6)

@@ -38,7 +38,7 @@ from twisted.logger import Logger
 
 from txrdma.logs import Seldom
 from txrdma.smc.carriers.interfaces import IArrival, IReception
-from txrdma.smc.carriers.owners import Place, placeOf, socketUser
+from txrdma.smc.carriers.owners import isEstablished, Place, placeOf, socketUser
 from txrdma.unixlines import Lines
 from txrdma.unixsockets import Credentials, LocalListener, peerOf, Reactor
 
@@ -331,7 +331,9 @@ class Announcements:
     def arrived(self, transport: Connection) -> Announced | None:
         """The announcement of an accepted connection, None where there is none from its owner."""
         client = placeOf(transport.getPeer())
-        announced = None if client is None else self.claim(client)
+        if client is None or client not in self.expected or not isEstablished(transport.socket):
+            return None  # what has been broken off is not what was announced since from the same port
+        announced = self.claim(client)
         if announced is None or announced.isFrom(client, placeOf(transport.getHost())):
             return announced
         announced.settle()

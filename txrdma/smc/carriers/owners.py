@@ -28,6 +28,9 @@ _log = Logger()
 _LISTENING: Final = "0A"
 """TCP_LISTEN, in the state column of C{/proc/net/tcp}."""
 
+_ESTABLISHED: Final = 1
+"""TCP_ESTABLISHED, the first byte of struct tcp_info."""
+
 TABLES: Final = ("/proc/net/tcp", "/proc/net/tcp6")
 """The files in which the kernel lists TCP sockets and their owners."""
 
@@ -87,6 +90,19 @@ class Place(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if self.isIPv6 else f"{self.host}:{self.port}"
+
+
+def isEstablished(connection: socket.socket) -> bool:
+    """
+    Whether neither end of an accepted connection has closed yet, as far as TCP knows.
+
+    A client that broke off may leave one behind that waits to be accepted, and others come from its port.
+    """
+    try:
+        state = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+    except OSError:
+        return False
+    return state == _ESTABLISHED
 
 
 def placeOf(address: IAddress) -> Place | None:

@@ -30,6 +30,7 @@ from txrdma.interfaces import AsyncEvent, IAttendedDevice, IRestingDevice, IVerb
 from txrdma.smc.common.presence import presenceOn
 from txrdma.smc.group._linkgroup import GroupKey, Timing
 from txrdma.smc.group.attendant import Attendant
+from txrdma.smc.group.endings import Endings
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.link import Link
 from txrdma.smc.group.pace import Pace
@@ -171,6 +172,7 @@ class LinkGroups:
         """
         self.reactor = reactor
         self.presence = presenceOn(reactor)
+        self.endings = Endings(reactor)
         self.isStopping = False
         self._key = (reactor, description)
         self._groups: dict[tuple[object, ...], list[Group]] = {}
@@ -426,7 +428,8 @@ class LinkGroups:
 
         @return: fires when they have it, or C{STOPPING_SECONDS} are over; None if they have it already.
         """
-        self.isStopping = self.presence.isEnding = True
+        self.isStopping = self.presence.isEnding = self.endings.isPrompt = True
+        self.endings.tell()
         del self._triggers[0]
         for link in self.links():
             link.turn.finish()
@@ -537,6 +540,7 @@ class LinkGroups:
         self._pace.close()
         for group in self.groups():
             group.close("the device is closed")
+        self.endings.close()
         for unsubscribe in self._unsubscribers:
             unsubscribe()
         for device in self._opened:

@@ -17,6 +17,7 @@ from txrdma.smc.common.presence import Presence
 from txrdma.smc.group._linkgroup import Timing
 from txrdma.smc.group.attachment import Port
 from txrdma.smc.group.buffers import Element
+from txrdma.smc.group.endings import Endings
 from txrdma.smc.group.posting import Kept
 from txrdma.smc.handshake._offer import Agreement
 from txrdma.smc.stream._flow import Bearing, Flow
@@ -75,9 +76,11 @@ class Membership(Protocol):
     The link groups of a device, as each of them sees them: L{txrdma.smc.group.groups.LinkGroups}.
 
     @ivar ports: where links may begin; active ones first.
+    @ivar endings: ends of connections that are still to be told.
     """
 
     reactor: Any
+    endings: Endings
     ports: tuple[Port, ...]
     presence: Presence
     timing: Timing

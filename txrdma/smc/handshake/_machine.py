@@ -342,10 +342,9 @@ def _machine(server: bool) -> _Machine:
     for state in (waiting, linking):
         state.upon(_Inputs.stray).to(over)(violated)
         state.upon(_Inputs.proposal).to(over)(violatedBy)
+        state.upon(_Inputs.decline).to(crossing)(declineLate)
     linking.upon(_Inputs.reply).to(over)(violatedBy)
     deciding.upon(_Inputs.decline).to(crossing)(declineNow)
-    for state in (waiting, linking):
-        state.upon(_Inputs.decline).to(crossing)(declineLate)
     sniffing.upon(_Inputs.decline).to(crossing)(declineUnasked)
     crossing.upon(_Inputs.proposal).loop()(crossed)
     crossing.upon(_Inputs.reply).loop()(crossed)
@@ -578,12 +577,15 @@ class ClientHandshake(_Handshake):
         super().__init__(_machine(server=False), True, offer.proposal.peerID, offer.proposal.version)
         self._offer = offer
         self._core.output += offer.raw
-        self._core.deadline = now + CLC_TIMEOUT
+        self._core.deadline = self._until = now + CLC_TIMEOUT
 
     def confirm(self, message: Confirm, now: float) -> None:
-        """Answer the server's Accept with this Confirm."""
-        self._inputs.answer(message, now)
-        self._read(now)
+        """Answer the server's Accept with this Confirm; decline, where the server may have given up since."""
+        if now < self._until or message.firstContact:
+            self._inputs.answer(message, now)
+            self._read(now)
+        else:  # who joins a group is on SMC-R by a Confirm, and would hear of no Decline under way
+            self.decline(Diagnosis.TIMEOUT_CL, now)
 
     def _proposed(self, proposal: Proposal, now: float) -> None:
         self._inputs.stray(WireError("CLC", 4, "a client proposes to a client"))

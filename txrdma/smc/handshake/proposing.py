@@ -13,7 +13,7 @@ from twisted.internet.error import ConnectingCancelledError, ConnectionDone
 from twisted.internet.interfaces import IProtocol
 from twisted.python.failure import Failure
 
-from txrdma.error import Refused
+from txrdma.error import Refused, WireError
 from txrdma.smc.carriers.choice import carrierFor
 from txrdma.smc.carriers.dialing import approachOf
 from txrdma.smc.carriers.interfaces import IApproach
@@ -205,6 +205,8 @@ class ClientNegotiation(Negotiation):
             self._finished.callback(protocol)
 
     def _failed(self, reason: Failure) -> None:
+        if self._hasAsked and reason.check(WireError):
+            self._answered(isInTime=False)  # whoever answers so would do it each time
         if not self._finished.called:
             self._finished.errback(reason)
 

@@ -80,6 +80,6 @@ class Outcomes:
 
 
 def tellSilence(reactor: object, peer: Place, now: float) -> None:
-    """A peer has not answered a handshake in time: others don't ask it for a while, and the log says so."""
+    """A peer has not answered a handshake by CLC: others don't ask it for a while, and the log says so."""
     if silentPeers(reactor).timedOut(peer, now):
-        _log.info("{peer} does not answer: plain TCP to it for {seconds:g} s", peer=peer, seconds=SPAN)
+        _log.info("{peer} answers no CLC message: plain TCP to it for {seconds:g} s", peer=peer, seconds=SPAN)

@@ -60,8 +60,11 @@ class Front(Protocol):
     def writeEnded(self) -> None:
         """Tell a protocol that closes by halves that its own half is closed."""
 
-    def readEnded(self) -> bool:
-        """Tell a protocol that closes by halves that all is read; False if the protocol does not do that."""
+    @property
+    def knowsHalves(self) -> bool: ...
+
+    def readEnded(self) -> None:
+        """Tell a protocol that closes by halves that all is read."""
 
     def ended(self, reason: Failure | None) -> None:
         """Disconnect the protocol, for this reason; None: without a word, as nobody waits for it any more."""
@@ -85,7 +88,7 @@ class Stream:
     __slots__ = (
         *("flow", "link", "named", "role", "token", "host", "peer", "disconnected", "wasLost"),
         *("_element", "_rkey", "_companion", "_use", "_front"),
-        *("_closing", "_failure", "_hasStoppedWriting", "_isHasty", "_isWhole"),
+        *("_closing", "_failure", "_hasStoppedWriting", "_isHasty", "_isWhole", "_hasClosed"),
         *("blocks", "_blockedSeconds", "_blockedSince"),
         *("__weakref__",),
     )
@@ -103,7 +106,7 @@ class Stream:
         self._element: Element | None = element
         self._rkey: RKey | None = None
         self._failure: Failure | None = None
-        self._hasStoppedWriting = self._isHasty = self._isWhole = False
+        self._hasStoppedWriting = self._isHasty = self._isWhole = self._hasClosed = False
         self.blocks = 0
         self._blockedSeconds = self._blockedSince = 0.0
         self.wasLost = self.disconnected = False
@@ -150,6 +153,7 @@ class Stream:
 
     def close(self) -> None:
         """End the connection when all is posted that was written, and a producer is done."""
+        self._hasClosed = True
         if self.connected and not self.flow.isDeaf:
             self.resume()  # nobody will read what comes, but the peer needs the room for it
             self.flow.isDeaf = True
@@ -170,6 +174,7 @@ class Stream:
 
     def abort(self) -> None:
         """End the connection at once, and forget what is not posted."""
+        self._hasClosed = True
         self._giveUp(self._aborted)
 
     def blame(self, where: str) -> None:
@@ -453,22 +458,36 @@ class Stream:
 
     def _readEnded(self) -> None:
         flow, front = self.flow, self._front
-        isHeard = not flow.isDeaf and front is not None and front.readEnded()
-        if not isHeard and (not flow.isDeaf or flow.peerState & ENDS):
+        if not flow.isDeaf and front is not None and front.knowsHalves:
+            self.link.groups.endings.add(self._tellReadEnded)
+        elif not flow.isDeaf or flow.peerState & ENDS:
             self._isHasty = flow.isDeaf = True
             self.closeWriting()
 
+    def _tellReadEnded(self) -> None:
+        """Tell the application that all is read, unless it has closed meanwhile and so reads nothing."""
+        if self._front is not None and not self._hasClosed:
+            self.link.contexts.append(self.flow.context)
+            self._front.readEnded()
+            self.link.contexts.pop()
+
     def _ended(self, how: Ending) -> None:
-        """The application's part is over."""
-        failure, self._failure = self._failure or Failure(_REASONS.get(how, ConnectionLost)()), None
+        """The application's part is over; it hears so after what it has delayed by no time."""
+        self._failure = self._failure or Failure(_REASONS.get(how, ConnectionLost)())
         flow = self.flow
         flow.drop()
         self.disconnected = flow.isDeaf = True  # what still comes is for nobody
-        front, self._front = self._front, None
         self.link.group.linger(self)
         self._mayLeaveTCP(how)
+        if self._front is not None:
+            self.link.groups.endings.add(self._tell)
+
+    def _tell(self) -> None:
+        """Tell the application that the connection has ended, unless nobody waits for it any more."""
+        front, self._front = self._front, None
+        failure, self._failure = self._failure, None
         if front is not None:
-            self.link.contexts.append(flow.context)
+            self.link.contexts.append(self.flow.context)
             front.ended(failure)
             self.link.contexts.pop()
         use, self._use = self._use, None

@@ -291,15 +291,19 @@ class SMCTransport:
             except BaseException:
                 self.stream.blame("writeConnectionLost")
 
-    def readEnded(self) -> bool:
-        """Tell a protocol that closes by halves that all is read; False if the protocol does not do that."""
+    @property
+    def knowsHalves(self) -> bool:
+        """Whether the protocol closes by halves."""
+        return IHalfCloseableProtocol(self.protocol, None) is not None
+
+    def readEnded(self) -> None:
+        """Tell a protocol that closes by halves that all is read."""
         half = IHalfCloseableProtocol(self.protocol, None)
         if half is not None:
             try:
                 half.readConnectionLost()
             except BaseException:
                 self.stream.blame("readConnectionLost")
-        return half is not None
 
     def ended(self, reason: Failure | None) -> None:
         """Disconnect the protocol, for this reason; None: without a word, as nobody waits for it any more."""

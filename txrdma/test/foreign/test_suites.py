@@ -70,14 +70,6 @@ EXCEPTIONS: Final = {
 }
 """Tests that pass over TCP and can't over SMC-R, and why."""
 
-RACE: Final = "AttributeError: 'NoneType' object has no attribute 'resumeProducing'"
-"""
-The error of Twisted's FTP server when it is told of its connection's end before what it delayed by no time.
-
-Over TCP delayed calls come first. Here an end that the application asks for is told in the turn that posts
-it, so on a busy machine the order is the other one in one run of some dozens: a known fault.
-"""
-
 
 class _Playing(TestCase):
     """Runs suites in processes of their own."""
@@ -122,13 +114,6 @@ class SuitesTests(_Playing):
         differing = {name: outcomes.get(name) for name in passed if outcomes.get(name) != ["passed"]}
         excepted = {name for name in EXCEPTIONS if name.startswith(f"{suite}.")}
         surprising = {name: differing[name] for name in differing if name not in excepted}
-        if surprising and all(outcome == [RACE] for outcome in surprising.values()):
-            note(
-                "foreign tests that met a connection's end too early, and were played again", len(surprising)
-            )
-            again = await self.play(suite, "smc", reactorName)
-            surprising = {name: outcome for name, outcome in again["outcomes"].items() if name in surprising}
-            surprising = {name: outcome for name, outcome in surprising.items() if outcome != ["passed"]}
         self.assertEqual(surprising, {}, "these pass over TCP")
         self.assertEqual(excepted - set(differing), set(), "these are listed as exceptions, and pass")
         self.assertSMC(smc)

@@ -73,7 +73,7 @@ class SendingTests(CallTestCase):
         self.assertEqual(self.sent(self.agent.PerformanceGet(PortCounters, TO_2))[64:], bytes(192))
         counters = PortCounters(portSelect=3)
         self.assertEqual(self.sent(self.agent.PerformanceGet(counters, TO_2))[64:108], counters.encode())
-        asked = self.sent(self.agent.SubnAdmGet(PathRecord.query(dlid=7, slid=8), TO_2))
+        asked = self.sent(self.agent.SubnAdmGet(PathRecord.query(dlid=LID(7), slid=LID(8)), TO_2))
         self.assertEqual(asked[48:56], (0x30).to_bytes(8, "big"))
         asked = self.sent(self.agent.SubnAdmGet(PathRecord, TO_2, componentMask=0x1234))
         self.assertEqual(asked[48:56], (0x1234).to_bytes(8, "big"))

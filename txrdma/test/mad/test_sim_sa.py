@@ -11,6 +11,7 @@ from txrdma.iba.verbs import NodeType
 from txrdma.mad.core.frames import Keys
 from txrdma.mad.errors import MADError
 from txrdma.mad.layouts import sa
+from txrdma.mad.layouts.components import ServiceComponents
 from txrdma.mad.layouts.messages import ClassPortInfo, InformInfo, Notice, ReportedNotice
 from txrdma.mad.layouts.smp import GUIDInfo, NodeInfo, PortInfo
 from txrdma.mad.layouts.values import PathMTU, PortCapability, Rate, Selector
@@ -312,7 +313,11 @@ class ServiceTests(AdministrationTestCase):
 
     def test_service(self) -> None:
         """Set, Get, Delete."""
-        offer = {"serviceID": 77, "serviceGID": self.gid("a"), "serviceName": b"files".ljust(64, b"\0")}
+        offer: ServiceComponents = {
+            "serviceID": 77,
+            "serviceGID": self.gid("a"),
+            "serviceName": b"files".ljust(64, b"\0"),
+        }
         self.told(self.agent.SubnAdmSet(sa.ServiceRecord.query(**offer), self.sa))
         self.assertEqual(self.one(sa.ServiceRecord.query(serviceID=77)).serviceGID, self.gid("a"))
         (association,) = self.table(sa.ServiceAssociationRecord)

@@ -370,7 +370,7 @@ class TroubleTests(EndsTestCase):
 
     async def test_slowProposal(self) -> None:
         """A handshake that does not get on ends; the listener serves others meanwhile."""
-        factory, port = await self.serve("smc:127.0.0.1:0:peer=smc:timeout=0.2")
+        factory, port = await self.serve("smc:127.0.0.1:0:peer=smc:timeout=1")
         slow = await self.connect(f"tcp:127.0.0.1:{port}")
         slow.transport.write(bytes.fromhex("e2d4c3d901003410"))
         quick = await self.connect(f"smc:127.0.0.1:{port}:peer=smc")

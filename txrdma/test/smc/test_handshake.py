@@ -609,6 +609,25 @@ class TimeTests(SynchronousTestCase):
         fallback = FellBack(Diagnosis.PEERDECL, Diagnosis.TIMEOUT_CL, b"hello")
         self.assertEqual((server.done, server.events(), server.outgoing()), (True, [fallback], b""))
 
+    def test_busyClient(self) -> None:
+        """A client that finds an Accept which the server may have given up by now does not go to SMC-R."""
+        for isFirst in (True, False):
+            client = ClientHandshake(0.0, offer)
+            client.outgoing()
+            client.received(replace(accept, firstContact=isFirst).encode(), 6.0)
+            client.confirm(replace(confirm, firstContact=isFirst), 6.5)
+            sent = decode(client.outgoing())
+            if isFirst:  # it is not on SMC-R before the link is confirmed, and hears of a Decline
+                self.assertIsInstance(sent, Confirm)
+                continue
+            assert isinstance(sent, Decline)
+            self.assertEqual(sent.diagnosis, Diagnosis.TIMEOUT_CL)
+            fallback = FellBack(Diagnosis.TIMEOUT_CL, None, b"")
+            self.assertIn(fallback, client.events())
+            self.assertEqual((client.done, client.mayCross), (True, True))
+            late = Decline(SERVER, Diagnosis.TIMEOUT_CL).encode()
+            self.assertEqual(Crossed(client.isJoining)(late + b"hello"), (len(late), True))
+
     def test_withdrawn(self) -> None:
         """A client that was announced, and goes on without SMC, is a plain one, at once and to the byte."""
         for early in (b"", b"\xe2\xd4"):

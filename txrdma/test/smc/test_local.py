@@ -7,9 +7,14 @@ from __future__ import annotations
 import os
 import select
 import socket
+import struct
 from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
+from twisted.internet.address import IPv4Address
+from twisted.internet.tcp import Connection
 from twisted.internet.testing import MemoryReactorClock
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -286,6 +291,34 @@ class AnnouncementTests(Base):
             for who, isFrom in ((user, True), (user + 1, False), (0, True)):
                 announced = Announced(None, own, 1, Credentials(1, who))
                 self.assertEqual(announced.isFrom(own, self.place), isFrom)
+
+    def test_portUsedAgain(self) -> None:
+        """A connection broken off before it was accepted is not taken for the next one from its port."""
+        own, first, second = socket.socket(), socket.socket(), socket.socket()
+        for each in (own, first, second):
+            self.addCleanup(each.close)
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        own.bind(("127.0.0.1", 0))
+        own.listen()
+        first.bind(("127.0.0.1", 0))
+        port = first.getsockname()[1]
+        first.connect(own.getsockname())
+        first.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        first.close()  # by a reset: nothing of it is left here
+        second.bind(("127.0.0.1", port))
+        second.connect(own.getsockname())
+        announcements = self.announcements()
+        announced = Announced(None, Place("127.0.0.1", port), 1, Credentials(os.getpid(), os.geteuid()))
+        announcements.expect(announced.place, announced)
+        arrivals = []
+        for _ in range(2):
+            accepted, peer = own.accept()
+            self.addCleanup(accepted.close)
+            places = {"getPeer": peer, "getHost": own.getsockname()}
+            ends = {name: partial(IPv4Address, "TCP", *place) for name, place in places.items()}
+            transport = SimpleNamespace(socket=accepted, **ends)
+            arrivals.append(announcements.arrived(cast(Connection, transport)))
+        self.assertEqual(arrivals, [None, announced])
 
     def test_nonsense(self) -> None:
         """Who says something else is shown the door."""

@@ -16,6 +16,7 @@ from twisted.internet.task import Clock, deferLater
 from twisted.logger import globalLogPublisher, ILogObserver, LogEvent
 from twisted.trial.unittest import SynchronousTestCase
 
+from txrdma.error import WireError
 from txrdma.smc.carriers import approaching
 from txrdma.smc.carriers.choice import carrierFor
 from txrdma.smc.carriers.interfaces import IApproach, IArrival, ICarrier, IReception
@@ -24,10 +25,12 @@ from txrdma.smc.carriers.option import shared
 from txrdma.smc.carriers.option.carrier import OptionCarrier
 from txrdma.smc.carriers.option.shared import SharedOption, sharedOption
 from txrdma.smc.common.presence import Presence, presenceOn
+from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.handshake import _machine
 from txrdma.smc.options import Options
 from txrdma.smc.wire.clc import Decline, decode, Diagnosis, Proposal
 from txrdma.test.smc.ends import Echo, EndsTestCase, Greeter, reactor, Recorder, Recorders
+from txrdma.test.smc.test_clc import recorded
 
 DEVICE = r"device=soft\:127.0.0.1:ueid=TXRDMA"
 EYECATCHER = bytes.fromhex("e2d4c3d9")
@@ -230,8 +233,8 @@ class Stranger(Recorder):
     """An end that is not ours, whose CLC messages the test reads and writes itself."""
 
 
-class ForeignTests(MarkedTestCase):
-    """The other end is a stranger's, such as a kernel's, whose socket has the option or has not."""
+class ForeignTestCase(MarkedTestCase):
+    """A test whose other end is a stranger's, such as a kernel's."""
 
     async def dial(self, isMarked: bool) -> tuple[Any, Deferred[Any]]:
         """A stranger that listens and was connected to by our endpoint, and our protocol to be."""
@@ -258,6 +261,10 @@ class ForeignTests(MarkedTestCase):
         [stranger] = strangers.protocols
         self.addCleanup(self._disconnect, stranger)
         return stranger, factory, accepted
+
+
+class ForeignTests(ForeignTestCase):
+    """The other end is a stranger's, whose socket has the option or has not."""
 
     async def test_proposal(self) -> None:
         """A listener that answered with the option gets a Proposal; declined, the connection is TCP."""
@@ -308,3 +315,47 @@ class ForeignTests(MarkedTestCase):
         stranger, _factory, accepted = await self.meet(False, Greeter)
         self.assertEqual(await stranger.hearing(11), b"220 hello\r\n")
         self.assertEqual((await accepted).smc.fallbackReason, Diagnosis.PEERNOSMC)
+
+
+class ForgedTests(ForeignTestCase):
+    """The option where nobody speaks CLC, and CLC where nobody has sent the option."""
+
+    def assertNothingLeft(self) -> None:
+        """No link group came of it."""
+        self.assertEqual(linkGroups(reactor, "soft:127.0.0.1").groups(), [])
+
+    async def test_client(self) -> None:
+        """A client with the option that speaks at once as if on TCP is on TCP, with each of its bytes."""
+        stranger, factory, accepted = await self.meet(True, Echo)
+        stranger.transport.write(b"GET / HTTP/1.0\r\n\r\n")
+        server = await accepted
+        self.assertEqual((server.smc.mode, server.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
+        self.assertEqual(await stranger.hearing(18), b"GET / HTTP/1.0\r\n\r\n")
+        self.assertEqual(len(factory.protocols), 1)
+        self.assertNothingLeft()
+
+    async def test_listener(self) -> None:
+        """A listener that takes a Proposal for a request costs one connection; the next ones are TCP."""
+        stranger, connecting = await self.dial(isMarked=True)
+        head = await stranger.hearing(8)
+        await stranger.hearing(int.from_bytes(head[5:7], "big"))
+        number = stranger.transport.getHost().port
+        stranger.transport.write(b"HTTP/1.0 400 Bad Request\r\n\r\n")
+        error = await self.assertFailure(connecting, WireError)
+        self.assertIn("no eyecatcher", str(error))
+        await stranger.lost
+        self.model.isOpen = True  # it was closed with the only connection
+        again = await self.connect(f"smc:127.0.0.1:{number}:{DEVICE}")
+        self.assertEqual((again.smc.mode, again.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
+        self.assertEqual(len(self.model.clients), 1)
+        self.assertNothingLeft()
+
+    async def test_proposal(self) -> None:
+        """A Proposal on a connection without the option is bytes for the application, as all others."""
+        stranger, _factory, accepted = await self.meet(False, Echo)
+        [proposal, *_] = (raw for name, raw in recorded() if name == "smc-first")
+        stranger.transport.write(proposal)
+        server = await accepted
+        self.assertEqual(await stranger.hearing(len(proposal)), proposal)
+        self.assertEqual((server.smc.mode, server.smc.fallbackReason), ("TCP", Diagnosis.PEERNOSMC))
+        self.assertNothingLeft()

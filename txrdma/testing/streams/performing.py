@@ -216,6 +216,9 @@ class Performer(Protocol):
         self._reactor.callLater(seconds, deferred.callback, None)
         return deferred
 
+    def _delay(self) -> None:
+        self._reactor.callLater(0, self.say, transcript.DELAYED)
+
     def _turn(self) -> Deferred[None]:
         # The first call comes before the reactor looks at its descriptors, the second after.
         deferred: Deferred[None] = Deferred()
@@ -306,6 +309,7 @@ _METHODS: Final[dict[str, Callable[..., Deferred[None] | None]]] = {
     "resume": Performer._resume,
     "slowly": Performer._slowly,
     "raise": Performer._raise,
+    "delay": Performer._delay,
     "turn": Performer._turn,
     "settle": Performer._settle,
     "wait": Performer._wait,

@@ -53,6 +53,7 @@ STEPS: Final[Mapping[str, str]] = MappingProxyType(
         "resume": "`transport.resumeProducing`",
         "slowly SECONDS": "from now on pause that long after each `dataReceived`",
         "raise": "raise an exception, as a program does that has a mistake",
+        "delay": "`reactor.callLater(0, ...)` of a call that is compared as the protocol's own calls are",
         "turn": "wait until the reactor has read and written once",
         "settle": "wait until all that is under way has surely arrived",
         "wait SECONDS": "wait",

@@ -22,6 +22,9 @@ PROCESS: Final = -1
 MADE, DATA, READ_LOST, WRITE_LOST, LOST = "made", "data", "read-lost", "write-lost", "lost"
 """Calls of a protocol. C{made} says which transport serves; C{data} how many bytes came, and their CRC-32."""
 
+DELAYED = "delayed"
+"""A call that the protocol has delayed by no time."""
+
 FAILED, LISTENING = "failed", "listening"
 """An endpoint's answer: the class of an error, or the port."""
 
@@ -140,7 +143,8 @@ class View:
         return "; then ".join(parts or ["no connection"]) + f"; {self.ended}"
 
 
-_COMPARED: Final = (MADE, READ_LOST, WRITE_LOST, LOST, PRODUCER_STOPPED, PRODUCER_PAUSED, PRODUCER_RESUMED)
+_PRODUCERS: Final = (PRODUCER_STOPPED, PRODUCER_PAUSED, PRODUCER_RESUMED)
+_COMPARED: Final = (MADE, DELAYED, READ_LOST, WRITE_LOST, LOST, *_PRODUCERS)
 _WITH_REASON: Final = (LOST,)
 
 

@@ -50,6 +50,35 @@ CONVERSATIONS = (
         server="lost: stop",
         isQuick=True,
     ),
+    # Not by asyncio, which looks at its descriptors before it runs what is delayed by no time.
+    Conversation(
+        "delays-and-closes",
+        "The client closes inside dataReceived, where it has delayed a call by no time before.",
+        client="heard 5: delay; lose",
+        server="made: write 5",
+        isQuick=True,
+    ),
+    Conversation(
+        "delays-answers-and-closes",
+        "Each end answers what it hears, delays a call by no time, and closes.",
+        client="heard 5: write 300kB; delay; lose",
+        server="made: write 5\nheard 300kB: delay; lose",
+        isQuick=True,
+    ),
+    Conversation(
+        "delays-and-aborts",
+        "The client aborts inside dataReceived, where it has delayed a call by no time before.",
+        client="heard 5: delay; abort",
+        server="made: write 5",
+        isQuick=True,
+    ),
+    Conversation(
+        "delays-and-is-closed",
+        "The server writes and closes; the client delays a call by no time inside dataReceived.",
+        client="heard 5: delay",
+        server="made: write 5; lose",
+        isQuick=True,
+    ),
     Conversation(
         "closes-on-word",
         "The server closes when it has heard the last word.",
