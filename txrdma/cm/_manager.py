@@ -285,7 +285,7 @@ class Manager:
         elif isinstance(message, SIDRREP):
             managed = self._questions.get(message.requestID)
         else:
-            managed = self._matching(message)
+            managed = self.matching(message)
             if managed is None:
                 self._answerStranger(message, transactionID, path)
                 self.counters[f"stray {kind}"] += 1
@@ -363,7 +363,7 @@ class Manager:
         managed.names.append((self._asked, key))
         return managed
 
-    def _matching(self, message: Layout) -> Managed | None:
+    def matching(self, message: Layout) -> Managed | None:
         """The connection that a message is about, by its comm ids."""
         if not isinstance(message, (REP, REJ, MRA, RTU, DREQ, DREP, LAP, APR)):
             return None

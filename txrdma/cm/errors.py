@@ -4,8 +4,43 @@ Errors of communication management that no other part of txrdma has.
 
 from __future__ import annotations
 
-from txrdma.error import RDMAError
+from txrdma.cm.messages import REJ, RejectReason
+from txrdma.error import RDMAError, Refused
 
 
 class PeerSilent(RDMAError):
     """The peer did not answer, however often it was asked: try again later, or another way."""
+
+
+class Rejected(Refused):
+    """
+    The peer rejected the connection; C{status} is its L{RejectReason}.
+
+    @ivar privateData: the bytes that its program sent with it, padded with zeros to 148.
+    @ivar rejection: the REJ itself.
+    """
+
+    def __init__(self, rejection: REJ) -> None:
+        super().__init__(f"the peer rejects the connection: {rejection.reason.name}", rejection.reason)
+        self.rejection = rejection
+        self.privateData = rejection.privateData
+
+
+class Rejection(RDMAError):
+    """
+    The decision of a factory: to reject a connection that is asked for.
+
+    @ivar reason: the reason that the peer is told, as C{privateData} of at most 148 bytes.
+    """
+
+    def __init__(
+        self,
+        reason: RejectReason = RejectReason.CONSUMER_REJECT,
+        privateData: bytes = b"",
+        information: bytes = b"",
+    ) -> None:
+        """
+        @param information: see L{txrdma.cm.additional.informationFor}.
+        """
+        super().__init__(f"rejected: {reason.name}")
+        self.reason, self.privateData, self.information = reason, privateData, information

@@ -7,7 +7,8 @@ Follows InfiniBand Architecture vol. 1, chapter 12. It decides nothing: see L{tx
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from os import urandom
 from typing import Final
 
@@ -32,7 +33,7 @@ from txrdma.cm.events import (
     ServiceResolved,
     ServiceTimedOut,
 )
-from txrdma.cm.messages import APStatus, CMPath, RejectReason, REP, REQ, SIDRREP, SIDRREQ, SIDRStatus
+from txrdma.cm.messages import APStatus, CMPath, LAP, RejectReason, REP, REQ, SIDRREP, SIDRREQ, SIDRStatus
 from txrdma.cm.paths import pathFor
 from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, Refused
 from txrdma.iba.path import IBPath, SUBNET_TIMEOUT
@@ -70,6 +71,7 @@ class CMConnection:
         self.manager = manager
         self._managed = managed
         self._heard = heard
+        self._look: Callable[[], None] = lambda: None
         self._loading: Deferred[CMPath] | None = None
 
     def __repr__(self) -> str:
@@ -108,6 +110,14 @@ class CMConnection:
     def alternate(self) -> CMPath | None:
         """The path to migrate to; None while there is none."""
         return None if self._core.alternate is None else self._core.alternate.alternate
+
+    def handTo(self, heard: Heard, look: Callable[[], None] = lambda: None) -> None:
+        """
+        Have events reported to another function from now on.
+
+        @param look: called before a LAP is handed over, to call C{migrated} if the queue pair has migrated.
+        """
+        self._heard, self._look = heard, look
 
     def accept(self, reply: REP) -> None:
         """
@@ -195,7 +205,7 @@ class CMConnection:
         self._do(lambda now: self._core.replyAlternatePath(transactionID, status, now, information))
 
     def migrated(self) -> None:
-        """Note that the queue pair has migrated: whoever hears of the device's events calls this."""
+        """Note that the queue pair has migrated; L{txrdma.cm.connections.transport} calls this by itself."""
         self._do(self._core.migrated)
 
     def _do(self, what: Callable[[float], object]) -> None:
@@ -232,18 +242,21 @@ class CMConnection:
 @implementer(IMADHandler)
 class ConnectionManager:
     """
-    A manager of connections through one port.
+    A manager of connections through one port, or through several of one device.
 
     @ivar guid: the CA GUID in REQs and REPs: of the process, unless one is given.
     """
 
-    def __init__(self, server: MADServer, guid: GUID | None = None) -> None:
+    def __init__(self, server: MADServer, guid: GUID | None = None, others: Sequence[MADServer] = ()) -> None:
         """
         @param server: serves the agent of the port, and remains its owner's.
+        @param others: those of further ports, to which connections can migrate; messages of a connection go
+            by the port that has the source GID of its path.
         @raise txrdma.error.ResourceExhausted: somebody else on this host has the class: the kernel's own CM.
         """
         self.guid = guid or GUID(bytes((urandom(1)[0] & 0xFC | 2,)) + urandom(7))
         self._agent: MADAgent = server.agent
+        self._agents = [server.agent, *(other.agent for other in others)]
         self._reactor = self._agent.reactor
         self._core = Manager(self.guid, lambda: int.from_bytes(urandom(4), "big"))
         self._connections: dict[Managed, CMConnection] = {}
@@ -253,7 +266,10 @@ class ConnectionManager:
         self._timer: IDelayedCall | None = None
         self._timerAt = 0.0
         self._isTurning = False
-        self._end = server.handle(ManagementClass.COMM_MGT, self, (Method.SEND,))
+        with ExitStack() as undo:
+            for each in (server, *others):
+                undo.callback(each.handle(ManagementClass.COMM_MGT, self, (Method.SEND,)))
+            self._ends = undo.pop_all()
 
     def __repr__(self) -> str:
         return f"<ConnectionManager {self._agent.port.name} {len(self._core)} connections>"
@@ -372,11 +388,11 @@ class ConnectionManager:
 
         What waits for an answer fails. Twice is fine.
         """
-        self._end()
-        self._end = lambda: None
+        self._ends.close()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._transmit()  # the last DREP, perhaps
         self._core = Manager(self.guid, self._core._random)
         connections, self._connections = self._connections, {}
         resolving, self._resolving = self._resolving, {}
@@ -390,6 +406,11 @@ class ConnectionManager:
     def handle(self, request: MADRequest) -> None:
         """Take a message of a peer."""
         assert request.payload is not None  # servers answer unknown attributes themselves
+        if isinstance(request.payload, LAP):
+            managed = self._core.matching(request.payload)
+            connection = None if managed is None else self._connections.get(managed)
+            if connection is not None:
+                connection._look()
         self._core.received(request.payload, request.header.transactionID, request.path, self.seconds())
         self._turn()
 
@@ -412,8 +433,7 @@ class ConnectionManager:
                     self._happened(managed, event)
         finally:
             self._isTurning = False
-        for each in self._core.outgoing():
-            self._send(each.message, each.transactionID, each.path)
+        self._transmit()
         self._reschedule()
 
     def _happened(self, managed: Managed, event: Event) -> None:
@@ -462,6 +482,10 @@ class ConnectionManager:
         managed.resolution.answer(response, self.seconds())
         self._core.turned(managed, self.seconds())
 
+    def _transmit(self) -> None:
+        for each in self._core.outgoing():
+            self._send(each.message, each.transactionID, each.path)
+
     def _send(self, message: object, transactionID: int, path: IBPath) -> None:
         assert isinstance(message, Attribute)  # all messages are
         datagram = frame(
@@ -469,9 +493,17 @@ class ConnectionManager:
             message.encode(),
         )
         try:
-            self._agent.send(datagram, path)
+            self._agentFor(path).send(datagram, path)
         except RDMAError as error:  # as if it was lost: it will be sent again
             _log.warn("{manager} cannot send: {error}", manager=self, error=error)
+
+    def _agentFor(self, path: IBPath) -> MADAgent:
+        """The agent of the port where a path begins."""
+        if len(self._agents) > 1:
+            for agent in self._agents:
+                if path.sgid in agent.port.endPort.gids:
+                    return agent
+        return self._agent
 
     def _reschedule(self) -> None:
         deadline = self._core.deadline()

@@ -37,13 +37,14 @@ def toReceive(
     @param minRNRTimer: the code of the pause that senders make while nothing is posted; 0 is 0.65 seconds.
     """
     path = request.primary if isActive else reversedPath(request.primary)
+    mine, theirs = (request, reply) if isActive else (reply, request)
     return QPAttributes(
         state=QPState.RTR,
         address=addressOf(path, port, sgidIndex),
         pathMTU=MTU(int(request.pathMTU)),
         destinationQPN=reply.localQPN if isActive else request.localQPN,
-        rqPSN=(request if isActive else reply).startingPSN,
-        maxDestRDAtomic=(reply if isActive else request).initiatorDepth,
+        rqPSN=mine.startingPSN,
+        maxDestRDAtomic=min(mine.responderResources, theirs.initiatorDepth),
         minRNRTimer=minRNRTimer,
     )
 
@@ -54,7 +55,7 @@ def toSend(request: REQ, reply: REP, isActive: bool) -> QPAttributes:
 
     @param isActive: this end sent the REQ.
     """
-    theirs = reply if isActive else request
+    mine, theirs = (request, reply) if isActive else (reply, request)
     timeout = request.primary.localACKTimeout
     if isActive:
         timeout = pathOf(request.primary).qpTimeout(reply.targetACKDelay)
@@ -64,7 +65,7 @@ def toSend(request: REQ, reply: REP, isActive: bool) -> QPAttributes:
         timeout=timeout,
         retryCount=request.retryCount,
         rnrRetry=theirs.rnrRetryCount,
-        maxRDAtomic=theirs.responderResources,
+        maxRDAtomic=min(mine.initiatorDepth, theirs.responderResources),
     )
 
 

@@ -65,7 +65,8 @@ class ReadingClock(Clock):
         following = min((call.getTime() for call in self.getDelayedCalls()), default=self.rightNow + 0.01)
         self.advance(max(0.0, following - self.rightNow))
         for reader in tuple(self.readers):
-            reader.doRead()
+            if reader in self.readers:  # it may have left by what another one has read
+                reader.doRead()
 
     def nanoseconds(self) -> int:
         """As C{perf_counter_ns}."""

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from runpy import run_path
-from typing import cast
+from typing import Any, cast
 from unittest import SkipTest
 
 from twisted.trial.unittest import SynchronousTestCase
 
 import txrdma
+from txrdma.cm.interfaces import IMessageTransport
 from txrdma.cm.manager import CMConnection, ConnectionManager
 
 CHECKOUT = Path(txrdma.__file__).parent.parent
@@ -31,23 +32,59 @@ class PageTests(SynchronousTestCase):
             raise SkipTest("not a checkout")
         self.page = path.read_text()
 
-    def test_program(self) -> None:
-        """The program makes a connection over loopback, and ends."""
-        (program,) = re.findall(r"^```python\n(.*?)^```$", self.page, re.MULTILINE | re.DOTALL)
         random = Random()
-        for address in ("127.0.0.2", "127.0.0.3"):
-            other = ".".join(str(random.randrange(2, 250)) for _ in range(3))
-            program = program.replace(address, f"127.{other}")
+        self.others = {
+            address: f"127.{'.'.join(str(random.randrange(2, 250)) for _ in range(3))}"
+            for address in ("127.0.0.2", "127.0.0.3", "127.0.1.2", "127.0.1.3")
+        }
+        programs = re.findall(r"^```python\n(.*?)^```$", self.page, re.MULTILINE | re.DOTALL)
+        self.server, self.client, self.manager, self.migration = map(self.elsewhere, programs)
+
+    def elsewhere(self, program: str) -> str:
+        """The program with loopback addresses that hardly anybody else has."""
+        for address, other in self.others.items():
+            program = program.replace(address, other)
+        return program
+
+    def run_(self, program: str) -> str:
+        """Run a program to its end, and return what it prints."""
         done = subprocess.run(
             [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, timeout=60
         )
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        self.assertRegex(done.stdout, r"\Awelcome\n<CMConnection 0x[0-9a-f]+ ESTABLISHED>\n\Z")
+        return done.stdout
+
+    def test_messages(self) -> None:
+        """The client gets an answer of the server, and both hear of the end."""
+        words = [sys.executable, "-c", self.server]
+        process = subprocess.Popen(words, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        assert process.stdout is not None
+        self.addCleanup(process.stdout.close)
+        self.assertEqual(process.stdout.readline(), "listening\n")
+        self.assertEqual(self.run_(self.client), "welcome\nHELLO 7\n")
+        self.assertEqual(process.stdout.readline(), f"a client at {self.others['127.0.0.2']}\n")
+        self.assertEqual(process.stdout.readline(), "Connection was closed cleanly.\n")
+
+    def test_migration(self) -> None:
+        """The connection of the walk-through carries on by the other path, and is given the first again."""
+        expected = f"b'carried on'\nnow by {self.others['127.0.1.3']}\nready for {self.others['127.0.0.3']}\n"
+        self.assertEqual(self.run_(self.migration), expected)
+
+    def test_manager(self) -> None:
+        """The program without protocols makes a connection over loopback, and ends."""
+        said = self.run_(self.manager)
+        self.assertRegex(said, r"\Awelcome\n<CMConnection 0x[0-9a-f]+ ESTABLISHED>\n\Z")
 
     def test_names(self) -> None:
-        """Requests of the table are methods."""
-        for owner, names in re.findall(r"`(manager|connection)\.([a-zA-Z]+)", self.page):
-            kind = ConnectionManager if owner == "manager" else CMConnection
+        """Requests of the tables are methods."""
+        kinds = {"manager": ConnectionManager, "connection": CMConnection, "transport": IMessageTransport}
+        for owner, names in re.findall(r"`(manager|connection|transport)\.([a-zA-Z]+)", self.page):
+            kind: Any = kinds[owner]
+            if owner == "transport":
+                self.assertIn(names, list(kind.names(all=True)))
+                continue
             self.assertTrue(hasattr(kind, names), names)
 
     def test_pictures(self) -> None:

@@ -1,0 +1,3 @@
+from txrdma.cm.strings import IBStringParser, RDMAStringParser
+
+ibMessageParser, rdmaMessageParser = IBStringParser(), RDMAStringParser()

@@ -1,0 +1,3 @@
+"""
+Connections with queue pairs of their own: protocols for messages, and endpoints that make them.
+"""

@@ -1,0 +1,236 @@
+"""
+Adapters: a device's manager of connections, its protection domain, its completion queues.
+
+An adapter is shared by all who ask for the same device on the same reactor. It is closed with the last of its
+holders: listeners, attempts to connect, and connections until both ends know of their end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import ExitStack
+from typing import Any, Final, Protocol, Union
+
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from txrdma.cm.manager import ConnectionManager
+from txrdma.cm.messages import APStatus, CMPath
+from txrdma.error import InvalidRequest
+from txrdma.iba.types import GID, QPN
+from txrdma.iba.verbs import AsyncEventKind, Completion, usualGID
+from txrdma.interfaces import AsyncEvent, IQueuePair, IVerbsDevice
+from txrdma.mad.agent import MADAgent
+from txrdma.mad.ports.verbsport import VerbsPort
+from txrdma.mad.server import MADServer
+from txrdma.verbs.completions import CompletionReader
+from txrdma.verbs.devices import sharedDevice
+
+_log = Logger()
+
+SHELF: Final = 8192
+"""Completions that a queue holds for several connections: more connections have another queue."""
+
+
+class Taker(Protocol):
+    """A connection's part that takes its completions and events."""
+
+    def arrived(self, completion: Completion) -> None:
+        """Keep a completion for C{process}, which is called after the batch."""
+
+    def process(self) -> None:
+        """Act on the completions that are kept, in order."""
+
+    def pathChanged(self) -> None:
+        """Look whether the queue pair has migrated: its device says so."""
+
+    def broken(self, failure: Failure) -> None:
+        """Give up: completions are read no more."""
+
+
+class Shelf:
+    """
+    A completion queue for some connections, with its reader.
+
+    @ivar takers: connections by the numbers of their queue pairs.
+    """
+
+    def __init__(self, reactor: Any, device: IVerbsDevice, depth: int) -> None:
+        self.takers: dict[QPN, Taker] = {}
+        self.free = depth
+        with ExitStack() as undo:
+            channel = device.createChannel()
+            undo.callback(channel.close)
+            self.queue = device.createCompletionQueue(depth, channel)
+            undo.callback(self.queue.close)
+            self._reader = CompletionReader(reactor, channel, [self.queue], self._completed, self._failed)
+            self._reader.start()
+            undo.callback(self._reader.stop)
+            self._closing = undo.pop_all()
+
+    def look(self) -> None:
+        """Take all that has completed so far."""
+        while self._reader.poll():
+            pass
+
+    def close(self) -> None:
+        """Leave the reactor, and close the queue."""
+        self._closing.close()
+
+    def _completed(self, batch: Sequence[Completion]) -> None:
+        touched: dict[Taker, None] = {}
+        for completion in batch:
+            taker = self.takers.get(completion.qpn)
+            if taker is not None:
+                taker.arrived(completion)
+                touched[taker] = None
+        for taker in touched:
+            taker.process()
+
+    def _failed(self, failure: Failure) -> None:
+        for taker in tuple(self.takers.values()):
+            taker.broken(failure)
+
+
+class Adapter:
+    """
+    A device with queue pair 1 of each port, and a manager of connections.
+
+    @ivar device: belongs to whoever opened it.
+    @ivar domain: the protection domain of all connections.
+    """
+
+    def __init__(self, reactor: Any, device: IVerbsDevice, closed: Callable[[], None] = lambda: None) -> None:
+        """
+        @param closed: called when the last holder has gone, and all is closed.
+        @raise InvalidRequest: the device gives no queue pair 1, as the kernel's don't.
+        @raise txrdma.error.ResourceExhausted: somebody has queue pair 1 of one of its ports.
+        """
+        self.reactor = reactor
+        self.device = device
+        self._holders = 0
+        self._shelves: list[Shelf] = []
+        self._pairs: dict[IQueuePair, Taker] = {}
+        with ExitStack() as undo:
+            undo.callback(closed)
+            servers = []
+            for number in range(1, device.portCount + 1):
+                port = VerbsPort(reactor, device, number, isGSI=True, closesDevice=False)
+                agent = MADAgent(reactor, port)
+                undo.callback(agent.close)
+                servers.append(MADServer(agent))
+            self.manager = ConnectionManager(servers[0], None, servers[1:])
+            undo.callback(self.manager.close)
+            self.domain = device.createProtectionDomain()
+            undo.callback(self.domain.close)
+            undo.callback(device.subscribe(self._told))
+            self._closing = undo.pop_all()
+
+    def __repr__(self) -> str:
+        return f"<Adapter {self.device.name} {self._holders} holders>"
+
+    def hold(self) -> Callable[[], None]:
+        """Keep the adapter open; call the answer to let go of it. Twice is fine."""
+        self._holders += 1
+        isHeld = True
+
+        def release() -> None:
+            nonlocal isHeld
+            if isHeld:
+                isHeld = False
+                self._holders -= 1
+                if not self._holders:
+                    self._closing.close()
+
+        return release
+
+    # Its ports
+
+    def placeOf(self, gid: GID) -> tuple[int, int] | None:
+        """The port that has a GID, and the index in its table; None where none has."""
+        for number in range(1, self.device.portCount + 1):
+            gids = self.device.gids(number)
+            if gid in gids:
+                return number, tuple(gids).index(gid)
+        return None
+
+    def placeFrom(self, gid: GID) -> tuple[int, int]:
+        """
+        The port that has a GID, and the index in its table.
+
+        @raise InvalidRequest: none of the device's ports has it.
+        """
+        place = self.placeOf(gid)
+        if place is None:
+            raise InvalidRequest(f"{self.device.name} has no GID {gid.ip}")
+        return place
+
+    def usualGID(self) -> GID:
+        """The GID of port 1 that most peers can reach."""
+        return self.device.gids(1)[usualGID(self.device.gidTable(1))]
+
+    def judge(self, path: CMPath) -> tuple[APStatus, bytes] | None:
+        """Find out why an alternate path can't be used: its own GID is none of the device's."""
+        return None if self.placeOf(path.localGID) else (APStatus.GID_REJECTED, self.usualGID().raw)
+
+    # Its connections
+
+    def join(self, depth: int) -> Shelf:
+        """A completion queue with room for so many completions, which are taken until L{leave}."""
+        for shelf in self._shelves:
+            if shelf.free >= depth:
+                break
+        else:
+            shelf = Shelf(self.reactor, self.device, max(depth, SHELF))
+            self._shelves.append(shelf)
+        shelf.free -= depth
+        return shelf
+
+    def enter(self, shelf: Shelf, queuePair: IQueuePair, taker: Taker) -> None:
+        """Have completions and events of a queue pair brought to a connection."""
+        shelf.takers[queuePair.number] = taker
+        self._pairs[queuePair] = taker
+
+    def leave(self, shelf: Shelf, queuePair: IQueuePair | None, depth: int) -> None:
+        """Forget a queue pair, which is closed already, and give back its room."""
+        if queuePair is not None and self._pairs.pop(queuePair, None) is not None:
+            del shelf.takers[queuePair.number]
+        shelf.free += depth
+        if not shelf.takers and shelf in self._shelves:
+            self._shelves.remove(shelf)
+            shelf.close()
+
+    def _told(self, event: AsyncEvent) -> None:
+        if event.kind is AsyncEventKind.PATH_MIGRATED and event.queuePair is not None:
+            taker = self._pairs.get(event.queuePair)
+            if taker is not None:
+                taker.pathChanged()
+
+
+Place = Union[str, IVerbsDevice]
+"""A device, or the string that names one."""
+
+_adapters: dict[tuple[object, Hashable], Adapter] = {}
+
+
+def adapterOf(reactor: Any, place: Place) -> Adapter:
+    """
+    The one adapter of a device on a reactor; to be held.
+
+    @param place: the string of a device, which is opened and closed, or an open device, which isn't closed.
+    @raise ValueError: the string has no meaning.
+    @raise txrdma.error.RDMAError: there is no such device, or it has no queue pair 1 for us.
+    """
+    key = (reactor, place)
+    known = _adapters.get(key)
+    if known is not None:
+        return known
+    device = sharedDevice(reactor, place) if isinstance(place, str) else place
+
+    def closed() -> None:
+        _adapters.pop(key, None)
+        if isinstance(place, str):
+            device.close()
+
+    made = _adapters[key] = Adapter(reactor, device, closed)
+    return made

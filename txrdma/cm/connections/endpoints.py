@@ -1,0 +1,277 @@
+"""
+Endpoints for protocols of messages: by service ids of one's own, or by IP addresses and ports.
+
+C{ib} endpoints name a service id and a path; C{rdma} endpoints follow InfiniBand Architecture vol. 1, annex
+A11 (RDMA IP CM service), so that programs of Linux's RDMA CM understand them.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from secrets import randbelow
+from typing import Any, Final
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred, execute, fail
+from twisted.internet.interfaces import IListeningPort
+
+from txrdma.cm._manager import BACKLOG
+from txrdma.cm.connections.adapter import Adapter, adapterOf, Place
+from txrdma.cm.connections.opening import Attempt, Listening, Naming
+from txrdma.cm.connections.terms import MessageAddress, Terms
+from txrdma.cm.interfaces import (
+    IMessageClientEndpoint,
+    IMessageProtocol,
+    IMessageProtocolFactory,
+    IMessageServerEndpoint,
+)
+from txrdma.cm.ipcm import IPAddresses, IPCMHeader, portOf, PortSpace, serviceIDOf
+from txrdma.cm.messages import REQ
+from txrdma.error import InvalidRequest
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import GID, ROCE_PORT
+
+LIFE_TIME: Final = 16
+"""The packet life time of paths without one, a time's code: 0.27 seconds, as Linux has it on RoCE."""
+
+_HOPS: Final = 64
+_FIRST_PORT: Final = 0xC000
+_HEADER: Final = len(IPCMHeader().encode())
+
+USUAL: Final = Terms()
+"""The terms of endpoints by service ids, unless they are given others."""
+
+PLAIN: Final = Terms(isCounted=False)
+"""The terms of endpoints by IP address: without a greeting, which programs of others do not know."""
+
+
+def softDeviceAt(address: str) -> str:
+    """The string of the software device at an IP address."""
+    return "soft:" + address.replace(":", "\\:")
+
+
+def softDeviceTo(host: str) -> str:
+    """
+    The string of the software device at the address from which this host sends to another one.
+
+    @raise InvalidRequest: this host has no way there.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, ROCE_PORT))  # nothing is sent
+        except OSError as error:
+            raise InvalidRequest(f"there is no way to {host}: {error}") from error
+        return softDeviceAt(probe.getsockname()[0])
+
+
+class ServiceNaming(Naming):
+    """Service ids of one's own: private data have nothing before those of a program."""
+
+    def prefix(self, path: IBPath) -> bytes:
+        """The bytes before all other private data of a REQ: none."""
+        return b""
+
+    def addressOf(self, serviceID: int, gid: GID | None) -> MessageAddress:
+        """The address that listens to a service id."""
+        return MessageAddress(gid, serviceID)
+
+    def peerOf(self, request: REQ) -> tuple[MessageAddress, bytes]:
+        """The address of an active end, and its private data."""
+        return MessageAddress(request.primary.localGID, request.serviceID), request.privateData
+
+
+class IPNaming(Naming):
+    """The IP CM service: ports in service ids, and addresses before the private data of a REQ."""
+
+    def __init__(self, sourcePort: int = 0) -> None:
+        """
+        @param sourcePort: the port that an active end has.
+        """
+        self._sourcePort = sourcePort
+
+    def prefix(self, path: IBPath) -> bytes:
+        """The addresses of both ends."""
+        source, destination = (gid.ip if gid is not None else None for gid in (path.sgid, path.dgid))
+        if source is None or destination is None:
+            raise InvalidRequest(f"{path} has no IP addresses")
+        return IPAddresses(source, self._sourcePort, destination).toPrivateData()
+
+    def addressOf(self, serviceID: int, gid: GID | None) -> MessageAddress:
+        """The address and port that a service id means at a port with this GID."""
+        found = portOf(serviceID)
+        host = "" if gid is None else gid.ip or ""
+        return MessageAddress(gid, serviceID, host, 0 if found is None else found[1])
+
+    def peerOf(self, request: REQ) -> tuple[MessageAddress, bytes]:
+        """
+        The address of an active end, and its private data behind both addresses.
+
+        @raise WireError: there are no addresses.
+        """
+        said = IPAddresses.fromPrivateData(request.privateData)
+        address = MessageAddress(request.primary.localGID, request.serviceID, said.source, said.sourcePort)
+        return address, request.privateData[_HEADER:]
+
+
+class _Client:
+    """An endpoint that connects by an adapter, whatever names the peer."""
+
+    def __init__(self, reactor: Any, device: Place, terms: Terms, privateData: bytes) -> None:
+        self._reactor, self._device, self._terms, self._privateData = reactor, device, terms, privateData
+
+    def _connect(
+        self, naming: Naming, serviceID: int, path: IBPath, factory: IMessageProtocolFactory
+    ) -> Deferred[IMessageProtocol]:
+        try:
+            adapter = adapterOf(self._reactor, self._device)
+            release = adapter.hold()
+            try:
+                whole = replace(
+                    path,
+                    sgid=path.sgid or adapter.usualGID(),
+                    hopLimit=path.hopLimit or _HOPS,
+                    packetLifeTime=LIFE_TIME if path.packetLifeTime is None else path.packetLifeTime,
+                )
+                return Attempt(
+                    adapter, naming, serviceID, whole, factory, self._terms, self._privateData
+                ).answer
+            finally:
+                release()
+        except Exception:
+            return fail()
+
+
+@implementer(IMessageClientEndpoint)
+class IBClientEndpoint(_Client):
+    """Connects to a service id, by a path."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        serviceID: int,
+        path: IBPath,
+        device: Place = "soft",
+        terms: Terms = USUAL,
+        privateData: bytes = b"",
+    ) -> None:
+        """
+        @param path: where it says nothing of its own GID, hops and packet life time, they are usual ones.
+        @param privateData: of the REQ; at most 92 bytes, or 80 with the greeting of those who count credits.
+        """
+        super().__init__(reactor, device, terms, privateData)
+        self._serviceID, self._path = serviceID, path
+
+    def connect(self, factory: IMessageProtocolFactory) -> Deferred[IMessageProtocol]:
+        """Connect, and make a protocol: see L{IMessageClientEndpoint}."""
+        return self._connect(ServiceNaming(), self._serviceID, self._path, factory)
+
+
+@implementer(IMessageClientEndpoint)
+class RDMAClientEndpoint(_Client):
+    """Connects to an IP address and a port of RDMA CM's TCP port space."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        host: str,
+        port: int,
+        device: Place,
+        terms: Terms = PLAIN,
+        privateData: bytes = b"",
+        space: PortSpace = PortSpace.TCP,
+    ) -> None:
+        """
+        @param host: an IP address.
+        @param privateData: of the REQ; at most 56 bytes, or 44 with the greeting of those who count credits.
+        """
+        super().__init__(reactor, device, terms, privateData)
+        self._host, self._serviceID = host, serviceIDOf(space, port)
+
+    def connect(self, factory: IMessageProtocolFactory) -> Deferred[IMessageProtocol]:
+        """Connect, and make a protocol: see L{IMessageClientEndpoint}."""
+        naming = IPNaming(_FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
+        return self._connect(naming, self._serviceID, IBPath(dgid=GID.fromIP(self._host)), factory)
+
+
+class _Server:
+    """An endpoint that listens by an adapter."""
+
+    def __init__(self, reactor: Any, device: Place, terms: Terms, backlog: int) -> None:
+        self._reactor, self._device, self._terms, self._backlog = reactor, device, terms, backlog
+
+    def _listen(
+        self, naming: Naming, serviceID: Callable[[], int], factory: IMessageProtocolFactory
+    ) -> Deferred[IListeningPort]:
+        return execute(self._begin, naming, serviceID, factory)
+
+    def _begin(
+        self, naming: Naming, serviceID: Callable[[], int], factory: IMessageProtocolFactory
+    ) -> IListeningPort:
+        adapter: Adapter = adapterOf(self._reactor, self._device)
+        release = adapter.hold()
+        try:
+            listening = Listening(adapter, naming, serviceID, factory, self._terms, self._backlog)
+            listening.startListening()
+        finally:
+            release()
+        return listening
+
+
+@implementer(IMessageServerEndpoint)
+class IBServerEndpoint(_Server):
+    """Listens to a service id."""
+
+    def __init__(
+        self,
+        reactor: Any,
+        serviceID: int,
+        device: Place = "soft",
+        terms: Terms = USUAL,
+        backlog: int = BACKLOG,
+    ) -> None:
+        """
+        @param backlog: connections that may be asked for and not established yet; REQs beyond are dropped.
+        """
+        super().__init__(reactor, device, terms, backlog)
+        self._serviceID = serviceID
+
+    def listen(self, factory: IMessageProtocolFactory) -> Deferred[IListeningPort]:
+        """Listen, with a protocol for each connection: see L{IMessageServerEndpoint}."""
+        return self._listen(ServiceNaming(), lambda: self._serviceID, factory)
+
+
+@implementer(IMessageServerEndpoint)
+class RDMAServerEndpoint(_Server):
+    """
+    Listens to a port of RDMA CM's TCP port space.
+
+    Peers that send a greeting are counted with, others are not.
+    """
+
+    def __init__(
+        self,
+        reactor: Any,
+        port: int,
+        device: Place,
+        terms: Terms = USUAL,
+        backlog: int = BACKLOG,
+        space: PortSpace = PortSpace.TCP,
+    ) -> None:
+        """
+        @param port: 0 is any that is free.
+        @param backlog: connections that may be asked for and not established yet; REQs beyond are dropped.
+        """
+        super().__init__(reactor, device, terms, backlog)
+        self._port, self._space = port, space
+
+    def listen(self, factory: IMessageProtocolFactory) -> Deferred[IListeningPort]:
+        """Listen, with a protocol for each connection: see L{IMessageServerEndpoint}."""
+
+        def number() -> int:
+            return serviceIDOf(self._space, self._port or _FIRST_PORT + randbelow((1 << 16) - _FIRST_PORT))
+
+        return self._listen(IPNaming(), number, factory)

@@ -1,0 +1,323 @@
+"""
+Attempts to connect, and listeners: from a REQ to a protocol with its transport.
+
+Follows InfiniBand Architecture vol. 1, 12.9.7. An attempt that ends, in whatever way, leaves no queue pair,
+and an id of the communication manager only until the peer can't answer any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from secrets import randbelow
+from typing import Final, Protocol
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IListeningPort
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from txrdma.cm.additional import informationFor
+from txrdma.cm.connections.adapter import Adapter
+from txrdma.cm.connections.terms import agree, MessageAddress, MessagePeer, Terms, understood
+from txrdma.cm.connections.transport import MessageTransport
+from txrdma.cm.errors import PeerSilent, Rejected, Rejection
+from txrdma.cm.events import (
+    ConnectionEstablished,
+    ConnectionRejected,
+    ConnectionReplied,
+    ConnectionRequested,
+    ConnectionTimedOut,
+    Disconnected,
+    Event,
+)
+from txrdma.cm.interfaces import IMessageProtocol, IMessageProtocolFactory
+from txrdma.cm.manager import CMConnection
+from txrdma.cm.messages import CMTransport, FailoverAccepted, RejectReason, REP, REQ
+from txrdma.cm.paths import isPath
+from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError, WireError
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import GID
+from txrdma.mad.layouts.values import PathMTU
+
+_log = Logger()
+
+REQUEST_ROOM: Final = 92
+"""Bytes of private data in a REQ."""
+
+REPLY_ROOM: Final = 196
+"""Bytes of private data in a REP."""
+
+_PSNS: Final = 1 << 24
+
+
+class Naming(Protocol):
+    """The use that a kind of endpoints makes of service ids and private data."""
+
+    def prefix(self, path: IBPath) -> bytes:
+        """The bytes before all other private data of a REQ."""
+
+    def addressOf(self, serviceID: int, gid: GID | None) -> MessageAddress:
+        """The address that listens to a service id."""
+
+    def peerOf(self, request: REQ) -> tuple[MessageAddress, bytes]:
+        """
+        The address of an active end, and its private data behind what comes first.
+
+        @raise WireError: there is not what has to come first.
+        """
+
+
+class Attempt:
+    """
+    An attempt to connect to a service of a peer.
+
+    @ivar answer: fires with the protocol; to cancel it is to withdraw the REQ, or to reject the REP.
+    """
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        naming: Naming,
+        serviceID: int,
+        path: IBPath,
+        factory: IMessageProtocolFactory,
+        terms: Terms,
+        privateData: bytes,
+    ) -> None:
+        """
+        @raise RDMAError: the device can't make it, or has no such path.
+        @raise ValueError: there is too much private data.
+        """
+        self.answer: Deferred[IMessageProtocol] = Deferred(lambda _: self._cancelled())
+        self._adapter, self._naming, self._factory = adapter, naming, factory
+        assert path.sgid is not None  # endpoints see to that
+        port, _index = adapter.placeFrom(path.sgid)
+        self._terms = terms = terms.within(adapter.device.limits)
+        prefix = naming.prefix(path)
+        greeting = terms.greet(privateData, REQUEST_ROOM - len(prefix))
+        mtu = adapter.device.portAttributes(port).activeMTU
+        self._transport = transport = MessageTransport(adapter, terms, port)
+        transport.failed = self._failed
+        request = REQ(
+            serviceID=serviceID,
+            localQPN=transport.qpn,
+            startingPSN=randbelow(_PSNS),
+            pathMTU=PathMTU(int(mtu if terms.mtu is None else min(mtu, terms.mtu))),
+            pkey=path.pkey,
+            responderResources=terms.reads,
+            initiatorDepth=terms.reads,
+            retryCount=terms.retryCount,
+            rnrRetryCount=terms.rnrRetryCount,
+            maxCMRetries=terms.maxCMRetries,
+            localCMResponseTimeout=terms.responseTimeout,
+            remoteCMResponseTimeout=terms.responseTimeout,
+            privateData=prefix + greeting,
+        )
+        try:
+            connection = adapter.manager.connect(request, path, self._heard, judge=adapter.judge)
+        except BaseException:
+            transport.abortConnection()
+            raise
+        transport.connection = connection
+        connection.handTo(self._heard, transport.pathChanged)
+
+    def _heard(self, connection: CMConnection, event: Event) -> None:
+        transport = self._transport
+        if isinstance(event, ConnectionReplied):
+            self._replied(connection, event.reply)
+        elif isinstance(event, ConnectionEstablished):
+            self._established(connection)
+        elif transport.protocol is None and isinstance(event, ConnectionRejected):
+            self._failed(Failure(Rejected(event.rejection)))
+        elif transport.protocol is None and isinstance(event, ConnectionTimedOut):
+            self._failed(Failure(PeerSilent("the peer does not answer the request for a connection")))
+        elif transport.protocol is None and isinstance(event, Disconnected):
+            self._failed(Failure(DeviceUnavailable("the peer ended the connection before it was ready")))
+        transport.heard(connection, event)
+
+    def _replied(self, connection: CMConnection, reply: REP) -> None:
+        greeting, self._said = understood(reply.privateData, self._terms)
+        agreed = agree(self._terms, greeting, connection.request, reply, True)
+        try:
+            self._transport.ready(connection.request, reply, True, agreed)
+        except RDMAError:
+            connection.reject(RejectReason.NO_RESOURCES)
+            self._failed(Failure())
+        else:
+            connection.ready()
+
+    def _established(self, connection: CMConnection) -> None:
+        reply, gid = connection.reply, connection.primary.remoteGID
+        assert reply is not None
+        address = self._naming.addressOf(connection.request.serviceID, gid)
+        peer = MessagePeer(address, reply.localQPN, self._said)
+        host, _ = self._naming.peerOf(connection.request)
+        try:
+            protocol = self._factory.buildProtocol(peer)
+            if protocol is None:
+                raise InvalidRequest("the factory has no protocol for this connection")
+        except Exception:
+            self._failed(Failure())
+            return
+        answer = self.answer
+        self._transport.failed = lambda failure: None
+        self._transport.established(protocol, host, peer)
+        answer.callback(protocol)
+
+    def _failed(self, failure: Failure) -> None:
+        """The end without a protocol; whoever waits hears of it once."""
+        self._transport.failed = lambda failure: None
+        self._transport.abortConnection()
+        if not self.answer.called:
+            self.answer.errback(failure)
+
+    def _cancelled(self) -> None:
+        self._transport.failed = lambda failure: None
+        self._transport.abortConnection()
+
+
+@implementer(IListeningPort)
+class Listening:
+    """A listener: a service id of an adapter, with a factory for connections that come to it."""
+
+    def __init__(
+        self,
+        adapter: Adapter,
+        naming: Naming,
+        serviceID: Callable[[], int],
+        factory: IMessageProtocolFactory,
+        terms: Terms,
+        backlog: int,
+    ) -> None:
+        """
+        @param serviceID: the number to listen to, or the next one to try.
+        """
+        self._adapter, self._naming, self._factory = adapter, naming, factory
+        self._serviceIDs = serviceID
+        self._terms = terms.within(adapter.device.limits)
+        self._backlog = backlog
+        self._end: Callable[[], None] = lambda: None
+        self._release: Callable[[], None] = lambda: None
+        self.serviceID = 0
+
+    def __repr__(self) -> str:
+        return f"<Listening {self.serviceID:#x} {self._adapter!r}>"
+
+    def startListening(self) -> None:
+        """
+        Listen to the service from now on.
+
+        @raise InvalidRequest: somebody listens to the service already.
+        """
+        self.serviceID = self._serviceIDs()
+        manager, judge = self._adapter.manager, self._adapter.judge
+        self._end = manager.listen(self.serviceID, self._requested, backlog=self._backlog, judge=judge)
+        self._release = self._adapter.hold()
+
+    def stopListening(self) -> Deferred[None]:
+        """Listen no more; connections stay. Twice is fine."""
+        self._end()
+        self._release()
+        return succeed(None)
+
+    def getHost(self) -> MessageAddress:
+        """The address that is listened to."""
+        return self._naming.addressOf(self.serviceID, self._adapter.usualGID())
+
+    def _requested(self, connection: CMConnection, event: Event) -> None:
+        if not isinstance(event, ConnectionRequested):
+            return
+        try:
+            self._accept(connection, event.request)
+        except Rejection as rejection:
+            connection.reject(rejection.reason, rejection.information, rejection.privateData)
+        except RDMAError as error:
+            _log.warn("{listener} can't accept a connection: {error}", listener=self, error=error)
+            connection.reject(RejectReason.NO_RESOURCES)
+        except Exception:
+            _log.failure("{listener}: its program failed", listener=self)
+            connection.reject(RejectReason.NO_RESOURCES)
+
+    def _accept(self, connection: CMConnection, request: REQ) -> None:
+        """
+        Answer a REQ by a REP.
+
+        @raise Rejection: it is to be rejected.
+        """
+        if request.transport != CMTransport.RC:
+            raise Rejection(RejectReason.INVALID_TRANSPORT_TYPE)
+        place = self._adapter.placeOf(connection.primary.localGID)
+        if place is None:
+            raise Rejection(RejectReason.PRIMARY_GID_REJECTED, b"", self._adapter.usualGID().raw)
+        port, _index = place
+        mtu = self._adapter.device.portAttributes(port).activeMTU
+        most = PathMTU(int(mtu if self._terms.mtu is None else min(mtu, self._terms.mtu)))
+        if not request.pathMTU.known or request.pathMTU > most:
+            information = informationFor(RejectReason.INVALID_PATH_MTU, int(most))
+            raise Rejection(RejectReason.INVALID_PATH_MTU, b"", information)
+        try:
+            address, said = self._naming.peerOf(request)
+        except WireError:
+            raise Rejection(RejectReason.UNSUPPORTED_REQUEST) from None
+        greeting, privateData = understood(said, self._terms)
+        peer = MessagePeer(replace(address, gid=connection.primary.remoteGID), request.localQPN, privateData)
+        protocol = self._factory.buildProtocol(peer)
+        if protocol is None:
+            raise Rejection
+        terms = replace(self._terms, isCounted=greeting is not None)
+        Answer(self._adapter, connection, terms, port).accept(
+            protocol, peer, self._naming.addressOf(request.serviceID, connection.primary.localGID), said
+        )
+
+
+class Answer:
+    """The accepting of one connection at the passive end, until it is established."""
+
+    def __init__(self, adapter: Adapter, connection: CMConnection, terms: Terms, port: int) -> None:
+        """
+        @param terms: count, where the peer does so.
+        @raise RDMAError: the device has no room for another connection.
+        """
+        self._connection, self._terms = connection, terms
+        self._transport = MessageTransport(adapter, terms, port)
+        self._transport.connection = connection
+
+    def accept(
+        self, protocol: IMessageProtocol, peer: MessagePeer, host: MessageAddress, said: bytes
+    ) -> None:
+        """
+        Accept by a REP, with a queue pair that is ready.
+
+        @param said: private data of the REQ, with the greeting.
+        @raise RDMAError: the device does not take what the peer asks for.
+        """
+        self._protocol, self._peer, self._host = protocol, peer, host
+        connection, terms, transport = self._connection, self._terms, self._transport
+        request = connection.request
+        hasAlternate = isPath(request.alternate)
+        try:
+            reply = REP(
+                localQPN=transport.qpn,
+                startingPSN=randbelow(_PSNS),
+                responderResources=min(terms.reads, request.initiatorDepth),
+                initiatorDepth=min(terms.reads, request.responderResources),
+                failoverAccepted=FailoverAccepted.REJECTED if hasAlternate else FailoverAccepted.ACCEPTED,
+                rnrRetryCount=terms.rnrRetryCount,
+                privateData=terms.greet(protocol.answer, REPLY_ROOM),
+            )
+            greeting, _ = understood(said, terms)
+            transport.ready(request, reply, False, agree(terms, greeting, request, reply, False))
+            connection.handTo(self._heard, transport.pathChanged)
+            connection.accept(reply)
+        except BaseException:
+            transport.connection = None  # to be rejected by who has called this
+            transport.abortConnection()
+            raise
+
+    def _heard(self, connection: CMConnection, event: Event) -> None:
+        if isinstance(event, ConnectionEstablished):
+            self._transport.established(self._protocol, self._host, self._peer)
+        self._transport.heard(connection, event)

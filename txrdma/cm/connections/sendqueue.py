@@ -1,0 +1,149 @@
+"""
+The send queue of a connection: requests that wait for places, for credits, or for their completion.
+
+Follows InfiniBand Architecture vol. 1, 10.8.2. Requests are posted in the order in which they were made; what
+the connection itself has to say, credits and what arms a path, has places of its own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from twisted.internet.defer import Deferred
+
+from txrdma.cm.connections._credits import Credits
+from txrdma.iba.verbs import Operation, Segment, SendRequest
+from txrdma.interfaces import IMemoryRegion, IQueuePair
+
+FIRST: Final = 1 << 32
+"""The first identifier of requests for the send queue; below are slots of receives."""
+
+OVERHEAD: Final = 4
+"""Places in the send queue beside those of requests: for credits, and for what arms a path."""
+
+
+class Request:
+    """
+    A request of the program, from when it is made until it has completed.
+
+    @ivar isCredited: it takes a receive of the peer.
+    @ivar data: the bytes of a message until it is posted; None of a read or a write.
+    @ivar done: fires with the completion of a read.
+    """
+
+    __slots__ = ("data", "done", "isCredited", "request", "slot")
+
+    def __init__(self, request: SendRequest, isCredited: bool, data: bytes | None = None) -> None:
+        self.request, self.isCredited, self.data = request, isCredited, data
+        self.slot: int | None = None
+        self.done: Deferred[None] | None = None
+
+    @property
+    def isWrite(self) -> bool:
+        """Whether the request is a one-sided write."""
+        return self.slot is None and self.request.operation is not Operation.RDMA_READ
+
+
+class SendQueue:
+    """
+    The requests of one connection, and the slots of memory that its messages are sent from.
+
+    @ivar waiting: requests that are not posted yet; C{posted} those that have not completed.
+    """
+
+    def __init__(self, places: int, allocate: Callable[[int], IMemoryRegion]) -> None:
+        """
+        @param places: requests of the program that may be posted at the same time.
+        @param allocate: allocates so many bytes of registered memory.
+        """
+        self.waiting: deque[Request] = deque()
+        self.posted: dict[int, Request] = {}
+        self._overhead: set[int] = set()
+        self._places = places
+        self._allocate = allocate
+        self._next = FIRST
+        self._free = list(range(places))
+        self._memory: IMemoryRegion | None = None
+
+    @property
+    def isIdle(self) -> bool:
+        """Whether all requests of the program have completed."""
+        return not (self.waiting or self.posted)
+
+    @property
+    def isFull(self) -> bool:
+        """Whether so many requests wait that the program should pause."""
+        return len(self.waiting) >= self._places
+
+    def ask(self, asked: Request) -> int:
+        """Append a request; its identifier."""
+        self._next += 1
+        asked.request.identifier = self._next
+        self.waiting.append(asked)
+        return self._next
+
+    def post(self, pair: IQueuePair, credits: Credits, slotBytes: int) -> None:
+        """
+        Post what has a place, and a credit if it needs one; give back credits that are due.
+
+        @param slotBytes: the length of the longest message.
+        @raise txrdma.error.RDMAError: the queue pair takes no more requests.
+        """
+        ready: list[SendRequest] = []
+        while self.waiting and len(self.posted) < self._places:
+            first = self.waiting[0]
+            if first.isCredited:
+                if not credits.mayPost:
+                    break
+                credits.posted()
+            self.waiting.popleft()
+            if first.data is not None:
+                self._fill(first, first.data, slotBytes)
+            self.posted[first.request.identifier] = first
+            ready.append(first.request)
+        if ready:
+            pair.postSend(ready)
+        due = credits.due()
+        if due:
+            giving = SendRequest(0, Operation.RDMA_WRITE_WITH_IMMEDIATE, immediate=due)
+            if self.postOverhead(pair, giving):
+                credits.told(due)
+
+    def postOverhead(self, pair: IQueuePair, request: SendRequest) -> int:
+        """Post a request of the connection's own; its identifier, or 0 while these have no place."""
+        if len(self._overhead) >= OVERHEAD:
+            return 0
+        self._next += 1
+        request.identifier = self._next
+        pair.postSend([request])
+        self._overhead.add(self._next)
+        return self._next
+
+    def completed(self, identifier: int) -> Request | None:
+        """Take a request that has completed well; None for one of the connection's own."""
+        self._overhead.discard(identifier)
+        request = self.posted.pop(identifier, None)
+        if request is not None and request.slot is not None:
+            self._free.append(request.slot)
+        return request
+
+    def takeAll(self) -> list[Request]:
+        """Take all requests that have not completed, in order: the connection is over."""
+        taken = [*self.posted.values(), *self.waiting]
+        self.posted.clear()
+        self.waiting.clear()
+        return taken
+
+    def _fill(self, asked: Request, data: bytes, slotBytes: int) -> None:
+        """Put a message into a slot, which there is for each place."""
+        if self._memory is None:
+            self._memory = self._allocate(self._places * slotBytes)
+        asked.slot = self._free.pop()
+        begin = asked.slot * slotBytes
+        self._memory.view[begin : begin + len(data)] = data
+        if data:
+            address, lkey = self._memory.address + begin, self._memory.lkey
+            asked.request.segments = (Segment(address, len(data), lkey),)
+        asked.data = b""

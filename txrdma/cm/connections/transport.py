@@ -1,0 +1,578 @@
+"""
+The transport of one connection: messages, one-sided reads and writes, over a reliable connected queue pair.
+
+Follows InfiniBand Architecture vol. 1, 9.7 and 10.8. Receives are posted ahead, and posted again when the
+protocol has taken their message. Between two of ours credits are counted (see
+L{txrdma.cm.connections._credits}); a peer that does not count finds no receive at worst, and its device tries
+again (receiver not ready), as ours does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from zope.interface import implementer
+
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import IPushProducer
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+from txrdma.cm.connections._credits import Credits, SPARE
+from txrdma.cm.connections.adapter import Adapter, Shelf
+from txrdma.cm.connections.sendqueue import FIRST, OVERHEAD, Request, SendQueue
+from txrdma.cm.connections.terms import Agreed, MessageAddress, MessagePeer, Terms
+from txrdma.cm.events import (
+    AlternatePathRequested,
+    ConnectionRejected,
+    ConnectionTimedOut,
+    Disconnected,
+    Event,
+    PathMigrated,
+    QPArmed,
+)
+from txrdma.cm.interfaces import IMessageProtocol, IMessageTransport
+from txrdma.cm.manager import CMConnection
+from txrdma.cm.messages import APStatus, CMPath, REP, REQ
+from txrdma.cm.queuepairs import addressOf, toInit, toReceive, toSend
+from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
+from txrdma.iba.path import IBPath
+from txrdma.iba.types import QPN, RKey
+from txrdma.iba.verbs import (
+    Access,
+    Buffer,
+    Capacity,
+    Completion,
+    CompletionOpcode,
+    MigrationState,
+    Operation,
+    QPAttributes,
+    QPKind,
+    QPState,
+    ReceiveRequest,
+    Segment,
+    SendRequest,
+    Status,
+)
+from txrdma.interfaces import IMemoryRegion, IQueuePair
+
+_log = Logger()
+
+_RNR_TIMER: Final = 12
+"""The pause of a sender that finds no receive, a code: 0.64 milliseconds (IBA table 45)."""
+
+_EVERYTHING: Final = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
+
+_OVER: Final = ("ENDED", "TIMEWAIT", "FREE")
+
+
+@implementer(IMessageTransport)
+class MessageTransport:
+    """
+    A queue pair with its memory, and what of it a protocol sees.
+
+    @ivar connection: the communication manager's part; None before its first message.
+    @ivar protocol: None before the connection is established, and after its end.
+    @ivar failed: called with the reason of an end that comes before there is a protocol.
+    """
+
+    agreed: Agreed
+
+    def __init__(self, adapter: Adapter, terms: Terms, port: int) -> None:
+        """
+        @param terms: those that this end wants.
+        @param port: the number of the device's port where the primary path begins.
+        @raise txrdma.error.RDMAError: the device has no room for another connection.
+        """
+        self.adapter, self.terms = adapter, terms
+        self.connection: CMConnection | None = None
+        self.protocol: IMessageProtocol | None = None
+        self.failed: Callable[[Failure], None] = lambda failure: None
+        self._credits = Credits(terms.receives, None)
+        self._receives = terms.receives + SPARE
+        self._depth = self._receives + terms.sends + OVERHEAD
+        self._sends = SendQueue(terms.sends, self.allocateMemory)
+        self._regions: list[IMemoryRegion] = []
+        self._inbox: deque[Completion | None] = deque()
+        self._isProcessing = self._isPaused = self._isLosing = self._isGone = self._isLost = False
+        self._isArmed = False
+        self._probe = 0
+        self._arming: Deferred[CMPath] | None = None
+        self._producer: IPushProducer | None = None
+        self._isProducerPaused = False
+        self._farewell = b""
+        self._host: MessageAddress | None = None
+        self._peer: MessagePeer | None = None
+        self._release = adapter.hold()
+        self._shelf: Shelf | None = None
+        self._pair: IQueuePair | None = None
+        try:
+            self._shelf = adapter.join(self._depth)
+            capacity = Capacity(terms.sends + OVERHEAD, self._receives, 1, 1)
+            queue = self._shelf.queue
+            self._pair = adapter.domain.createQueuePair(QPKind.RC, queue, queue, capacity)
+            adapter.enter(self._shelf, self._pair, self)
+            self._memory = self.allocateMemory(self._receives * terms.messageBytes)
+            self._pair.modify(toInit(port, terms.reads))
+            self._post(range(self._receives))
+        except BaseException:
+            self._close()
+            self._release()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<MessageTransport {self.connection!r} {self.queuePair!r}>"
+
+    @property
+    def queuePair(self) -> object:
+        """The queue pair, for those who look at it; None after the end."""
+        return self._pair
+
+    @property
+    def qpn(self) -> QPN:
+        """The number of the queue pair."""
+        assert self._pair is not None
+        return self._pair.number
+
+    @property
+    def path(self) -> CMPath:
+        """The path in use, as this end sees it."""
+        return self._cm.primary
+
+    @property
+    def alternate(self) -> CMPath | None:
+        """The path to migrate to; None while there is none."""
+        return self._cm.alternate
+
+    @property
+    def _cm(self) -> CMConnection:
+        assert self.connection is not None  # nobody has the transport before
+        return self.connection
+
+    def getHost(self) -> MessageAddress:
+        """The address of this end."""
+        assert self._host is not None
+        return self._host
+
+    def getPeer(self) -> MessagePeer:
+        """The peer, with its private data."""
+        assert self._peer is not None
+        return self._peer
+
+    # Requests of the program
+
+    def sendMessage(self, data: Buffer, immediate: int | None = None) -> None:
+        """
+        Send a message; it waits in order while the peer has no room. After the end it is dropped.
+
+        @raise InvalidRequest: it is too long.
+        """
+        if len(data) > self.agreed.messageBytes:
+            raise InvalidRequest(f"a message has {self.agreed.messageBytes} bytes at most, not {len(data)}")
+        operation = Operation.SEND if immediate is None else Operation.SEND_WITH_IMMEDIATE
+        self._ask(Request(SendRequest(0, operation, immediate=immediate or 0), True, bytes(data)))
+
+    def write(self, segment: Segment, remoteAddress: int, rkey: RKey, immediate: int | None = None) -> int:
+        """
+        Write into the peer's memory: see L{IMessageTransport}.
+
+        @raise InvalidRequest: no bytes, with immediate data.
+        """
+        operation = Operation.RDMA_WRITE
+        if immediate is not None:
+            if not segment.length:
+                raise InvalidRequest("a write of no bytes has no immediate data: credits are given by these")
+            operation = Operation.RDMA_WRITE_WITH_IMMEDIATE
+        request = SendRequest(0, operation, (segment,), immediate=immediate or 0)
+        request.remoteAddress, request.rkey = remoteAddress, rkey
+        return self._ask(Request(request, immediate is not None))
+
+    def read(self, segment: Segment, remoteAddress: int, rkey: RKey) -> Deferred[None]:
+        """
+        Read from the peer's memory: see L{IMessageTransport}.
+
+        @raise InvalidRequest: the peer takes no reads.
+        """
+        if not self.agreed.initiatorDepth:
+            raise InvalidRequest("the peer takes no reads")
+        request = SendRequest(0, Operation.RDMA_READ, (segment,))
+        request.remoteAddress, request.rkey = remoteAddress, rkey
+        asked = Request(request, False)
+
+        def cancel(_: Deferred[None]) -> None:
+            asked.done = None
+            if asked in self._sends.waiting:
+                self._sends.waiting.remove(asked)
+                self._turn()
+
+        done = asked.done = Deferred(cancel)
+        if not self._ask(asked):
+            asked.done = None
+            done.errback(Failure(ConnectionLost("the connection is over")))
+        return done
+
+    def allocateMemory(self, length: int) -> IMemoryRegion:
+        """Allocate memory that the peer may read and write while there is the connection, and no longer."""
+        region = self.adapter.domain.allocateMemory(length, _EVERYTHING)
+        self._regions.append(region)
+        return region
+
+    def registerProducer(self, producer: IPushProducer, streaming: bool) -> None:
+        """
+        Have a producer paused while too many requests wait, and resumed after that.
+
+        @raise InvalidRequest: there is one already, or it is a pull producer.
+        """
+        if self._producer is not None or not streaming:
+            raise InvalidRequest("a connection has one producer, and it pushes")
+        if self._isLost:
+            producer.stopProducing()
+        else:
+            self._producer, self._isProducerPaused = producer, False
+
+    def unregisterProducer(self) -> None:
+        """Forget the producer; a connection that was waiting for it ends."""
+        self._producer = None
+        self._turn()
+
+    def pauseProducing(self) -> None:
+        """Take no more messages of the peer."""
+        self._isPaused = True
+
+    def resumeProducing(self) -> None:
+        """Take messages of the peer again."""
+        self._isPaused = False
+        self.process()
+
+    def stopProducing(self) -> None:
+        """End the connection, as a consumer that wants no more does."""
+        self.loseConnection()
+
+    def loseConnection(self, privateData: bytes = b"") -> None:
+        """End the connection by a DREQ, when all that was sent and written is in the peer's memory."""
+        if self._isGone:
+            self._lose(self._reasonOfEnd())  # without what a paused protocol has not taken
+        elif not self._isLosing:
+            self._isLosing, self._farewell = True, privateData
+            self._turn()
+
+    def abortConnection(self) -> None:
+        """End the connection now, whatever waits."""
+        self._lose(ConnectionAborted())
+
+    def loadAlternatePath(self, path: IBPath | CMPath) -> Deferred[CMPath]:
+        """
+        Have both ends ready to migrate to another path when the one in use fails.
+
+        @raise InvalidRequest: there is no such path here, or none at all: see L{IMessageTransport}.
+        """
+        if self._pair is not None and self._pair.route == "shared-memory":
+            raise InvalidRequest("shared memory has no alternate path: route=rocev2 of a software device has")
+        self.pathChanged()
+        loading = self._cm.loadAlternatePath(path).addCallback(self._whenArmed)
+        loaded: Deferred[CMPath] = Deferred(lambda _: loading.cancel())
+        loading.addCallbacks(loaded.callback, loaded.errback)
+        return loaded
+
+    # The opening
+
+    def ready(self, request: REQ, reply: REP, isActive: bool, agreed: Agreed) -> None:
+        """
+        Make the queue pair ready to send.
+
+        @raise txrdma.error.RDMAError: the device does not take what was agreed on.
+        """
+        assert self._pair is not None and self.connection is not None
+        self.agreed = agreed
+        self._credits = Credits(self.terms.receives, agreed.receives)
+        port, index = self.adapter.placeFrom(self.connection.primary.localGID)
+        self._pair.modify(toReceive(request, reply, isActive, port, index, _RNR_TIMER))
+        self._pair.modify(toSend(request, reply, isActive))
+
+    def established(self, protocol: IMessageProtocol, host: MessageAddress, peer: MessagePeer) -> None:
+        """Begin: the connection is established, and has a protocol."""
+        self._host, self._peer = host, peer
+        self.protocol = protocol
+        self._call(protocol.makeConnection, self)
+        self.process()
+
+    def heard(self, connection: CMConnection, event: Event) -> None:
+        """Act on an event of the established connection, or of one that failed before."""
+        if isinstance(event, Disconnected):
+            self._disconnected()
+        elif isinstance(event, ConnectionRejected):
+            self._lose(ConnectionLost(f"the peer has rejected the connection: {event.rejection.reason.name}"))
+        elif isinstance(event, ConnectionTimedOut):
+            self._lose(ConnectionLost("the peer does not answer"))
+        elif isinstance(event, AlternatePathRequested):
+            isShared = self._pair is None or self._pair.route == "shared-memory"
+            status = APStatus.NOT_SUPPORTED if isShared else APStatus.LOADED
+            connection.replyAlternatePath(event.transactionID, status)
+        elif isinstance(event, QPArmed):
+            self._arm(event.path)
+        elif isinstance(event, PathMigrated) and self.protocol is not None and not self._isLost:
+            self._call(self.protocol.pathMigrated, event.path)
+        self.settle()
+
+    def settle(self) -> None:
+        """Let go of the adapter when both ends know of the end."""
+        if self._isLost and (self.connection is None or self.connection.state in _OVER):
+            self._release()
+
+    def _disconnected(self) -> None:
+        """The end by a DREQ: what the peer has sent before is there already, and comes first."""
+        self._cm.disconnect()
+        if self._isLost or self._isGone:
+            return
+        self._isGone = True
+        if self._shelf is not None:
+            self._shelf.look()
+        if self._isLosing:
+            self._lose(self._reasonOfEnd())
+        else:
+            self._inbox.append(None)
+            self.process()
+
+    def _reasonOfEnd(self) -> Exception:
+        """The reason that the protocol is told after a DREQ of the peer."""
+        if not self._sends.isIdle:
+            return ConnectionLost("the peer ended the connection, and may not have all that was sent")
+        return ConnectionDone()
+
+    # Paths
+
+    def pathChanged(self) -> None:
+        """Look whether the queue pair has migrated, and report it."""
+        if not self._isArmed or self._pair is None or self._pair.state is not QPState.RTS:
+            return
+        if self._pair.query().migrationState is MigrationState.MIGRATED:
+            self._isArmed = False
+            self._cm.migrated()
+
+    def _arm(self, path: CMPath) -> None:
+        """Be ready to migrate, and have the peer's queue pair notice, though there may be nothing to send."""
+        if self._pair is None:
+            return
+        port, index = self.adapter.placeFrom(path.localGID)
+        self._pair.modify(
+            QPAttributes(
+                alternateAddress=addressOf(path, port, index),
+                alternatePKeyIndex=0,
+                alternateTimeout=path.localACKTimeout,
+                migrationState=MigrationState.REARM,
+            )
+        )
+        self._isArmed = True
+        self._probe = self._sends.postOverhead(self._pair, SendRequest(0, Operation.RDMA_WRITE))
+
+    def _whenArmed(self, path: CMPath) -> CMPath | Deferred[CMPath]:
+        """The path, once the queue pair has heard from that of the peer that both are ready."""
+        if not self._probe or self._isLost:
+            return path
+
+        def cancel(_: Deferred[CMPath]) -> None:
+            self._arming = None
+
+        self._arming = Deferred(cancel)
+        return self._arming.addCallback(lambda _: path)
+
+    # Completions: see L{txrdma.cm.connections.adapter.Taker}
+
+    def arrived(self, completion: Completion) -> None:
+        """Keep a completion for L{process}."""
+        self._inbox.append(completion)
+
+    def process(self) -> None:
+        """Act on what has completed, in order: what comes of it meanwhile waits for its turn."""
+        if self._isProcessing:
+            return
+        self._isProcessing = True
+        try:
+            while self._inbox and not self._isLost:
+                first = self._inbox[0]
+                if first is not None and first.identifier >= FIRST:
+                    self._inbox.popleft()
+                    self._sent(first)
+                elif self._isPaused and (first is None or first.status is Status.SUCCESS):
+                    if not self._takeAside():
+                        break
+                elif first is None:
+                    self._lose(self._reasonOfEnd())
+                elif self.protocol is None and first.status is Status.SUCCESS:
+                    if self.connection is None or self.connection.state not in ("REP_SENT", "MRA_REP_RCVD"):
+                        break
+                    self._cm.communicating()  # an RTU that is late; the protocol comes by this
+                    if self.protocol is None:
+                        break
+                else:
+                    self._inbox.popleft()
+                    self._received(first)
+        finally:
+            self._isProcessing = False
+        self._turn()
+
+    def broken(self, failure: Failure) -> None:
+        """Give up: completions are read no more."""
+        self._lose(ConnectionLost(f"completions are read no more: {failure.getErrorMessage()}"))
+
+    def _takeAside(self) -> bool:
+        """While paused, take a completion that is no news for the protocol; False where there is none."""
+        for index, each in enumerate(self._inbox):
+            if each is None:
+                continue
+            if each.identifier >= FIRST:
+                del self._inbox[index]
+                self._sent(each)
+                return True
+            if self._takeCredits(each):
+                if not self._isLost:
+                    del self._inbox[index]
+                return True
+        return False
+
+    def _takeCredits(self, completion: Completion) -> bool:
+        """Take a completion that gives credits; False if it is another."""
+        isCredit = (
+            completion.opcode is CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE
+            and completion.status is Status.SUCCESS
+            and not completion.length
+            and self._credits.isCounted
+        )
+        if isCredit:
+            self._post((completion.identifier,))  # before the peer can cause the next one
+            if not self._credits.given(completion.immediate or 0):
+                self._lose(ConnectionLost("the peer gives back credits that nobody has used"))
+        return isCredit
+
+    def _received(self, completion: Completion) -> None:
+        if completion.status is not Status.SUCCESS:
+            self._lose(ConnectionLost(f"a receive has failed: {Status(completion.status).name}"))
+            return
+        if self._takeCredits(completion):
+            return
+        assert self.protocol is not None
+        slot, length, immediate = completion.identifier, completion.length, completion.immediate
+        if completion.opcode is CompletionOpcode.RECEIVE_RDMA_WITH_IMMEDIATE:
+            self._call(self.protocol.writeReceived, length, immediate)
+        else:
+            begin = slot * self.terms.messageBytes
+            data = bytes(self._memory.view[begin : begin + length])
+            self._call(self.protocol.messageReceived, data, immediate)
+        if not self._isLost:
+            self._post((slot,))
+            self._credits.reposted()
+
+    def _sent(self, completion: Completion) -> None:
+        if completion.status is not Status.SUCCESS:
+            self._lose(ConnectionLost(f"a request has failed: {Status(completion.status).name}"))
+            return
+        if completion.identifier == self._probe:
+            self._probe = 0
+            arming, self._arming = self._arming, None
+            if arming is not None:
+                arming.callback(self._cm.primary)
+        request = self._sends.completed(completion.identifier)
+        if request is None:
+            return
+        if request.isWrite and self.protocol is not None:
+            self._call(self.protocol.writeCompleted, completion.identifier)
+        done, request.done = request.done, None
+        if done is not None:
+            done.callback(None)
+
+    # Posting
+
+    def _ask(self, asked: Request) -> int:
+        """Have a request posted when its turn comes; its number, or 0 after the end."""
+        if self._isLosing or self._isGone or self._isLost:
+            return 0
+        identifier = self._sends.ask(asked)
+        self._turn()
+        return identifier
+
+    def _turn(self) -> None:
+        """Post what can be posted, pause or resume the producer, end when all is done."""
+        if self._isLost or self._isProcessing or self.protocol is None:
+            return
+        assert self._pair is not None
+        try:
+            self._sends.post(self._pair, self._credits, self.agreed.messageBytes)
+        except RDMAError as error:
+            self._lose(ConnectionLost(str(error)))
+            return
+        self._driveProducer()
+        isDone = self._isLosing and self._sends.isIdle and self._producer is None
+        if isDone and self._cm.state == "ESTABLISHED":
+            self._cm.disconnect(self._farewell)
+
+    def _post(self, slots: range | tuple[int, ...]) -> None:
+        """Post receives, unless the connection is over."""
+        if self._pair is None:
+            return
+        size, address, lkey = self.terms.messageBytes, self._memory.address, self._memory.lkey
+        self._pair.postReceive(
+            [ReceiveRequest(slot, (Segment(address + slot * size, size, lkey),)) for slot in slots]
+        )
+
+    def _driveProducer(self) -> None:
+        producer = self._producer
+        if producer is None:
+            return
+        if self._sends.isFull and not self._isProducerPaused:
+            self._isProducerPaused = True
+            self._call(producer.pauseProducing)
+        elif self._isProducerPaused and not self._sends.waiting:
+            self._isProducerPaused = False
+            self._call(producer.resumeProducing)
+
+    # The end
+
+    def _call(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call the program; its failure is the end of its connection, and of nothing else."""
+        try:
+            function(*arguments)
+        except Exception:
+            _log.failure("{transport}: its program failed", transport=self)
+            self._lose(ConnectionLost("its program failed"))
+
+    def _lose(self, reason: Exception) -> None:
+        """End, by whatever: the peer is told, unless it has told us."""
+        if self._isLost:
+            return
+        self._isLost = self._isLosing = True
+        requests = self._sends.takeAll()
+        self._inbox.clear()
+        self._close()
+        if self.connection is not None:
+            self.connection.disconnect()
+        self.settle()
+        failure = Failure(reason)
+        for request in requests:
+            done, request.done = request.done, None
+            if done is not None:
+                done.errback(failure)
+        arming, self._arming = self._arming, None
+        if arming is not None:
+            arming.errback(DeviceUnavailable("the connection ended before the alternate path was armed"))
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            self._call(producer.stopProducing)
+        protocol, self.protocol = self.protocol, None
+        if protocol is not None:
+            self._call(protocol.connectionLost, failure)
+        else:
+            self.failed(failure)
+
+    def _close(self) -> None:
+        pair, self._pair = self._pair, None
+        if pair is not None:
+            pair.close()
+        if self._shelf is not None:
+            shelf, self._shelf = self._shelf, None
+            self.adapter.leave(shelf, pair, self._depth)
+        for region in self._regions:
+            region.close()
+        self._regions.clear()

@@ -1,0 +1,120 @@
+"""
+Credits and greetings: what the wire carries, and that no message ever finds the receive queue empty.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+
+from twisted.trial.unittest import SynchronousTestCase
+
+from txrdma.cm.connections._credits import Credits, SPARE
+from txrdma.cm.connections.terms import Greeting, MAGIC, Terms, understood
+
+
+class End:
+    """
+    An end as credits see it.
+
+    @ivar free: receives that are posted and empty; C{arrived} is in the others.
+    @ivar flying: messages on their way to the peer: None, or credits that are given back.
+    """
+
+    def __init__(self, ours: int, theirs: int, total: int) -> None:
+        self.credits = Credits(ours, theirs)
+        self.free = ours + SPARE
+        self.flying: deque[int | None] = deque()
+        self.arrived: deque[int | None] = deque()
+        self.left = total
+        self.taken = 0
+
+    def turn(self) -> None:
+        """Send what may be sent, and give credits back that are due."""
+        while self.left and self.credits.mayPost:
+            self.credits.posted()
+            self.left -= 1
+            self.flying.append(None)
+        due = self.credits.due()
+        if due:
+            self.credits.told(due)
+            self.flying.append(due)
+
+    def take(self) -> bool:
+        """Take one message that has arrived; False where the peer gave more than it was sent."""
+        given = self.arrived.popleft()
+        self.free += 1
+        if given is not None:
+            return self.credits.given(given)
+        self.taken += 1
+        self.credits.reposted()
+        return True
+
+
+class CreditTests(SynchronousTestCase):
+    """Counting, by two ends with messages for each other."""
+
+    def play(self, seed: int) -> None:
+        """Let messages fly, arrive and be taken in any order of both ends' turns."""
+        random = Random(seed)
+        depths = [random.choice((1, 2, 3, 4, 5, 8, 33)) for _ in range(2)]
+        ends = [End(depths[0], depths[1], 200), End(depths[1], depths[0], random.choice((0, 1, 200)))]
+        totals = [end.left for end in ends]
+        patience = random.random()
+        while any(end.left or end.flying or end.arrived for end in ends):
+            which = random.randrange(2)
+            end, peer = ends[which], ends[1 - which]
+            if end.flying and random.random() < 0.7:
+                self.assertGreater(peer.free, 0, f"seed {seed}: a message finds no receive")
+                peer.free -= 1
+                peer.arrived.append(end.flying.popleft())
+            elif end.arrived and random.random() < patience + 0.05:
+                self.assertTrue(end.take(), seed)
+                end.turn()
+            else:
+                end.turn()
+        self.assertEqual([end.taken for end in ends], totals[::-1], seed)
+
+    def test_neverEmpty(self) -> None:
+        """Whatever is slow, every message finds a receive, and all messages come through."""
+        for seed in range(300):
+            self.play(seed)
+
+    def test_liar(self) -> None:
+        """Credits that nobody has used can't be given back."""
+        credits = Credits(4, 4)
+        credits.posted()
+        self.assertTrue(credits.given(1))
+        self.assertFalse(credits.given(1))
+
+    def test_notCounted(self) -> None:
+        """A peer that does not count may always be sent to, and gets no credits."""
+        credits = Credits(1, None)
+        for _ in range(3):
+            self.assertTrue(credits.mayPost)
+            credits.posted()
+            credits.reposted()
+        self.assertEqual(credits.due(), 0)
+
+
+class GreetingTests(SynchronousTestCase):
+    """The beginning of private data."""
+
+    def test_bytes(self) -> None:
+        """A greeting has 12 bytes in network order: magic, length, receives, bytes of a message."""
+        said = Terms(messageBytes=0x10203, receives=0x405).greet(b"hi", 20)
+        self.assertEqual(said, bytes.fromhex("74784d01 02 00 0405 00010203") + b"hi" + bytes(6))
+        greeting, privateData = understood(said, Terms())
+        assert greeting is not None
+        self.assertEqual((greeting.receives, greeting.messageBytes, privateData), (0x405, 0x10203, b"hi"))
+
+    def test_others(self) -> None:
+        """Private data of others are theirs: too short, of another kind, or with a length of nothing."""
+        nothing = Greeting(magic=MAGIC, receives=1).encode()
+        for said in (b"", b"rping", bytes(56), nothing):
+            self.assertEqual(understood(said, Terms()), (None, said))
+
+    def test_notCounting(self) -> None:
+        """An end that does not count takes the program's data from behind a greeting all the same."""
+        said = Terms().greet(b"hi", 40)
+        self.assertEqual(understood(said, Terms(isCounted=False)), (None, b"hi"))
