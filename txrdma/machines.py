@@ -1,18 +1,18 @@
 """
-State machines that are built when one is used first, and whose transitions are found by hash.
+State machines, declared as Automat's are and run without it.
 
-Automat evaluates the signatures of all transitions when it builds a machine, for data that states may keep:
-ours keep none. That was a third of the CPU time of a process's first connect. And it looks through all
-transitions for each input; a connection hears about seven inputs from its first to its last, and that was a
-sixth of the CPU time of a connect. Where a version of Automat is made otherwise than those that are known
-here, its own ways are as good.
+L{machineBuilder} is used like Automat's C{TypeMachineBuilder} and is typed as one; states keep no data, so
+there is nothing but states, inputs and functions. Automat itself took a third of the CPU time of a process's
+first connect (half of it to be imported, half to evaluate the signatures of all transitions), and it looks
+through all transitions for each input. It is imported for its L{NoTransition}, and tests hold that both do
+the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import lru_cache
-from typing import Any, Generic, Protocol, TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import Any, cast, Generic, Protocol, TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from automat import TypeMachineBuilder
@@ -32,74 +32,151 @@ _Inputs = TypeVar("_Inputs")
 Row = tuple[str, Callable[[_Inputs], None], str, tuple[Callable[[_Data], None], ...]]
 """A transition: the state before it, its input, the state after it, and the actions on the way."""
 
-_OUTPUT_FIELDS = ("method", "requiresData", "_assertion")
+
+class _Machine:
+    """
+    A machine of one instance, without its inputs: these are methods of a class that is made for each builder.
+
+    @ivar postponed: inputs that came during a transition, for when it is over; None outside of transitions.
+    """
+
+    __slots__ = ("core", "postponed", "state")
+
+    def __init__(self, core: Any, state: _State) -> None:
+        self.core = core
+        self.state = state
+        self.postponed: list[Callable[[], Any]] | None = None
 
 
-def _noData(data: object) -> None:
-    """Check the data that a state keeps: there is none."""
+_Found = dict["_State", "tuple[_State, Callable[..., Any]]"]
+"""The transitions of one input: by the state before it the state after it, and what is done on the way."""
 
 
-@lru_cache(1)
-def _quickBuilder() -> type[TypeMachineBuilder[Any, Any]] | None:
-    """A builder of Automat's whose states ask for no signatures, and find transitions by state and input."""
-    try:  # no interface of Automat names what is imported here
-        from automat._core import Automaton
-        from automat._typed import MethodOutput, TypedState, TypeMachineBuilder
-    except ImportError:
-        return None
-    known = getattr(MethodOutput, "__match_args__", ()) == _OUTPUT_FIELDS and hasattr(
-        TypedState, "_produceOutputs"
-    )
-    if not known:
-        return None
+def _input(method: Callable[..., Any], found: _Found) -> Callable[..., Any]:
+    """Make the method of machines that takes an input."""
+    name = method.__name__
+    returnsNone = method.__annotations__.get("return") in (None, "None")
 
-    class Indexed(Automaton[Any, Any, Any]):
-        """An automaton that finds a transition by its state and input."""
+    def taken(self: _Machine, *args: Any, **named: Any) -> Any:
+        if self.postponed is not None:
+            if not returnsNone:
+                raise RuntimeError(f"{method.__qualname__} returns something, and a transition is under way")
+            self.postponed.append(partial(taken, self, *args, **named))
+            return None
+        transition = found.get(self.state)
+        if transition is None:
+            from automat import NoTransition  # our own mistake: seldom
 
-        def __init__(self) -> None:
-            super().__init__()
-            self._index: dict[tuple[Any, Any], tuple[Any, Any]] = {}
+            raise NoTransition(self.state, name)
+        postponed = self.postponed = []
+        self.state, function = transition
+        try:
+            result = function(self, self.core, *args, **named)
+        finally:
+            self.postponed = None
+        while postponed:
+            postponed.pop(0)()
+        return result
 
-        def addTransition(self, inState: Any, inputSymbol: Any, outState: Any, outputSymbols: Any) -> None:
-            """Add a transition, of which there is none yet, as L{Automaton} asks."""
-            if (inState, inputSymbol) in self._index:
-                raise ValueError(f"already have transition from {inState} via {inputSymbol}")
-            outputs = tuple(outputSymbols)
-            self._index[inState, inputSymbol] = outState, outputs
-            self._transitions.add((inState, inputSymbol, outState, outputs))
+    taken.__name__, taken.__qualname__ = name, method.__qualname__
+    return taken
 
-        def outputForInput(self, inState: Any, inputSymbol: Any) -> tuple[Any, Any]:
-            """Find the next state, and what is done on the way there, as L{Automaton} asks."""
-            found = self._index.get((inState, inputSymbol))
-            return super().outputForInput(inState, inputSymbol) if found is None else found
 
-    class State(TypedState[Any, Any]):
-        """A state without data, which is equal to none but itself."""
+class _Transition:
+    """A transition that waits for its function, as C{state.upon(input).to(state)} gives it."""
 
-        __eq__ = object.__eq__
-        __hash__ = object.__hash__
+    def __init__(self, found: _Found, before: _State, after: _State) -> None:
+        self._found, self._before, self._after = found, before, after
 
-        def _produceOutputs(
-            self, impl: Callable[..., object], old: Any, nodata: bool = False
-        ) -> tuple[MethodOutput[Any], ...]:
-            return (MethodOutput(impl, False, _noData),)
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """
+        Do this on the way; a decorator.
 
-    class Builder(TypeMachineBuilder[Any, Any]):
-        """Makes machines of such states."""
+        @raise ValueError: there is such a transition already.
+        """
+        if self._before in self._found:
+            raise ValueError(f"{self._before.name} has a transition for this input already")
+        self._found[self._before] = self._after, function
+        return function
 
-        def __init__(self, inputs: Any, core: type[Any]) -> None:
-            super().__init__(inputs, core)
-            self._automaton = Indexed()
+    def returns(self, result: object) -> None:
+        """Do nothing on the way, and return a constant."""
+        self(lambda *args, **named: result)
 
-        def state(self, name: str) -> State:  # type: ignore[override]  # without data
-            """Add a state; the first one is that in which machines begin."""
-            state = State(name, self)
-            if self._initial:
-                self._initial = False
-                self._automaton.initialState = state
-            return state
 
-    return Builder
+class _Upon:
+    """A state and an input, which are to get a transition."""
+
+    def __init__(self, found: _Found, before: _State) -> None:
+        self._found, self._before = found, before
+
+    def to(self, after: _State) -> _Transition:
+        """A transition to another state."""
+        return _Transition(self._found, self._before, after)
+
+    def loop(self) -> _Transition:
+        """A transition back to the same state."""
+        return _Transition(self._found, self._before, self._before)
+
+
+class _State:
+    """A state of a machine."""
+
+    __slots__ = ("_transitions", "name")
+
+    def __init__(self, name: str, transitions: dict[str, _Found]) -> None:
+        self.name = name
+        self._transitions = transitions
+
+    def upon(self, method: Callable[..., Any]) -> _Upon:
+        """Begin a transition of this state by an input."""
+        return _Upon(self._transitions[method.__name__], self)
+
+    def __repr__(self) -> str:
+        return f"<state {self.name}>"
+
+
+class _Builder:
+    """Makes machines, as L{TypeMachineBuilder} does."""
+
+    def __init__(self, inputs: Any) -> None:
+        self._methods = {name: what for name, what in vars(inputs).items() if not name.startswith("_")}
+        self._transitions: dict[str, _Found] = {name: {} for name in self._methods}
+        self._states: list[_State] = []
+
+    def state(self, name: str) -> _State:
+        """Add a state; the first one is that in which machines begin."""
+        self._states.append(_State(name, self._transitions))
+        return self._states[-1]
+
+    def build(self) -> Machines:
+        """Make what makes machines."""
+        taken = {name: _input(what, self._transitions[name]) for name, what in self._methods.items()}
+        return Machines(
+            type("Machine", (_Machine,), {"__slots__": (), **taken}), self._states, self._transitions
+        )
+
+
+class Machines:
+    """
+    What makes machines of one kind: called with their core, and perhaps with a state to begin in.
+
+    @ivar states: names of all states; the first one is that in which machines begin.
+    """
+
+    def __init__(self, kind: type[_Machine], states: list[_State], transitions: dict[str, _Found]) -> None:
+        self._kind, self._first, self._transitions = kind, states[0], transitions
+        self.states = tuple(state.name for state in states)
+
+    def __call__(self, core: Any, state: _State | None = None) -> Any:
+        """Make the machine of one instance."""
+        return self._kind(core, state or self._first)
+
+    def transitions(self) -> Iterable[tuple[str, str, str]]:
+        """All transitions: the name of the state before it, the input's, and of the state after it."""
+        for name, found in self._transitions.items():
+            for before, (after, _function) in found.items():
+                yield before.name, name, after.name
 
 
 def machineBuilder(inputs: Any, core: type[_Core]) -> TypeMachineBuilder[Any, _Core]:
@@ -108,9 +185,7 @@ def machineBuilder(inputs: Any, core: type[_Core]) -> TypeMachineBuilder[Any, _C
 
     @param inputs: the protocol class whose methods are inputs.
     """
-    from automat import TypeMachineBuilder  # when a machine is built: see the head of the module
-
-    return (_quickBuilder() or TypeMachineBuilder)(inputs, core)
+    return cast("TypeMachineBuilder[Any, _Core]", _Builder(inputs))
 
 
 class Table(Generic[_Inputs, _Data]):

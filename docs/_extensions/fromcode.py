@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import cast, Final
 
 from docutils import nodes
 from docutils.frontend import get_default_settings
@@ -119,16 +119,16 @@ def connectionGraph(part: str) -> str:
 
 
 def handshakeGraph(isServer: bool) -> str:
-    """One end's handshake as Automat knows it, in the DOT language, without inputs that change nothing."""
+    """One end's handshake as it is declared, in the DOT language, without inputs that change nothing."""
+    from txrdma.machines import Machines
     from txrdma.smc.handshake._machine import _machine
 
-    # _machine gives what makes machines; Automat's own drawing needs another package for the same text.
-    automaton = _machine(isServer).__automat_automaton__
+    machines = cast(Machines, _machine(isServer))
     labels: dict[tuple[str, str], list[str]] = {}
-    for here, what, there, _outputs in automaton.allTransitions():
-        if here is not there:
-            labels.setdefault((here.name, there.name), []).append(what)
-    places = {(first := automaton.initialState.name): first}
+    for here, what, there in machines.transitions():
+        if here != there:
+            labels.setdefault((here, there), []).append(what)
+    places = {(first := machines.states[0]): first}
     while further := {there for here, there in labels if here in places} - set(places):
         places |= dict(zip(further, further, strict=True))  # what the other end alone has is not reached
     edges = [

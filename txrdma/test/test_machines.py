@@ -1,5 +1,5 @@
 """
-State machines with quick states, beside those that Automat makes by itself.
+State machines of ours, beside those that Automat makes of the same declarations.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hypothesis import given, strategies
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.machines import _quickBuilder, machineBuilder
+from txrdma.machines import machineBuilder
 
 
 class Inputs(Protocol):
@@ -59,10 +59,6 @@ def machine(builder: TypeMachineBuilder[Any, Door]) -> Callable[[Door], Any]:
 
 class MachineTests(SynchronousTestCase):
     """Machines of ours do what Automat's do."""
-
-    def test_known(self) -> None:
-        """The version of Automat that is installed is one that quick states are made for."""
-        self.assertIsNotNone(_quickBuilder())
 
     @given(strategies.lists(strategies.sampled_from(["turn", "ask", 1, 2, 3])))
     def test_same(self, inputs: list[str | int]) -> None:
