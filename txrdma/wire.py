@@ -11,8 +11,8 @@ The declaration kit for binary layouts: bytes are declared once::
 
 What stands in a field is said by its annotation: C{int}, a C{NewType} of it, C{bool}, an enumeration,
 C{bytes}, a value class with C{fromBytes} and C{toBytes}, another layout, or a C{tuple[..., ...]} of one
-of these. Straight-line code is made for each method of a layout when it is used first: programs import many
-more layouts than they use, and most of these they only read, or only write.
+of these. Straight-line code is made for each method of a layout when it has been used some times: programs
+import many more layouts than they use, and most of these they only read, or only write, and seldom.
 """
 
 from __future__ import annotations
@@ -24,13 +24,11 @@ import struct
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from typing import Any, ClassVar, NoReturn, TypeVar, Union
+from typing import Any, ClassVar, Final, NoReturn, TypeVar, Union
 
 from typing_extensions import dataclass_transform, Self
 
 from txrdma.error import WireError
-from txrdma.values import frozen
 
 __all__ = ["Code", "Field", "Layout", "array", "bits", "data", "nested", "reserved", "wire"]
 
@@ -60,16 +58,26 @@ class Code(enum.IntEnum):
         return self._value_ in type(self)._value2member_map_
 
 
-@frozen
 class _Spec:
     """What stands to the right of a field's name."""
 
-    width: int | None = None
-    count: int | None = None
-    little: bool = False
-    bytewise: bool = False
-    reserved: bool = False
-    shown: Callable[[Any], str] | None = None
+    __slots__ = ("bytewise", "count", "little", "reserved", "shown", "width")
+
+    def __init__(
+        self,
+        width: int | None = None,
+        count: int | None = None,
+        little: bool = False,
+        bytewise: bool = False,
+        reserved: bool = False,
+        shown: Callable[[Any], str] | None = None,
+    ) -> None:
+        self.width = width
+        self.count = count
+        self.little = little
+        self.bytewise = bytewise
+        self.reserved = reserved
+        self.shown = shown
 
 
 # These return Any so that "field: Type = bits(8)" is right for every Type.
@@ -106,25 +114,47 @@ def reserved(width: int) -> Any:
     return _Spec(width=width, reserved=True)
 
 
-@frozen
 class Field:
     """
     One field of a layout, for those that want to look: tests, dumpers, documentation.
 
     @ivar type: of one element, when C{count} is not None.
+    @ivar kind: C{"number"}, C{"bytes"}, C{"value"} (of a class with C{fromBytes}) or C{"layout"}.
     @ivar width: bits of one element.
     @ivar offset: bits from the beginning of the layout.
     @ivar shown: makes a text of the value for people; None where C{str} will do.
     """
 
-    name: str
-    type: Any
-    width: int
-    offset: int
-    count: int | None
-    little: bool
-    reserved: bool
-    shown: Callable[[Any], str] | None = None
+    __slots__ = ("count", "kind", "little", "name", "offset", "reserved", "shown", "type", "width")
+
+    def __init__(
+        self,
+        name: str,
+        type: Any,
+        width: int,
+        offset: int,
+        count: int | None,
+        little: bool,
+        reserved: bool,
+        shown: Callable[[Any], str] | None = None,
+    ) -> None:
+        self.name = name
+        self.type = type
+        self.kind = _kind(type)
+        self.width = width
+        self.offset = offset
+        self.count = count
+        self.little = little
+        self.reserved = reserved
+        self.shown = shown
+
+    def places(self) -> Sequence[int]:
+        """Offsets of all elements, in bits from the beginning of the layout."""
+        return (
+            (self.offset,)
+            if self.count is None
+            else range(self.offset, self.offset + self.count * self.width, self.width)
+        )
 
 
 class Layout:
@@ -206,57 +236,10 @@ def wire(size: int, *, little: bool = False) -> Callable[[type[T]], type[T]]:
 # The rest is done once for each layout.
 
 
-class _Codes(dict[int, Any]):
-    """Number to member: as fast as a dict for what is known."""
+_METHODS: Final = ("__init__", "decode", "encode", "encodeInto")
 
-    def __init__(self, kind: type[enum.Enum]) -> None:
-        super().__init__({int(m.value): m for m in kind.__members__.values()})
-        self._kind = kind
-
-    def __missing__(self, number: int) -> Any:
-        member = self._kind(number)
-        if isinstance(member, enum.Flag):  # there are 65536 at most
-            self[number] = member
-        return member
-
-
-@frozen
-class _Leaf:
-    """One thing on the wire: a field, or an element of an array."""
-
-    field: Field
-    index: int | None
-    offset: int
-
-    @property
-    def reading(self) -> str:
-        return f"self.{self.field.name}" + ("" if self.index is None else f"[{self.index}]")
-
-    @property
-    def kind(self) -> str:
-        of = self.field.type
-        if of is bytes:
-            return "bytes"
-        if isinstance(of, type) and issubclass(of, Layout):
-            return "layout"
-        return "value" if hasattr(of, "fromBytes") else "number"
-
-    @property
-    def bytewise(self) -> bool:
-        return self.kind != "number" or self.field.little
-
-
-@frozen
-class _Group:
-    """Leaves that one item of a C{struct} format carries."""
-
-    format: str
-    width: int
-    leaves: tuple[_Leaf, ...]
-
-
-_METHODS = ("__init__", "decode", "encode", "encodeInto")
-_NATURAL = {8: "B", 16: "H", 32: "I", 64: "Q"}
+_SELDOM: Final = 16
+"""Calls of a method that do without code; making it takes as long as about fifty of them."""
 
 
 def _build(cls: type[T], size: int, little: bool, names: dict[str, Any]) -> type[T]:
@@ -264,16 +247,17 @@ def _build(cls: type[T], size: int, little: bool, names: dict[str, Any]) -> type
     total = sum(field.width * (field.count if field.count is not None else 1) for field in fields)
     if total != size * 8:
         raise TypeError(f"{cls.__qualname__} declares {total} bits, not {size} bytes")
+    slots = tuple(field.name for field in fields)
     namespace = {
         key: value
         for key, value in vars(cls).items()
-        if key not in {"__dict__", "__weakref__"} and key not in {field.name for field in fields}
+        if key != "__dict__" and key != "__weakref__" and key not in slots
     }
-    namespace |= {"__slots__": tuple(field.name for field in fields), "size": size, "fields": fields}
+    namespace |= {"__slots__": slots, "size": size, "fields": fields}
     made: type[T] = type(cls.__name__, cls.__bases__, namespace)
     for name in _METHODS:
         _postponed[made, name] = little
-        _put(made, name, _maker(made, name))
+        _put(made, name, _maker(made, name, little))
     return made
 
 
@@ -316,16 +300,24 @@ def _resolved(annotation: Any, cls: type, names: Mapping[str, Any]) -> Any:
     return eval(annotation, module, dict(names))
 
 
+def _kind(of: Any) -> str:
+    if of is bytes:
+        return "bytes"
+    if isinstance(of, type) and issubclass(of, Layout):
+        return "layout"
+    return "value" if hasattr(of, "fromBytes") else "number"
+
+
 def _check(cls: type, field: Field, spec: _Spec) -> None:
     where = f"{cls.__qualname__}.{field.name}"
-    leaf = _Leaf(field, None, field.offset)
-    if spec.bytewise and leaf.kind == "number":
+    isNumber = field.kind == "number"
+    if spec.bytewise and isNumber:
         raise TypeError(f"{where}: data() is for bytes and value classes")
-    if leaf.bytewise and (field.offset % 8 or field.width % 8):
+    if (not isNumber or field.little) and (field.offset % 8 or field.width % 8):
         raise TypeError(f"{where}: must be whole bytes")
-    if leaf.kind == "number" and not (isinstance(field.type, type) and issubclass(field.type, int)):
+    if isNumber and not (isinstance(field.type, type) and issubclass(field.type, int)):
         raise TypeError(f"{where}: don't know how to read {field.type!r}")
-    if leaf.kind == "number" and issubclass(field.type, enum.Flag) and field.width > 16:
+    if isNumber and issubclass(field.type, enum.Flag) and field.width > 16:
         raise TypeError(f"{where}: enum remembers every combination of flags, and a peer could send all")
     if field.type is bool and field.width != 1:
         raise TypeError(f"{where}: a bool is one bit")
@@ -335,7 +327,7 @@ def _checkRuns(cls: type, fields: Sequence[Field]) -> None:
     """What shares bytes with its neighbours is read with them from one number, and that has 64 bits."""
     begin = 0
     for field in fields:
-        for offset in range(field.offset, field.offset + field.width * (field.count or 1), field.width):
+        for offset in field.places():
             if offset % 8 == 0:
                 begin = offset
             elif offset + field.width - begin > 64:
@@ -344,50 +336,21 @@ def _checkRuns(cls: type, fields: Sequence[Field]) -> None:
                 break  # and so are all of an array
 
 
-def _grouped(leaves: Sequence[_Leaf]) -> list[_Group]:
-    """Cut the leaves into items of a struct, at the least cost: a native word for each is cheapest."""
-    best: list[tuple[float, int, _Group | None]] = [(0.0, 0, None)]
-    for end in range(1, len(leaves) + 1):
-        chosen: tuple[float, int, _Group | None] = (float("inf"), 0, None)
-        for begin in range(end - 1, -1, -1):
-            run = tuple(leaves[begin:end])
-            width = run[-1].offset + run[-1].field.width - run[0].offset
-            alone = len(run) == 1
-            if (not alone and width > 64) or (not alone and any(leaf.bytewise for leaf in run)):
-                break
-            if run[0].offset % 8 or width % 8:
-                continue
-            group, cost = _group(run, width)
-            if best[begin][0] + cost < chosen[0]:
-                chosen = (best[begin][0] + cost, begin, group)
-        best.append(chosen)
-    groups = []
-    at = len(leaves)
-    while at:
-        cost, before, chosenGroup = best[at]
-        assert chosenGroup is not None  # or _checkRuns would have refused
-        groups.append(chosenGroup)
-        at = before
-    return groups[::-1]
-
-
-def _group(run: tuple[_Leaf, ...], width: int) -> tuple[_Group, float]:
-    first = run[0]
-    if first.kind == "layout":
-        return _Group(f"{width // 8}x", width, run), 1.0
-    if not first.bytewise and width in _NATURAL:
-        return _Group(_NATURAL[width], width, run), 1.0 + (2.0 * len(run) if len(run) > 1 else 0.0)
-    return _Group(f"{width // 8}s", width, run), (1.0 if first.kind != "number" else 6.0 + 2.0 * len(run))
-
-
 _postponed: dict[tuple[type[Layout], str], bool] = {}
 """Methods of layouts that have no code so far, and whether the layouts are little-endian."""
 
 
-def _maker(cls: type[Layout], name: str) -> Callable[..., Any]:
-    """A method that makes the code, which takes its place, and goes on with that."""
+def _maker(cls: type[Layout], name: str, little: bool) -> Callable[..., Any]:
+    """A method that does without code for some calls, then makes it, which takes its place."""
+    slowly, left = _SLOWLY[name], _SELDOM
 
     def method(self: Any, *args: Any, **values: Any) -> Any:
+        nonlocal left
+        if left:
+            left -= 1
+            result = slowly(self, little, *args, **values)
+            if result is not NotImplemented:
+                return result
         _ready(cls, name)
         made = vars(cls)[name]
         return getattr(made, "__func__", made)(self, *args, **values)
@@ -405,34 +368,108 @@ def _put(cls: type[Layout], name: str, function: Any) -> None:
 def _ready(cls: type[Layout], name: str) -> None:
     """Make a method's code, unless that has been done."""
     little = _postponed.get((cls, name))
-    if little is not None:
-        _compile(cls, name, little)
-        _postponed.pop((cls, name), None)
+    if little is None:
+        return
+    from txrdma import wirecode  # seldom, and late: see its head
+
+    for field in cls.fields:
+        if field.kind == "layout" and name == "decode":
+            _ready(field.type, name)  # the code of the outer one keeps what it finds
+    defaults = [_zero(field) for field in cls.fields] if name == "__init__" else []
+    _put(
+        cls, name, wirecode.made(cls, name, little, defaults, {"_badRead": _badRead, "_badWrite": _badWrite})
+    )
+    _postponed.pop((cls, name), None)
 
 
-@cache
-def _groups(cls: type[Layout]) -> list[_Group]:
-    leaves = [
-        _Leaf(field, index if field.count is not None else None, field.offset + index * field.width)
-        for field in cls.fields
-        for index in range(1 if field.count is None else field.count)
-    ]
-    return _grouped(leaves)
+# What needs no code. Each gives NotImplemented where anything is not as it should be: the code tells what.
 
 
-def _compile(cls: type[Layout], name: str, little: bool) -> None:
-    scope: dict[str, Any] = {"_new": object.__new__, "_int": int.from_bytes, "_error": struct.error}
-    scope |= {"_badRead": _badRead, "_badWrite": _badWrite, "bytes": bytes, "bytearray": bytearray}
-    if name == "__init__":
-        source = _constructor(cls, scope)
-    else:
-        groups = _groups(cls)  # type: ignore[arg-type]  # mypy: a class hashes as its instances
-        packer = struct.Struct(("<" if little else ">") + "".join(group.format for group in groups))
-        scope |= {"_unpack": packer.unpack_from, "_pack": packer.pack, "_packInto": packer.pack_into}
-        isRead = name == "decode"
-        source = _decoder(groups, little, scope) if isRead else _encoder(cls, groups, little)[name]
-    exec(compile("\n".join(source), f"<layout {cls.__module__}.{cls.__qualname__}>", "exec"), scope)  # noqa: S102 (our own text)
-    _put(cls, name, scope[name])
+def _filled(self: Layout, little: bool, /, *args: Any, **values: Any) -> Any:
+    for field in self.fields:
+        setattr(self, field.name, values.pop(field.name) if field.name in values else _zero(field))
+    return NotImplemented if args or values else None
+
+
+def _decoded(cls: type[Layout], little: bool, buffer: Buffer, offset: int = 0) -> Any:
+    raw = bytes(buffer[offset : offset + cls.size])
+    if offset < 0 or len(raw) != cls.size:
+        return NotImplemented
+    self = object.__new__(cls)
+    whole, width = int.from_bytes(raw, "little" if little else "big"), cls.size * 8
+    try:
+        for field in cls.fields:
+            found = [
+                _read(field, raw, at, whole >> (at if little else width - at - field.width))
+                for at in field.places()
+            ]
+            setattr(self, field.name, found[0] if field.count is None else tuple(found))
+    except (ValueError, OverflowError):
+        return NotImplemented
+    return self
+
+
+def _read(field: Field, raw: bytes, offset: int, number: int) -> Any:
+    """A field, or an element of one; the lowest bits of the number are its own."""
+    if field.kind == "number" and not field.little:
+        return field.type(number & ((1 << field.width) - 1))
+    own = raw[offset // 8 : (offset + field.width) // 8]
+    if field.kind == "bytes":
+        return own
+    if field.kind == "number":
+        return field.type(int.from_bytes(own, "little"))
+    return field.type.decode(own) if field.kind == "layout" else field.type.fromBytes(own)
+
+
+def _encoded(self: Layout, little: bool) -> Any:
+    whole, width, raw = 0, self.size * 8, bytearray(self.size)
+    try:
+        for field in self.fields:
+            value = getattr(self, field.name)
+            for one, at in zip((value,) if field.count is None else value, field.places(), strict=True):
+                if field.kind != "number" or field.little:
+                    raw[at // 8 : (at + field.width) // 8] = _written(field, one)
+                elif one >> field.width:
+                    return NotImplemented
+                else:
+                    whole |= one << (at if little else width - at - field.width)
+    except (AttributeError, OverflowError, TypeError, ValueError):
+        return NotImplemented
+    if little:
+        return (int.from_bytes(raw, "little") | whole).to_bytes(self.size, "little")
+    return (int.from_bytes(raw, "big") | whole).to_bytes(self.size, "big")
+
+
+def _written(field: Field, value: Any) -> bytes:
+    size = field.width // 8
+    if field.kind == "layout":
+        value = value.encode()
+    elif field.kind == "value":
+        value = value.toBytes()
+    elif field.kind == "number":
+        value = value.to_bytes(size, "little")
+    if not isinstance(value, (bytes, bytearray)) or len(value) != size:
+        raise ValueError
+    return bytes(value)
+
+
+def _encodedInto(self: Layout, little: bool, buffer: bytearray | memoryview, offset: int = 0) -> Any:
+    raw = _encoded(self, little)
+    if raw is NotImplemented:
+        return raw
+    try:
+        struct.pack_into(f"{self.size}s", buffer, offset, raw)
+    except struct.error:
+        return NotImplemented
+    return None
+
+
+_SLOWLY: Final[dict[str, Callable[..., Any]]] = {
+    "__init__": _filled,
+    "decode": _decoded,
+    "encode": _encoded,
+    "encodeInto": _encodedInto,
+}
 
 
 def _zero(field: Field) -> object:
@@ -453,117 +490,6 @@ def _zero(field: Field) -> object:
     return one if field.count is None else (one,) * field.count
 
 
-def _constructor(cls: type[Layout], scope: dict[str, Any]) -> list[str]:
-    parameters = []
-    for number, field in enumerate(cls.fields):
-        scope[f"_default{number}"] = _zero(field)
-        parameters.append(f"{field.name}=_default{number}")
-    head = f"def __init__(self, *, {', '.join(parameters)}):" if parameters else "def __init__(self):"
-    return [head, *(f"    self.{field.name} = {field.name}" for field in cls.fields), "    pass"]
-
-
-def _decoder(groups: list[_Group], little: bool, scope: dict[str, Any]) -> list[str]:
-    items = [f"v{number}" for number, group in enumerate(groups) if group.leaves[0].kind != "layout"]
-    values: dict[str, list[str]] = {}
-    prepare = []
-    for number, group in enumerate(groups):
-        if group.format.endswith("s") and group.leaves[0].kind == "number":
-            order = "little" if little or group.leaves[0].field.little else "big"
-            prepare.append(f"        v{number} = _int(v{number}, {order!r})")
-        for leaf in group.leaves:
-            shift = _shift(leaf, group, little)
-            values.setdefault(leaf.field.name, []).append(_read(leaf, group, f"v{number}", shift, scope))
-    fields = {leaf.field.name: leaf.field for group in groups for leaf in group.leaves}
-    assigned = [
-        f"        self.{name} = " + (found[0] if fields[name].count is None else f"({', '.join(found)},)")
-        for name, found in values.items()
-    ]
-    target = f"({', '.join(items)},) = " if items else ""
-    return [
-        "def decode(cls, buffer, offset=0):",
-        "    try:",
-        "        if offset < 0:",
-        "            raise ValueError('the offset is negative')",
-        f"        {target}_unpack(buffer, offset)",
-        "        self = _new(cls)",
-        *prepare,
-        *assigned,
-        "        return self",
-        "    except (_error, ValueError, OverflowError) as reason:",
-        "        raise _badRead(cls, buffer, offset, reason) from None",
-    ]
-
-
-def _shift(leaf: _Leaf, group: _Group, little: bool) -> int:
-    into = leaf.offset - group.leaves[0].offset
-    return into if little else group.width - into - leaf.field.width
-
-
-def _read(leaf: _Leaf, group: _Group, item: str, shift: int, scope: dict[str, Any]) -> str:
-    of = leaf.field.type
-    name = f"_of_{leaf.field.name}"
-    if leaf.kind == "layout":
-        _ready(of, "decode")
-        scope[name] = of.decode
-        return f"{name}(buffer, offset + {leaf.offset // 8})"
-    if leaf.kind == "bytes":
-        return item
-    if leaf.kind == "value":
-        scope[name] = of.fromBytes
-        return f"{name}({item})"
-    if of is bool:
-        return f"{item} & {1 << shift:#x} != 0"
-    number = item if not shift else f"{item} >> {shift}"
-    if shift + leaf.field.width < group.width:
-        mask = (1 << leaf.field.width) - 1
-        number = f"{number} & {mask:#x}" if not shift else f"({number}) & {mask:#x}"
-    if issubclass(of, enum.Enum):
-        scope[name] = _Codes(of)
-        return f"{name}[{number}]"
-    if of is int:
-        return number
-    scope[name] = of
-    return f"{name}({number})"
-
-
-def _encoder(cls: type[Layout], groups: list[_Group], little: bool) -> dict[str, list[str]]:
-    items = []
-    tooWide = []
-    inner = []
-    for group in groups:
-        first = group.leaves[0]
-        length = group.width // 8
-        if first.kind == "layout":
-            inner.append(f"        {first.reading}.encodeInto(buffer, offset + {first.offset // 8})")
-        elif first.kind in ("bytes", "value"):
-            item = first.reading + (".toBytes()" if first.kind == "value" else "")
-            items.append(item)
-            tooWide.append(f"len({item}) != {length}")
-        else:
-            shifts = [(leaf, _shift(leaf, group, little)) for leaf in group.leaves]
-            terms = [f"{leaf.reading} << {shift}" if shift else leaf.reading for leaf, shift in shifts]
-            item = " | ".join(terms)
-            if group.format.endswith("s") or len(group.leaves) > 1:
-                tooWide += [f"{leaf.reading} >> {leaf.field.width}" for leaf in group.leaves]
-            if group.format.endswith("s"):
-                order = "little" if little or first.field.little else "big"
-                item = f"({item}).to_bytes({length}, {order!r})"
-            items.append(item)
-    tooWide[:0] = [f"len(self.{each.name}) != {each.count}" for each in cls.fields if each.count is not None]
-    guard = [f"        if {' or '.join(tooWide)}:", "            raise ValueError"] if tooWide else []
-    rescue = "    except (_error, ValueError, OverflowError, IndexError):"
-    whole = f"        return _pack({', '.join(items)})"
-    if inner:
-        whole = f"        buffer = bytearray({cls.size}); self.encodeInto(buffer, 0); return bytes(buffer)"
-    encode = ["def encode(self):", "    try:", *([] if inner else guard), whole]
-    into = ["def encodeInto(self, buffer, offset=0):", "    try:", *guard]
-    into += [f"        _packInto({', '.join(['buffer', 'offset', *items])})", *inner]
-    return {
-        "encode": [*encode, rescue, "        _badWrite(self, None, 0)"],
-        "encodeInto": [*into, rescue, "        _badWrite(self, buffer, offset)"],
-    }
-
-
 def _badRead(cls: type[Layout], buffer: Buffer, offset: int, reason: Exception) -> WireError:
     there = len(buffer) - offset
     if there < cls.size:
@@ -579,7 +505,7 @@ def _badWrite(self: Layout, buffer: Buffer | None, offset: int) -> NoReturn:
         values = (value,) if field.count is None else tuple(value)
         if field.count is not None and len(values) != field.count:
             raise WireError(name, field.offset // 8, f"{field.name} takes {field.count}, not {len(values)}")
-        kind = _Leaf(field, None, 0).kind
+        kind = field.kind
         for one in values:
             if kind == "number" and one >> field.width:
                 raise WireError(name, field.offset // 8, f"{field.name} has {field.width} bits, {one!r} more")

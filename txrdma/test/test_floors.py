@@ -26,6 +26,7 @@ CHECKOUT = PACKAGE.parent
 
 FLOORS = {
     "wire": 1,
+    "wirecode": 1,
     "rawfields": 1,
     "error": 1,
     "strings": 1,

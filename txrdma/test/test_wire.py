@@ -20,7 +20,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from txrdma.error import WireError
 from txrdma.iba.types import GID, MACAddress
 from txrdma.testing.strategies import layouts
-from txrdma.wire import array, bits, Code, data, Layout, nested, reserved, wire
+from txrdma.wire import _ready, _SLOWLY, array, bits, Code, data, Layout, nested, reserved, wire
 
 Token = NewType("Token", int)
 
@@ -281,7 +281,42 @@ class LayoutTests(SynchronousTestCase):
 
 
 class FirstUseTests(SynchronousTestCase):
-    """The code of a layout is made when it is used first, whatever of it that is."""
+    """The code of a layout is made when it is used often, whatever of it that is."""
+
+    @given(layouts(Everything), layouts(Backwards), st.binary(min_size=60, max_size=80))
+    def test_withoutCode(self, everything: Everything, backwards: Backwards, raw: bytes) -> None:
+        """What is read and written without code is the same as with it; what is refused, the code refuses."""
+        for it, little in ((everything, False), (backwards, True)):
+            kind = type(it)
+            for name in _SLOWLY:
+                _ready(kind, name)
+            encoded = it.encode()
+            self.assertEqual(_SLOWLY["encode"](it, little), encoded)
+            self.assertEqual(_SLOWLY["decode"](kind, little, b"z" + encoded, 1), it)
+            values = {field.name: getattr(it, field.name) for field in kind.fields}
+            made, into = kind(), bytearray(kind.size + 2)
+            _SLOWLY["__init__"](made, little, **values)
+            self.assertEqual(repr(made), repr(it))
+            _SLOWLY["encodeInto"](made, little, into, 1)
+            self.assertEqual(into, b"\0" + encoded + b"\0")
+            found = _SLOWLY["decode"](kind, little, raw, 1)
+            if found is NotImplemented:
+                self.assertRaises(WireError, kind.decode, raw, 1)
+            else:
+                self.assertEqual(repr(found), repr(kind.decode(raw, 1)))
+
+    def test_refusedWithoutCode(self) -> None:
+        """What does not fit is left to the code, which tells what that was."""
+        slowly = partial(_SLOWLY["encode"], little=False)
+        wrong: dict[str, Any] = {"odd": 1 << 24, "little": -1, "raw": b"ab", "wide": 1 << 72}
+        wrong |= {"numbers": (1, 2), "numbers ": (1, 2, 3, 4), "gid": None, "kind": None, "raw ": "abc"}
+        for name, value in wrong.items():
+            self.assertIs(slowly(Everything(**{name.strip(): value})), NotImplemented, name)
+        for room, offset in ((3, 0), (8, 5), (8, -1)):
+            slow = _SLOWLY["encodeInto"](Inner(), False, bytearray(room), offset)
+            self.assertIs(slow, NotImplemented, (room, offset))
+        self.assertIs(_SLOWLY["__init__"](Inner(), False, nothing=1), NotImplemented)
+        self.assertIs(_SLOWLY["__init__"](Inner(), False, 1), NotImplemented)
 
     def test_first(self) -> None:
         """Each method may be the first, and may have been taken before."""

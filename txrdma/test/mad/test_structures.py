@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from dataclasses import replace
+from copy import copy
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, get_type_hints
@@ -181,10 +181,9 @@ class MutationTests(_Shifted):
 
 def exchanged(kind: type[Layout], first: Field, second: Field) -> type[Layout]:
     """The same structure, but these two neighbours stand in each other's place."""
-    moved = {
-        first.name: replace(first, offset=first.offset + second.width * (second.count or 1)),
-        second.name: replace(second, offset=first.offset),
-    }
+    moved = {field.name: copy(field) for field in (first, second)}
+    moved[first.name].offset += second.width * (second.count or 1)
+    moved[second.name].offset = first.offset
     fields = tuple(moved.get(field.name, field) for field in kind.fields)
     return type(kind.__name__, (Layout,), {"fields": fields, "size": kind.size})
 
