@@ -1,17 +1,18 @@
 """
-Values: frozen dataclasses with slots, whose code is made when it has been used a few times.
+Values and records: dataclasses with slots, frozen or not, whose code is made when it was used a few times.
 
 A C{dataclass(frozen=True, slots=True)} makes eight functions out of text when its module is imported, which
 took a third of the time of all imports of SMC. A process uses few of the values that it imports, and most of
 these once or twice: to make code for them took a fifth of the time of a process's first connect. For
 C{dataclasses.replace}, C{fields}, C{asdict}, for C{copy}, C{pickle} and C{match} values are dataclasses like
-any other.
+any other, which C{dataclass} finds out when somebody asks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, Field, field, fields, FrozenInstanceError, MISSING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, Field, field, FrozenInstanceError, MISSING, replace
+from inspect import get_annotations
 from typing import Any, Final, NoReturn, overload, TypeVar
 
 from typing_extensions import dataclass_transform
@@ -21,7 +22,7 @@ _T = TypeVar("_T")
 _SELDOM: Final = 16
 """Values of a class that are made without code; making the code takes as long as about twenty of them."""
 
-_ALWAYS = ("__init__", "__eq__", "__hash__")
+_PARTS = "__value_parts__"
 _ORDER = {"__lt__": "<", "__le__": "<=", "__gt__": ">", "__ge__": ">="}
 _COMPARED = {"__eq__": "==", **_ORDER}
 
@@ -29,45 +30,126 @@ _COMPARED = {"__eq__": "==", **_ORDER}
 @overload
 def frozen(cls: type[_T], /) -> type[_T]: ...
 @overload
-def frozen(*, order: bool = False) -> Callable[[type[_T]], type[_T]]: ...
+def frozen(*, eq: bool = True, order: bool = False) -> Callable[[type[_T]], type[_T]]: ...
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def frozen(cls: type[Any] | None = None, /, *, order: bool = False) -> Any:
+def frozen(cls: type[Any] | None = None, /, *, eq: bool = True, order: bool = False) -> Any:
     """
     Make a frozen dataclass with slots of a class with annotated fields.
 
     What the class defines itself is left as it is.
 
+    @param eq: whether values of the class are compared by their fields; otherwise each equals itself only.
     @param order: whether values of the class can be compared by C{<}, too, field by field.
     """
 
     def decorate(cls: type[_T]) -> type[_T]:
-        return _build(cls, (*_ALWAYS, *(_ORDER if order else ())))
+        names = ("__init__", *(("__eq__", "__hash__") if eq else ()), *(_ORDER if order else ()))
+        return _build(cls, names, isFrozen=True)
 
     return decorate if cls is None else decorate(cls)
 
 
-def _build(cls: type[_T], names: tuple[str, ...]) -> type[_T]:
-    made = dataclass(init=False, repr=False, eq=False, slots=True)(cls)
-    own = vars(made)
-    ready: dict[str, Any] = {"__setattr__": _refuse, "__delattr__": _refuse, "__repr__": _represent}
-    ready |= {"__getstate__": _state, "__setstate__": _restore}
-    postponed = [name for name in names if name not in own or own[name] is None]
-    for name, function in ready.items():
-        if getattr(made, name, None) is getattr(object, name, None):
-            setattr(made, name, function)
-    for name in postponed:
-        setattr(made, name, _maker(made, name))
-    return made
+@overload
+def record(cls: type[_T], /) -> type[_T]: ...
+@overload
+def record(*, eq: bool = True) -> Callable[[type[_T]], type[_T]]: ...
 
 
-def _maker(cls: type[Any], name: str) -> Callable[..., Any]:
+@dataclass_transform(field_specifiers=(field,))
+def record(cls: type[Any] | None = None, /, *, eq: bool = True) -> Any:
+    """
+    Make a dataclass with slots of a class with annotated fields, which may change.
+
+    @param eq: whether objects of the class are compared by their fields, and have no hash.
+    """
+
+    def decorate(cls: type[_T]) -> type[_T]:
+        return _build(cls, ("__init__", *(("__eq__",) if eq else ())), isFrozen=False)
+
+    return decorate if cls is None else decorate(cls)
+
+
+def _build(cls: type[_T], names: tuple[str, ...], isFrozen: bool) -> type[_T]:
+    own, usual = dict(vars(cls)), _FROZEN if isFrozen else _OPEN
+    declared = [_part(name, text, own) for name, text in get_annotations(cls).items() if not _isShared(text)]
+    slots, parts = [one.name for one in declared], {one.name: one for one in declared}
+    if cls.__bases__ == (object,):
+        own = {**usual, **own}
+    else:
+        bases = cls.__mro__[1:]
+        parts = {one.name: one for base in bases[::-1] for one in vars(base).get(_PARTS, ())} | parts
+        taken = {name for base in bases for name in vars(base).get("__slots__", ())}
+        slots = [name for name in slots if name not in taken]
+        for name, function in usual.items():
+            if getattr(cls, name, None) is getattr(object, name, None):
+                own[name] = function
+    for name in (*parts, "__dict__", "__weakref__"):
+        own.pop(name, None)
+    own["__slots__"], own["__qualname__"] = tuple(slots), cls.__qualname__
+    own["__dataclass_fields__"], own["__dataclass_params__"] = _Fields(cls), _PARAMETERS
+    own["__match_args__"] = tuple([one.name for one in parts.values() if one.init])
+    own[_PARTS] = tuple(parts.values())
+    kind: list[type[_T]] = []  # what is made, when this is done
+    for name in names:
+        if own.get(name) is None:
+            own[name] = _maker(kind, name, cls.__qualname__)
+    kind.append(type(cls)(cls.__name__, cls.__bases__, own))  # type: ignore[misc]  # a class is made
+    return kind[0]
+
+
+def _isShared(annotation: Any) -> bool:
+    """Whether this is no field, but stands in the class."""
+    text = annotation if isinstance(annotation, str) else repr(annotation)
+    return text.startswith(("ClassVar", "typing.ClassVar"))
+
+
+def _part(name: str, annotation: Any, own: dict[str, Any]) -> Field[Any]:
+    """One field, as dataclasses have it."""
+    given = own.get(name, MISSING)
+    found: Field[Any] = given if isinstance(given, Field) else field(default=given)
+    found.name, found.type = name, annotation
+    return found
+
+
+class _Fields:
+    """The fields of a class, as of any dataclass: made by C{dataclass} when somebody asks."""
+
+    def __init__(self, declared: type[Any]) -> None:
+        self._declared = declared
+
+    def __get__(self, value: object, owner: type[Any]) -> Any:
+        kind = next(kind for kind in owner.__mro__ if vars(kind).get("__dataclass_fields__") is self)
+        usual: Any = dataclass(init=False, repr=False, eq=False)(self._declared)
+        setattr(kind, "__dataclass_fields__", usual.__dataclass_fields__)  # noqa: B010 (mypy knows no such name)
+        return usual.__dataclass_fields__
+
+
+class _Parameters:
+    """The parameters of a class, as of any dataclass: those of values and records are the same."""
+
+    def __get__(self, value: object, owner: type[Any]) -> Any:
+        usual: Any = dataclass(init=False, repr=False, eq=False)(type("Usual", (), {}))
+        return usual.__dataclass_params__
+
+
+_PARAMETERS: Final = _Parameters()
+
+
+def _parts(cls: type[Any]) -> tuple[Field[Any], ...]:
+    """The fields of a class, those of its bases first."""
+    parts: tuple[Field[Any], ...] = getattr(cls, _PARTS)
+    return parts
+
+
+def _maker(kind: Sequence[type[Any]], name: str, qualname: str) -> Callable[..., Any]:
     """A method that makes the code, which takes its place, and goes on with that; __init__ may do without."""
     without = _SELDOM if name == "__init__" else 0
 
     def method(self: Any, *args: Any, **values: Any) -> Any:
         nonlocal without
+        cls = kind[0]
         if without:
             without -= 1
             if _filled(cls, self, args, dict(values)):
@@ -75,13 +157,13 @@ def _maker(cls: type[Any], name: str) -> Callable[..., Any]:
         _compile(cls, name)
         return vars(cls)[name](self, *args, **values)
 
-    method.__name__, method.__qualname__ = name, f"{cls.__qualname__}.{name}"
+    method.__name__, method.__qualname__ = name, f"{qualname}.{name}"
     return method
 
 
 def _compile(cls: type[Any], name: str) -> None:
     scope: dict[str, Any] = {"_missing": MISSING}
-    compared = [each.name for each in fields(cls) if each.compare]
+    compared = [each.name for each in _parts(cls) if each.compare]
     own, other = (", ".join(f"{of}.{one}" for one in compared) for of in ("self", "other"))
     own, other = (f"({each},)" if each else "()" for each in (own, other))
     if name == "__init__":
@@ -103,11 +185,11 @@ def _compile(cls: type[Any], name: str) -> None:
 
 
 def _constructor(cls: type[Any], scope: dict[str, Any]) -> list[str]:
-    found: tuple[Field[Any], ...] = fields(cls)
+    found, isFrozen = _parts(cls), cls.__setattr__ is _refuse
     parameters, body = ["self"], []
     for number, each in enumerate(found):
-        # The slot's own setter, which is quicker than object's by name.
-        scope[f"_set{number}"] = getattr(cls, each.name).__set__
+        if isFrozen:  # the slot's own setter, which is quicker than object's by name
+            scope[f"_set{number}"] = getattr(cls, each.name).__set__
         given = each.name
         if each.default_factory is not MISSING:
             scope[f"_default{number}"], scope[f"_make{number}"] = MISSING, each.default_factory
@@ -121,7 +203,7 @@ def _constructor(cls: type[Any], scope: dict[str, Any]) -> list[str]:
             given = f"_make{number}()" if f"_make{number}" in scope else f"_default{number}"
         else:
             continue  # its class sets it
-        body.append(f"    _set{number}(self, {given})")
+        body.append(f"    _set{number}(self, {given})" if isFrozen else f"    self.{each.name} = {given}")
     if hasattr(cls, "__post_init__"):
         body.append("    self.__post_init__()")
     return [f"def __init__({', '.join(parameters)}):", *(body or ["    pass"])]
@@ -132,7 +214,7 @@ def _constructor(cls: type[Any], scope: dict[str, Any]) -> list[str]:
 
 def _filled(cls: type[Any], self: Any, args: tuple[Any, ...], values: dict[str, Any]) -> bool:
     """Initialize a value; False, where the arguments are not what C{__init__} takes: it can say why."""
-    found: tuple[Field[Any], ...] = fields(cls)
+    found = _parts(cls)
     order = [each.name for each in found if each.init]
     positional = dict(zip(order, args, strict=False))
     if len(args) > len(order) or positional.keys() & values.keys():
@@ -162,14 +244,28 @@ def _refuse(self: object, name: str, *_: object) -> NoReturn:
 
 
 def _represent(self: Any) -> str:
-    shown = (f"{each.name}={getattr(self, each.name)!r}" for each in fields(self) if each.repr)
+    shown = (f"{each.name}={getattr(self, each.name)!r}" for each in _parts(type(self)) if each.repr)
     return f"{type(self).__qualname__}({', '.join(shown)})"
 
 
 def _state(self: Any) -> list[Any]:
-    return [getattr(self, each.name) for each in fields(self)]
+    return [getattr(self, each.name) for each in _parts(type(self))]
 
 
 def _restore(self: Any, state: list[Any]) -> None:
-    for each, one in zip(fields(self), state, strict=True):
+    for each, one in zip(_parts(type(self)), state, strict=True):
         object.__setattr__(self, each.name, one)
+
+
+def _replace(self: _T, /, **changes: Any) -> _T:
+    return replace(self, **changes)  # type: ignore[type-var]  # it is a dataclass to all that ask
+
+
+_OPEN: Final[dict[str, Callable[..., Any]]] = {"__repr__": _represent, "__replace__": _replace}
+_FROZEN: Final = {
+    **_OPEN,
+    "__setattr__": _refuse,
+    "__delattr__": _refuse,
+    "__getstate__": _state,
+    "__setstate__": _restore,
+}

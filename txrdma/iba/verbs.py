@@ -8,12 +8,12 @@ so that a value printed here can be looked up there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from enum import Enum, IntEnum, IntFlag
 from typing import NamedTuple, Protocol, Union
 
 from txrdma.iba.types import GID, GUID, LID, LKey, MACAddress, MTU, QPN, RKey
-from txrdma.values import frozen
+from txrdma.values import frozen, record
 from txrdma.wire import Code
 
 Buffer = Union[bytes, bytearray, memoryview]
@@ -126,7 +126,7 @@ class Addressed(Protocol):
     def address(self) -> AddressVector: ...
 
 
-@dataclass(slots=True)
+@record
 class SendRequest:
     """
     One request for a send queue.
@@ -166,7 +166,7 @@ class SendRequest:
     remoteQKey: int = 0
 
 
-@dataclass(slots=True)
+@record
 class ReceiveRequest:
     """
     One request for a receive queue: where the next message goes.

@@ -15,7 +15,7 @@ from hypothesis import given, strategies
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from txrdma.values import frozen
+from txrdma.values import frozen, record
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -251,3 +251,73 @@ class FrozenTests(SynchronousTestCase):
             object.__setattr__(each, "one", number)
         self.assertTrue(blank[0] < blank[1])
         self.assertEqual(hash(blank[0]), hash((1,)))
+
+
+@record
+class Changing:
+    """Of some fields, which may change."""
+
+    number: int
+    listed: list[int] = field(default_factory=list)
+    text: str = "usual"
+
+
+@record(eq=False)
+class Alone:
+    """Like none but itself."""
+
+    number: int
+    text: str = "usual"
+
+
+@record(eq=False)
+class Single(Alone):
+    """With a field more."""
+
+    more: int = 7
+
+
+class RecordTests(SynchronousTestCase):
+    """What is promised of records."""
+
+    def test_fields(self) -> None:
+        """Records have the fields that they are given, the first ones and later ones, and these may change."""
+        for _ in range(40):
+            one, other = Changing(1), Changing(1, text="usual")
+            self.assertEqual(one, other)
+            self.assertIsNot(one.listed, other.listed)
+            one.listed.append(5)
+            self.assertNotEqual(one, other)
+            other.listed, other.number = [5], 2
+            self.assertEqual(repr(other), "Changing(number=2, listed=[5], text='usual')")
+            self.assertRaises(TypeError, Changing)
+            self.assertRaises(AttributeError, setattr, one, "another", 1)
+        self.assertRaises(TypeError, hash, Changing(1))
+
+    def test_identity(self) -> None:
+        """A record without equality is a key, and has the fields of its base."""
+        one, other = Single(1, more=8), Single(1, more=8)
+        self.assertEqual((one.number, one.text, one.more), (1, "usual", 8))
+        self.assertEqual(len({one, other, one}), 2)
+        self.assertEqual([each.name for each in fields(Single)], ["number", "text", "more"])
+        self.assertEqual(replace(one, number=3).number, 3)
+
+    def test_copies(self) -> None:
+        """Copies and what comes back from a pickle are equal, and change by themselves."""
+        made = Changing(1, [2])
+        for copied in (copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+            self.assertEqual(copied, made)
+            copied.listed.append(3)
+            self.assertEqual(made.listed, [2])
+
+    def test_frozenIdentity(self) -> None:
+        """A value without equality cannot be changed, and equals itself only."""
+
+        @frozen(eq=False)
+        class Place:
+            number: int
+
+        one: Any = Place(1)
+        self.assertNotEqual(one, Place(1))
+        self.assertEqual(len({one, Place(1)}), 2)
+        self.assertRaises(FrozenInstanceError, setattr, one, "number", 2)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from txrdma.iba.types import RKey
 from txrdma.smc.group._linkflows import LinkFlows
@@ -23,12 +23,13 @@ from txrdma.smc.wire.llc import (
     LLC,
     LLCFlags,
 )
+from txrdma.values import record
 
 KEYS_AT_ONCE = 8
 """The most remote keys in one DELETE RKEY (RFC 7609, A.3.8)."""
 
 
-@dataclass(slots=True)
+@record
 class _Flow:
     """
     One CONFIRM RKEY or DELETE RKEY of ours.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import combinations
 
 from txrdma.error import WireError
@@ -38,6 +38,7 @@ from txrdma.smc.wire.llc import (
     RequestAddLink,
     RKeyPair,
 )
+from txrdma.values import record
 
 _PAIRS = 2
 """Buffers in one ADD LINK CONTINUATION (RFC 7609, A.3.3)."""
@@ -54,7 +55,7 @@ A client that has asked for a link to such a port asks as often again.
 """
 
 
-@dataclass(slots=True, eq=False)
+@record(eq=False)
 class _Adding:
     """
     ADD LINK under way.
@@ -75,7 +76,7 @@ class _Adding:
     until: float | None = None
 
 
-@dataclass(slots=True, eq=False)
+@record(eq=False)
 class _Deleting:
     """The server's DELETE LINK under way."""
 

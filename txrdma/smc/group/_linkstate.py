@@ -7,7 +7,7 @@ Follows RFC 7609, 4.5.1 to 4.5.4; times are Linux's. L{txrdma.smc.group._linkgro
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from functools import lru_cache
 from typing import NamedTuple, Protocol, Union
@@ -29,7 +29,7 @@ from txrdma.smc.wire.llc import (
     message,
     RejectReason,
 )
-from txrdma.values import frozen
+from txrdma.values import frozen, record
 
 
 @frozen
@@ -124,7 +124,7 @@ class Token(NamedTuple):
     address: int
 
 
-@dataclass(slots=True, eq=False)
+@record(eq=False)
 class LinkLife:
     """
     A link of a group, as LLC knows it.

@@ -7,7 +7,6 @@ The attributes of the queue pair are those that Linux uses for SMC-R.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from twisted.logger import Logger
@@ -29,6 +28,7 @@ from txrdma.iba.verbs import (
 from txrdma.interfaces import IProtectionDomain, IVerbsDevice
 from txrdma.smc.handshake._offer import Candidate
 from txrdma.smc.wire.clc import Diagnosis
+from txrdma.values import frozen
 from txrdma.verbs.completions import CompletionReader
 
 _log = Logger()
@@ -58,7 +58,7 @@ tcp_retries2).
 _Handler = Callable[[Sequence[Completion]], None]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@frozen(eq=False)
 class Port:
     """
     A port of an open device, where links begin.

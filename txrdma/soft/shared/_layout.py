@@ -28,12 +28,13 @@ from __future__ import annotations
 
 import platform
 import threading
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import Final, Protocol
 
 from txrdma.iba.types import RKey
 from txrdma.iba.verbs import CompletionOpcode, Operation, SendRequest
+from txrdma.values import record
 
 REMOTE_WRITE: Final = 2
 REMOTE_READ: Final = 4
@@ -138,7 +139,7 @@ def ringBytes(boxBytes: int) -> int:
     return ring
 
 
-@dataclass(slots=True)
+@record
 class RemoteRegion:
     """
     Memory of the peer that we may reach.
