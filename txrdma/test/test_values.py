@@ -281,7 +281,7 @@ class RecordTests(SynchronousTestCase):
     """What is promised of records."""
 
     def test_fields(self) -> None:
-        """Records have the fields that they are given, the first ones and later ones, and these may change."""
+        """Records have the fields that they are given, the first ones and later ones."""
         for _ in range(40):
             one, other = Changing(1), Changing(1, text="usual")
             self.assertEqual(one, other)
