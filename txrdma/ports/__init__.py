@@ -2,10 +2,25 @@
 RDMA devices and their ports, as the kernel tells of them to everybody, without opening one.
 
 L{devices} and L{getEndPort} find them; L{txrdma.ports.following} tells when they change, and
-L{txrdma.ports.network} knows the network interfaces beneath.
+L{txrdma.ports.network} knows the network interfaces beneath. Most connections need no more than that one, so$
+the modules of devices are imported when a name of this one is used.
 """
 
-from txrdma.ports.finding import getEndPort
-from txrdma.ports.sysfs import devices, EndPort, EndPortAttributes, Rate, RDMADevice
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from txrdma.ports.finding import getEndPort
+    from txrdma.ports.sysfs import devices, EndPort, EndPortAttributes, Rate, RDMADevice
 
 __all__ = ["EndPort", "EndPortAttributes", "RDMADevice", "Rate", "devices", "getEndPort"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{'finding' if name == 'getEndPort' else 'sysfs'}"), name)
+    globals()[name] = found
+    return found

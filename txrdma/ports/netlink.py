@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from txrdma.error import WireError
 from txrdma.iba.types import MACAddress
@@ -58,7 +58,8 @@ _INET: Final = 2
 _INET6: Final = 10
 
 
-class Message(NamedTuple):
+@frozen
+class Message:
     """One message of netlink, its header taken off."""
 
     type: int

@@ -13,18 +13,12 @@ from twisted.logger import Logger
 
 from txrdma.error import RDMAError
 from txrdma.logs import Seldom
-from txrdma.smc.carriers.agreed import AgreedCarrier
 from txrdma.smc.carriers.approaching import LocalApproach
 from txrdma.smc.carriers.interfaces import ICarrier
 from txrdma.smc.carriers.local import Announcements
-from txrdma.smc.carriers.marked import MarkedCarrier
-from txrdma.smc.carriers.neighbours import NeighbourReception
-from txrdma.smc.carriers.option.shared import sharedOption
-from txrdma.smc.carriers.seeking import NeighbourApproach
 from txrdma.smc.common.realports import realPorts
 from txrdma.smc.group.groups import linkGroups
 from txrdma.smc.options import Options
-from txrdma.unixplaces import MeetingPlace
 
 _seldom = Seldom(Logger())
 
@@ -51,47 +45,37 @@ class LocalCarrier:
         return Announcements(self._reactor, self._anybody, room)
 
 
-@implementer(ICarrier)
-class NeighbourCarrier:
-    """Announces connections in one directory, too: L{txrdma.smc.carriers.neighbours}."""
-
-    def __init__(self, reactor: Any, takesTCP: bool, local: LocalCarrier, place: MeetingPlace) -> None:
-        """
-        @param takesTCP: connections on plain TCP will do.
-        @param local: the carrier in our own network namespace.
-        @param place: the directory.
-        """
-        self._reactor = reactor
-        self._takesTCP = takesTCP
-        self._local = local
-        self._place = place
-
-    def approach(self) -> NeighbourApproach:
-        """The approach of one connection of a client."""
-        return NeighbourApproach(self._reactor, self._takesTCP, self._place)
-
-    def reception(self, room: int) -> NeighbourReception:
-        """The reception of a listener with room for so many connections that wait."""
-        return NeighbourReception(self._reactor, self._local.reception(room), self._place)
-
-
 def reachesOthers(options: Options) -> bool:
     """Whether an endpoint with these options may have a device that reaches other hosts."""
     return options.device != "auto" or realPorts.isAny()
 
 
 def carrierFor(reactor: Any, options: Options) -> ICarrier:
-    """The carrier by which an endpoint with these options finds out whether its peers speak SMC."""
+    """
+    The carrier by which an endpoint with these options finds out whether its peers speak SMC.
+
+    Carriers that most endpoints do without are imported when one is wanted.
+    """
     takesTCP = options.fallback
     local = LocalCarrier(reactor, takesTCP, anybody=options.device != "auto")
     carrier: ICarrier = local
     directory = options.meetingDirectory
     if directory:
-        carrier = NeighbourCarrier(reactor, takesTCP, local, MeetingPlace(directory))
+        from txrdma.smc.carriers.seeking import NeighbourCarrier
+        from txrdma.unixplaces import MeetingPlace
+
+        carrier = NeighbourCarrier(reactor, takesTCP, local.reception, MeetingPlace(directory))
     if options.option and reachesOthers(options):
+        from txrdma.smc.carriers.marked import MarkedCarrier
+        from txrdma.smc.carriers.option.shared import sharedOption
+
         isServed = realPorts.isAny if options.device == "auto" else partial(_opens, reactor, options.device)
         carrier = MarkedCarrier(reactor, takesTCP, sharedOption(reactor), isServed, carrier)
-    return AgreedCarrier(reactor, takesTCP, carrier) if options.agreed else carrier
+    if options.agreed:
+        from txrdma.smc.carriers.agreed import AgreedCarrier
+
+        carrier = AgreedCarrier(reactor, takesTCP, carrier)
+    return carrier
 
 
 def _opens(reactor: Any, device: str) -> bool:

@@ -22,6 +22,7 @@ from twisted.logger import Logger
 
 from txrdma.error import WireError
 from txrdma.ports.netlink import attributesOf, DONE, DUMP, ERROR, errorOf, Message, messages, request
+from txrdma.values import frozen
 
 _log = Logger()
 
@@ -165,7 +166,8 @@ def _diagnosedUser(local: Place, remote: Place) -> int:
 # What the tables tell
 
 
-class _Entry(NamedTuple):
+@frozen
+class _Entry:
     """A line of C{/proc/net/tcp}: both ends of a socket, its state and the user that owns it."""
 
     local: Place
@@ -216,7 +218,8 @@ def _tabledUser(local: Place, remote: Place) -> int | None:
 # What others ask
 
 
-class _Listener(NamedTuple):
+@frozen
+class _Listener:
     """
     A TCP socket of this host that listens, and its owner.
 

@@ -1,5 +1,5 @@
 """
-The client's side of the C{local} carrier across network namespaces: which listener is behind an address.
+The C{local} carrier across network namespaces, and its client's side: which listener is behind an address.
 
 See L{txrdma.smc.carriers.neighbours} for what the two sides say to each other, and what that proves.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from zope.interface import implementer
@@ -17,8 +17,9 @@ from twisted.internet.interfaces import IDelayedCall
 
 from txrdma.smc.carriers.announcing import Channel, knownChannel, openChannel, PATIENCE
 from txrdma.smc.carriers.approaching import LocalApproach
-from txrdma.smc.carriers.interfaces import IDialing, INeighbour
-from txrdma.smc.carriers.neighbours import listenersAt, ProvingSocket
+from txrdma.smc.carriers.interfaces import ICarrier, IDialing, INeighbour
+from txrdma.smc.carriers.local import Announcements
+from txrdma.smc.carriers.neighbours import listenersAt, NeighbourReception, ProvingSocket
 from txrdma.smc.carriers.owners import Place, sourceFor
 from txrdma.smc.insight.outcomes import tellSilence
 from txrdma.unixlines import Lines
@@ -298,3 +299,29 @@ class NeighbourApproach(LocalApproach):
             if not search.waiting:
                 search.abandon()
         self._found = None
+
+
+@implementer(ICarrier)
+class NeighbourCarrier:
+    """Announces connections in one directory, too: L{txrdma.smc.carriers.neighbours}."""
+
+    def __init__(
+        self, reactor: Any, takesTCP: bool, local: Callable[[int], Announcements], place: MeetingPlace
+    ) -> None:
+        """
+        @param takesTCP: connections on plain TCP will do.
+        @param local: makes the reception in our own network namespace, with room for so many connections.
+        @param place: the directory.
+        """
+        self._reactor = reactor
+        self._takesTCP = takesTCP
+        self._local = local
+        self._place = place
+
+    def approach(self) -> NeighbourApproach:
+        """The approach of one connection of a client."""
+        return NeighbourApproach(self._reactor, self._takesTCP, self._place)
+
+    def reception(self, room: int) -> NeighbourReception:
+        """The reception of a listener with room for so many connections that wait."""
+        return NeighbourReception(self._reactor, self._local(room), self._place)

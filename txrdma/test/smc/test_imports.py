@@ -1,0 +1,109 @@
+"""
+The modules that a connection does without: a process's first one waits for all that are imported for it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Final
+
+from twisted.trial.unittest import SkipTest, TestCase
+
+from txrdma.smc.common.realports import realPorts
+
+SELDOM: Final = [
+    "OpenSSL",
+    "asyncio",
+    "automat",
+    "ctypes",
+    "importlib.metadata",
+    "pyverbs",
+    "txrdma.cm",
+    "txrdma.iba.captures",
+    "txrdma.iba.headers",
+    "txrdma.iba.path",
+    "txrdma.iba.pcap",
+    "txrdma.iba.roce",
+    "txrdma.mad",
+    "txrdma.ports.finding",
+    "txrdma.ports.following",
+    "txrdma.ports.pnet",
+    "txrdma.ports.sysfs",
+    "txrdma.smc.carriers.agreed",
+    "txrdma.smc.carriers.marked",
+    "txrdma.smc.carriers.neighbours",
+    "txrdma.smc.carriers.option",
+    "txrdma.smc.carriers.seeking",
+    "txrdma.smc.explaining",
+    "txrdma.smc.kernel",
+    "txrdma.soft.rc.peers",
+    "txrdma.soft.rc.roce",
+    "txrdma.soft.rc.routes",
+    "txrdma.soft.shared.capture",
+    "txrdma.testing",
+    "txrdma.verbs.polling",
+    "txrdma.verbs.pyverbs",
+    "txrdma.wirecode",
+]
+"""Modules for real devices, UDP, other hosts and namespaces, recordings, tests, and code of layouts."""
+
+ENDPOINTS: Final = """
+import sys
+from twisted.internet import endpoints, reactor, tcp
+before = set(sys.modules)
+import txrdma.smc.endpoints
+print(*set(sys.modules) - before)
+"""
+
+CONNECTION: Final = """
+import sys
+from twisted.internet import reactor
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.task import react
+from txrdma.smc.endpoints import SMCClientEndpoint, SMCServerEndpoint
+
+async def connect(reactor):
+    factory = Factory.forProtocol(Protocol)
+    factory.noisy = False
+    port = await SMCServerEndpoint(reactor, 0, "127.0.0.1").listen(factory)
+    before = set(sys.modules)
+    one = await SMCClientEndpoint(reactor, "127.0.0.1", port.getHost().port).connect(factory)
+    assert one.transport.smc.route == "shared-memory", one.transport.smc
+    print(*set(sys.modules) - before)
+    one.transport.abortConnection()
+
+react(connect)
+"""
+
+
+class ImportTests(TestCase):
+    """The modules that are imported in a process of its own."""
+
+    def imported(self, program: str) -> set[str]:
+        """Names of the modules that a program says it has imported."""
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+        )
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return set(done.stdout.split())
+
+    def assertWithout(self, imported: Iterable[str], seldom: Iterable[str]) -> None:
+        """Fail when one of these modules, or a module inside one of them, was imported."""
+        found = {name for name in imported for each in seldom if f"{name}.".startswith(f"{each}.")}
+        self.assertEqual(found, set())
+
+    def test_endpoints(self) -> None:
+        """The endpoints import no device, and nothing that most connections do without."""
+        imported = self.imported(ENDPOINTS)
+        self.assertIn("txrdma.smc.handshake.negotiation", imported)
+        self.assertWithout(imported, [*SELDOM, "txrdma.soft"])
+
+    def test_connection(self) -> None:
+        """Both ends of a first connection on shared memory import nothing that these do without."""
+        if realPorts.isAny():
+            raise SkipTest("this host has RDMA devices, which device=auto looks at")
+        imported = self.imported(CONNECTION)
+        self.assertIn("txrdma.soft.shared.attachment", imported)
+        self.assertWithout(imported, SELDOM)
