@@ -134,6 +134,11 @@ class Group:
         self.core.confirm(self._reactor.seconds(), LinkEnd(answer.mac, answer.gid, answer.qpn))
         self._turnCore()
 
+    @property
+    def hasPlace(self) -> bool:
+        """Whether a new group will have room for another one beside those that wait for it."""
+        return len(self._waiting) < self.agreement.maxConnections
+
     def confirmed(self) -> Deferred[None]:
         """Fires when connections may use the group, fails with L{Refused} when they never will."""
         waiting: Deferred[None] = Deferred(self._waiting.remove)
@@ -273,9 +278,19 @@ class Group:
     # LLC
 
     def control(self, link: Link, raw: bytes) -> None:
-        """A link has brought an LLC message."""
+        """
+        A link has brought an LLC message.
+
+        A buffer of the peer's that it told of is about to be named by an Accept or a Confirm: how it is
+        reached is asked now, so that fewer connections wait for the answer.
+        """
+        theirs = link.life.theirs
+        known = len(theirs)
         self.core.received(raw, self._reactor.seconds(), link.life)
         self._turnCore()
+        placing = link.turn.placing
+        if len(theirs) > known and placing is not None and not self.isOver:
+            placing.prepare(next(reversed(theirs)), lambda: None)
 
     def linkBroken(self, link: Link, text: str) -> None:
         """A link's queue pair is of no more use; what has arrived by it is taken in."""

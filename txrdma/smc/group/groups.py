@@ -236,7 +236,7 @@ class LinkGroups:
         """
         The server's group for a client: one that there is, or a new one.
 
-        While one is being made for the same client, the others wait for it.
+        While one is being made for the same client, as many others wait for it as it will have room for.
 
         @param choice: what we have chosen of the Proposal.
         @param witness: who the client is, by something better than its word.
@@ -250,7 +250,7 @@ class LinkGroups:
             for group in self._serving(key):
                 if group.core.usable:
                     return group, False
-                if group.isNew:
+                if group.isNew and group.hasPlace:
                     making = group
             if making is None:
                 waiting = None if hasTurn else self._pace.turn()
