@@ -136,8 +136,8 @@ class Group:
 
     @property
     def hasPlace(self) -> bool:
-        """Whether a new group will have room for another one beside those that wait for it."""
-        return len(self._waiting) < self.agreement.maxConnections
+        """Whether a new group will have room for another one, beside its first and those that wait for it."""
+        return len(self._waiting) < self.agreement.maxConnections - 1
 
     def confirmed(self) -> Deferred[None]:
         """Fires when connections may use the group, fails with L{Refused} when they never will."""

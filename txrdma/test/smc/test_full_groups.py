@@ -4,8 +4,11 @@ Link groups that become full while connections are on their way: whoever comes l
 
 from __future__ import annotations
 
+from twisted.internet.defer import Deferred
+
 from txrdma.interfaces import IProtectionDomain
 from txrdma.smc.group._linkgroup import MAX_CONNECTIONS
+from txrdma.smc.group.group import Group
 from txrdma.test.smc.races import Listener, RaceTestCase
 
 
@@ -38,6 +41,20 @@ class FullGroupTests(RaceTestCase):
         """A burst beyond two groups makes a third, and none of it falls back."""
         ends = self.connectMany(2 * MAX_CONNECTIONS + 10)
         self.assertSMC(ends)
+        self.assertEqual(self.sizes(), [[10, MAX_CONNECTIONS, MAX_CONNECTIONS]] * 2)
+
+    def test_waitOnce(self) -> None:
+        """Each end of a burst beyond two groups waits for one group, and for none that others will fill."""
+        waits = []
+        confirmed = Group.confirmed
+
+        def counting(group: Group) -> Deferred[None]:
+            waits.append(group)
+            return confirmed(group)
+
+        self.patch(Group, "confirmed", counting)
+        self.connectMany(2 * MAX_CONNECTIONS + 10)
+        self.assertEqual(len(waits), 2 * MAX_CONNECTIONS + 10 + 3)  # three clients, too
         self.assertEqual(self.sizes(), [[10, MAX_CONNECTIONS, MAX_CONNECTIONS]] * 2)
 
     def test_later(self) -> None:
