@@ -23,16 +23,9 @@ from txrdma.values import frozen
 MAX_BUFFERS = 255
 """RMBs of a link group (RFC 7609, 3.3)."""
 
-MOST_ELEMENTS = 64
-USUAL_ELEMENTS = 16
-USUAL_BUFFER = 2 << 20
+MOST_ELEMENTS = 16
 LARGEST_BUFFER = 16 << 20
-"""
-A buffer has 16 elements, or fewer to be no larger; small ones are more, up to 2 MiB.
-
-Of many connections that begin at once fewer wait then until the peer knows the next buffer. Memory is not
-there before it is written to.
-"""
+"""Elements share a buffer up to that size; memory is not there before it is written to."""
 
 
 @frozen
@@ -171,8 +164,7 @@ class BufferPool:
         @param most: bytes that all buffers of this process may have; None: no limit.
         @raise ResourceExhausted: they would have more.
         """
-        count = max(min(USUAL_ELEMENTS, LARGEST_BUFFER // size), USUAL_BUFFER // size, 1)
-        count = min(count, MOST_ELEMENTS)
+        count = max(min(MOST_ELEMENTS, LARGEST_BUFFER // size), 1)
         if most is not None:
             count = min(count, (most - BufferPool.total) // size)
             if count < 1:

@@ -11,7 +11,6 @@ from twisted.internet.error import ConnectionLost
 
 from txrdma.iba.verbs import AsyncEventKind
 from txrdma.interfaces import AsyncEvent
-from txrdma.smc.group import buffers
 from txrdma.smc.group.group import Group
 from txrdma.smc.group.groups import LinkGroups, useDevice
 from txrdma.test.smc.races import Listener, RaceTestCase
@@ -55,7 +54,6 @@ class SecondLinkTests(TwoLinkTestCase):
 
     def test_spread(self) -> None:
         """Connections are spread over both links, and buffers of later connections are known on both."""
-        self.patch(buffers, "MOST_ELEMENTS", 16)
         ends = [self.pair() for _ in range(40)]
         for number, (here, there) in enumerate(ends):
             here.transport.write(b"%d" % number)
