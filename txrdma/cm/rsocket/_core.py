@@ -1,9 +1,9 @@
 """
 One end of an rsocket: a stream of bytes over RDMA writes, with its credits and its end.
 
-Follows librdmacm (C{docs/rsocket}, version 1 of the protocol). Nothing here posts anything: C{outgoing} hands
-out what is to be posted, in order, and C{completed} and C{arrived} are told what has become of it and what has
-come. Loss is no concern of this: the queue pair is reliable.
+Follows librdmacm (C{docs/rsocket}, version 1 of the protocol). Nothing here posts anything:
+C{outgoing} hands out what is to be posted, in order, and C{completed} and C{arrived} are told what has become
+of it and what has come. Loss is no concern of this: the queue pair is reliable.
 """
 
 from __future__ import annotations

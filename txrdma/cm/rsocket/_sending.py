@@ -1,9 +1,9 @@
 """
 The sending half of an rsocket: bytes of a program, into targets that the peer has told.
 
-Follows librdmacm (C{docs/rsocket}). A message needs a target, a credit, a place among those under way, and room
-in the send buffer, from which the device reads until the message has completed. It never goes beyond the end
-of a target.
+Follows librdmacm (C{docs/rsocket}). A message needs a target, a credit, a place among those under way, and
+room in the send buffer, from which the device reads until the message has completed. It never goes beyond the
+end of a target.
 """
 
 from __future__ import annotations

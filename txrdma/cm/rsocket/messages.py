@@ -1,8 +1,9 @@
 """
 The wire format of rsockets: connection data, targets, and what 32 bits of immediate data say.
 
-Follows librdmacm (C{docs/rsocket}, version 1 of the protocol). Every message is an RDMA write with immediate
-data. Where the peer may write next stands in a table of targets, in memory of the writer, that the peer fills.
+Follows librdmacm (C{docs/rsocket}, version 1 of the protocol). Every message is an RDMA write with
+immediate data. Where the peer may be written to next stands in a table of targets: memory of the writer, that
+the peer fills.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ class StreamTests(SynchronousTestCase):
             self.assertEqual((target.address, target.length), (ADDRESS + 32 + 2048, 2048))
 
     def test_probe(self) -> None:
-        """A probe is a write of nothing that the peer does not hear of, and only where nothing is under way."""
+        """A probe is a write of nothing that the peer does not hear of, only where nothing is under way."""
         one, other = pair(SMALL, SMALL)
         one.core.write(b"x")
         one.post()
@@ -365,9 +365,8 @@ class LayoutTests(SynchronousTestCase):
     def test_connectionData(self) -> None:
         """Each field stands where librdmacm has it."""
         raw = bytes.fromhex(
-            "01020180" "00000000" "00007f0011223344" "aabbccdd" "00000002" "00007f0055667788" "aabbccde"
-            "00010000"
-        )  # fmt: skip
+            "01020180 00000000 00007f0011223344 aabbccdd 00000002 00007f0055667788 aabbccde 00010000"
+        )
         said = ConnectionData.decode(raw)
         self.assertEqual((said.version, said.flags, said.credits, said.tableLength), (1, 2, 384, 2))
         self.assertEqual((said.tableAddress, said.tableKey), (0x7F0011223344, 0xAABBCCDD))
