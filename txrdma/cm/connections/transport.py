@@ -179,14 +179,15 @@ class MessageTransport:
         """
         Write into the peer's memory: see L{IMessageTransport}.
 
-        @raise InvalidRequest: no bytes, with immediate data.
+        @raise InvalidRequest: no bytes, with immediate data, where credits are counted.
         """
         operation = Operation.RDMA_WRITE
         if immediate is not None:
-            if not segment.length:
+            if not segment.length and self._credits.isCounted:
                 raise InvalidRequest("a write of no bytes has no immediate data: credits are given by these")
             operation = Operation.RDMA_WRITE_WITH_IMMEDIATE
-        request = SendRequest(0, operation, (segment,), immediate=immediate or 0)
+        segments = (segment,) if segment.length else ()
+        request = SendRequest(0, operation, segments, immediate=immediate or 0)
         request.remoteAddress, request.rkey = remoteAddress, rkey
         return self._ask(Request(request, immediate is not None))
 
