@@ -19,6 +19,7 @@ from twisted.internet.interfaces import (
     IProtocol,
     IPullProducer,
     IPushProducer,
+    ITransport,
 )
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -274,7 +275,7 @@ class StreamTransport(Generic[EndT]):
     def begun(self) -> None:
         """Connect the protocol, which may write from now on."""
         try:
-            cast(IProtocol, self.protocol).makeConnection(self)
+            cast(IProtocol, self.protocol).makeConnection(cast(ITransport, self))
         except BaseException:
             self.stream.blame("makeConnection")
 
@@ -329,21 +330,27 @@ class StreamTransport(Generic[EndT]):
         if self.TLS:
             for name in _TLS_METHODS:  # they hold on to the protocol
                 self.__dict__.pop(name, None)
-        producer, self.producer = self.producer, None
         protocol, self.protocol = self.protocol, None
-        self._flow.isNoticed = False
         if reason is None:
+            self.producer = None
+            self._flow.isNoticed = False
             return
-        try:
-            if producer is not None:
-                producer.stopProducing()
-        except BaseException:
-            _log.failure("Unhandled error in stopProducing")
+        self.dismiss()
         try:
             if protocol is not None:
                 protocol.connectionLost(reason)
         except BaseException:
             _log.failure("Unhandled error in connectionLost")
+
+    def dismiss(self) -> None:
+        """Stop the producer: nothing that it writes is sent any more."""
+        producer, self.producer = self.producer, None
+        self._flow.isNoticed = False
+        try:
+            if producer is not None:
+                producer.stopProducing()
+        except BaseException:
+            _log.failure("Unhandled error in stopProducing")
 
     # ILoggingContext
 

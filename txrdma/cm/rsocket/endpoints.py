@@ -1,7 +1,7 @@
 """
 Endpoints of streams over RDMA connections, by rsockets: services and peers are those of librdmacm.
 
-Ports are those of RDMA CM's TCP port space (InfiniBand Architecture vol. 1, annex A11), as librdmacm has them.
+Ports are those of RDMA CM's TCP port space (InfiniBand Architecture vol. 1, annex A11), as librdmacm's are.
 """
 
 from __future__ import annotations
@@ -12,7 +12,13 @@ from zope.interface import implementer
 
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import Deferred
-from twisted.internet.error import CannotListenError, ConnectError, ConnectionRefusedError, TimeoutError
+from twisted.internet.error import (
+    CannotListenError,
+    ConnectError,
+    ConnectionRefusedError,
+    NoProtocol,
+    TimeoutError,
+)
 from twisted.internet.interfaces import (
     IListeningPort,
     IProtocol,
@@ -20,7 +26,6 @@ from twisted.internet.interfaces import (
     IStreamClientEndpoint,
     IStreamServerEndpoint,
 )
-from twisted.internet.error import NoProtocol
 from twisted.python.failure import Failure
 
 from txrdma.cm._manager import BACKLOG
@@ -39,6 +44,9 @@ from txrdma.values import frozen
 _REFUSED: Final = (RejectReason.INVALID_SERVICE_ID, RejectReason.CONSUMER_REJECT)
 
 
+_USUAL_SIZES: Final = Sizes()
+
+
 @frozen
 class Options:
     """
@@ -48,24 +56,26 @@ class Options:
     @ivar keepalive: seconds between probes of an idle peer; None is never.
     """
 
-    sizes: Sizes = Sizes()
+    sizes: Sizes = _USUAL_SIZES
     keepalive: float | None = KEEPALIVE
 
     @property
     def terms(self) -> Terms:
-        """The terms of the connection beneath: two more of all control messages than the peer has places for."""
+        """The terms of the connection beneath, with receives for control messages, which need no credits."""
         sizes = self.sizes
         receives = sizes.receives + 2 * CONTROLS
         return Terms(messageBytes=1, receives=receives, sends=sizes.sends, reads=0, isCounted=False)
+
+
+USUAL: Final = Options()
+"""The options of endpoints that are given no others."""
 
 
 @implementer(IStreamClientEndpoint)
 class RSocketClientEndpoint:
     """An endpoint that connects to an IP address and a port, as C{rconnect} does."""
 
-    def __init__(
-        self, reactor: Any, host: str, port: int, device: Place, options: Options = Options()
-    ) -> None:
+    def __init__(self, reactor: Any, host: str, port: int, device: Place, options: Options = USUAL) -> None:
         """
         @param host: an IP address.
         @param device: a device, or the string of one.
@@ -134,7 +144,7 @@ class RSocketServerEndpoint:
         reactor: Any,
         port: int,
         device: Place,
-        options: Options = Options(),
+        options: Options = USUAL,
         backlog: int = BACKLOG,
     ) -> None:
         """

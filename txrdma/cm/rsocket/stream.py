@@ -16,7 +16,7 @@ from zope.interface import implementer
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IDelayedCall, IProtocol, IReactorCore
+from twisted.internet.interfaces import IDelayedCall, IReactorCore
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.log import callWithContext
@@ -55,6 +55,9 @@ class Front(Protocol):
 
     def readEnded(self) -> None:
         """Tell a protocol that closes by halves that all is read."""
+
+    def dismiss(self) -> None:
+        """Stop the producer: nothing that it writes is sent any more."""
 
     def ended(self, reason: Failure | None) -> None:
         """Disconnect the protocol, for this reason."""
@@ -391,6 +394,7 @@ class StreamEnd:
             callWithContext(self.context, front.readEnded)
             return
         self.isDeaf, self.isOpen = True, False
+        callWithContext(self.context, front.dismiss)
         if self._core is not None:
             self._core.drop()
             self._core.close()

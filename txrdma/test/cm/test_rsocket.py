@@ -167,7 +167,7 @@ class SharedMemoryTests(StreamCase):
             self.assertIs(each.reason.type, ConnectionDone)
 
     async def test_paused(self) -> None:
-        """A paused reader hears nothing; it hears all when it goes on, though the peer has closed meanwhile."""
+        """A paused reader hears nothing, and all when it goes on, though the peer has closed meanwhile."""
         client, server = await self.both()
         server.transport.pauseProducing()
         client.transport.write(bytes(60_000))

@@ -1,9 +1,7 @@
 """
 Providers of streams: a pair of endpoint strings, and the transport that has to serve between them.
 
-A new provider of streams is held to TCP by naming its strings here, or in its own suite::
-
-    RSOCKET = Provider("rsocket", "rsocket:127.0.0.1:0", "rsocket:127.0.0.1:{port}", "RSocketTransport")
+A new provider of streams is held to TCP by naming its strings here, or in its own suite.
 """
 
 from __future__ import annotations
@@ -18,7 +16,8 @@ class Provider:
     A way to have a stream between two processes.
 
     @ivar name: for tables and command lines.
-    @ivar listen: the server's endpoint string; it listens on any free port.
+    @ivar listen: the server's endpoint string; it listens on any free port. C{{address}} in it, and in
+        C{connect}, is a loopback address that no other play has.
     @ivar connect: the client's, with C{{port}} for the port that the server got.
     @ivar served: what L{txrdma.testing.streams.performing.servedBy} says of the transports, at both ends:
         nothing may silently run on another.
@@ -51,5 +50,13 @@ ROCEV2: Final = Provider(
 )
 """C{smc:} by software RoCE over UDP."""
 
-PROVIDERS: Final = (SHARED_MEMORY, ROCEV2)
+RSOCKET: Final = Provider(
+    "rsocket",
+    "rsocket:{address}:0:keepalive=1",
+    "rsocket:{address}:{port}:keepalive=1",
+    "RSocketTransport",
+)
+"""C{rsocket:} between processes of one host, by shared memory."""
+
+PROVIDERS: Final = (SHARED_MEMORY, ROCEV2, RSOCKET)
 """The streams that are held to TCP on every machine."""
