@@ -11,8 +11,8 @@ from typing import Any, cast, Final, Generic, Protocol, TypeVar
 
 from zope.interface import implementer
 
+from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.interfaces import (
-    IAddress,
     IConsumer,
     IHalfCloseableProtocol,
     ILoggingContext,
@@ -24,6 +24,9 @@ from twisted.internet.interfaces import (
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.python.log import ILogContext
+
+Address = IPv4Address | IPv6Address
+"""The address of an end, as TCP has it."""
 
 _log = Logger()
 
@@ -76,10 +79,10 @@ class End(Protocol):
     def disconnected(self) -> bool: ...
 
     @property
-    def host(self) -> IAddress: ...
+    def host(self) -> Address: ...
 
     @property
-    def peer(self) -> IAddress: ...
+    def peer(self) -> Address: ...
 
     def close(self) -> None:
         """End the connection when all is posted that was written, and a producer is done."""
@@ -192,11 +195,11 @@ class StreamTransport(Generic[EndT]):
         """Close at once, and forget what is not posted."""
         self.stream.abort()
 
-    def getHost(self) -> IAddress:
+    def getHost(self) -> Address:
         """The address of this end."""
         return self.stream.host
 
-    def getPeer(self) -> IAddress:
+    def getPeer(self) -> Address:
         """The address of the peer."""
         return self.stream.peer
 

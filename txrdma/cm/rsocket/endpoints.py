@@ -6,12 +6,11 @@ Ports are those of RDMA CM's TCP port space (InfiniBand Architecture vol. 1, ann
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, cast, Final
 
 from zope.interface import implementer
 
-from twisted.internet.address import IPv4Address, IPv6Address
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import (
     CannotListenError,
     ConnectError,
@@ -31,7 +30,7 @@ from twisted.python.failure import Failure
 from txrdma.cm._manager import BACKLOG
 from txrdma.cm.connections.adapter import Place
 from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint
-from txrdma.cm.connections.terms import MessagePeer, Terms
+from txrdma.cm.connections.terms import MessageAddress, MessagePeer, Terms
 from txrdma.cm.errors import PeerSilent, Rejected, Rejection
 from txrdma.cm.interfaces import IMessageProtocol, IMessageProtocolFactory
 from txrdma.cm.messages import RejectReason
@@ -39,6 +38,7 @@ from txrdma.cm.rsocket._core import CONTROLS, Sizes
 from txrdma.cm.rsocket.stream import addressOf, StreamEnd
 from txrdma.cm.rsocket.transport import KEEPALIVE, RSocketTransport
 from txrdma.error import RDMAError, WireError
+from txrdma.streams import Address
 from txrdma.values import frozen
 
 _REFUSED: Final = (RejectReason.INVALID_SERVICE_ID, RejectReason.CONSUMER_REJECT)
@@ -216,9 +216,9 @@ class RSocketPort:
         if self._isListening:
             self._isListening = False
             self._factory.doStop()
-        stopped: Deferred[None] = self._port.stopListening()
-        return stopped
+        self._port.stopListening()
+        return succeed(None)
 
-    def getHost(self) -> IPv4Address | IPv6Address:
+    def getHost(self) -> Address:
         """The address that is listened to."""
-        return addressOf(self._port.getHost())
+        return addressOf(cast(MessageAddress, self._port.getHost()))

@@ -29,8 +29,7 @@ from txrdma.cm.rsocket._receiving import Violation
 from txrdma.cm.rsocket.messages import ConnectionData
 from txrdma.iba.verbs import Segment
 from txrdma.interfaces import IMemoryRegion
-
-Address = IPv4Address | IPv6Address
+from txrdma.streams import Address
 
 _log = Logger()
 
@@ -157,7 +156,8 @@ class StreamEnd:
         self._isBusy = False
         self._turn()
 
-    connectionMade = makeConnection
+    def connectionMade(self) -> None:
+        """Do nothing: C{makeConnection} has begun."""
 
     # What the application wants: see txrdma.streams
 
@@ -371,7 +371,9 @@ class StreamEnd:
         if core is not None and core.hasParted:
             self._leave()
         isReadable = core.isReadable if core is not None else not self._isClean
-        if not (isReadable or self._rest or (core is not None and core.unread) or self._isReadEndTold):
+        isUnread = bool(self._rest) or (core is not None and core.unread > 0)
+        mayHear = not self.isPaused or self.isDeaf
+        if mayHear and not (isReadable or isUnread or self._isReadEndTold):
             self._isReadEndTold = True
             self._readEnded()
             return True
@@ -436,7 +438,8 @@ class StreamEnd:
         if not self.isDeaf and self._failure is None:
             self._failure = Failure(ConnectionLost())
         self.isDeaf, self.isNoticed, self.isEnding = True, False, True
-        self._stopping = stopped = Deferred()
+        stopped: Deferred[None] = Deferred()
+        self._stopping = stopped
         late = self._reactor.callLater(STOPPING_SECONDS, self._stoppingTooLong)
         self._turn()
         return stopped.addBoth(lambda _: late.cancel() if late.active() else None)

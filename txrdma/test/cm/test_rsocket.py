@@ -180,6 +180,18 @@ class SharedMemoryTests(StreamCase):
         self.assertEqual(len(server.heard), 60_000)
         self.assertIs(server.reason.type, ConnectionDone)
 
+    async def test_writesToTheGone(self) -> None:
+        """A paused protocol does not hear of its peer's end, but of a lost connection when it writes."""
+        client, server = await self.both()
+        client.transport.pauseProducing()
+        server.transport.loseConnection()
+        await server.lost
+        await deferLater(reactor, 0.05)
+        self.assertFalse(client.lost.called)
+        client.transport.write(b"hello?")
+        await client.lost
+        self.assertIs(client.reason.type, ConnectionLost)
+
     async def test_abort(self) -> None:
         """Who aborts hears so, and its peer hears that the connection is lost."""
         client, server = await self.both()

@@ -81,7 +81,7 @@ class Streaming(Protocol):
 async def main(reactor: Any, role: str, endpoint: str, size: str, count: str, iterations: str) -> None:
     """Play a role once, and say how it went."""
     streaming = Streaming(role == "client", int(size) * int(count), int(iterations))
-    factory = Factory.forProtocol(lambda: streaming)  # type: ignore[arg-type]  # anything that can be called
+    factory = Factory.forProtocol(lambda: streaming)
     if role == "client":
         await clientFromString(reactor, endpoint).connect(factory)
     else:

@@ -79,7 +79,7 @@ class RstreamTests(InTheBox, SynchronousTestCase):
         begun = time.monotonic()
         for shape in SHAPES:
             server = self.ours("server", f"rsocket:{THERE}:{PORT}", shape)
-            self.soon(lambda out=server[1]: "listening" in out.read_text())  # type: ignore[misc]  # a lambda
+            self.soon(lambda out=server[1]: "listening" in out.read_text())
             self.check(server, self.theirs(shape, "-s", THERE, "-b", HERE), shape)
         record("seconds", round(time.monotonic() - begun, 1))
 
