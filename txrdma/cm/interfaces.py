@@ -140,6 +140,9 @@ class IPreparedProtocol(IMessageProtocol):
         @param transport: is not connected yet; its memory can be allocated.
         """
 
+    def memoryLost() -> None:
+        """Take what is in the memory, which goes now, before C{connectionLost}."""
+
 
 class IMessageProtocolFactory(Interface):
     """A maker of protocols, one for each connection."""

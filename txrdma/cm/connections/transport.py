@@ -34,7 +34,7 @@ from txrdma.cm.events import (
     PathMigrated,
     QPArmed,
 )
-from txrdma.cm.interfaces import IMessageProtocol, IMessageTransport
+from txrdma.cm.interfaces import IMessageProtocol, IMessageTransport, IPreparedProtocol
 from txrdma.cm.manager import CMConnection
 from txrdma.cm.messages import APStatus, CMPath, REP, REQ
 from txrdma.cm.queuepairs import addressOf, toInit, toReceive, toSend
@@ -546,6 +546,9 @@ class MessageTransport:
         self._isLost = self._isLosing = True
         requests = self._sends.takeAll()
         self._inbox.clear()
+        prepared = IPreparedProtocol(self.protocol, None)
+        if prepared is not None:
+            self._call(prepared.memoryLost)
         self._close()
         if self.connection is not None:
             self.connection.disconnect()

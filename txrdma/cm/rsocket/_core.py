@@ -51,8 +51,8 @@ class Sizes(NamedTuple):
 
     receives: int = 128
     sends: int = 128
-    receiveBuffer: int = 1 << 17
-    sendBuffer: int = 1 << 17
+    receiveBuffer: int = 1 << 19
+    sendBuffer: int = 1 << 18
 
     @property
     def remote(self) -> int:

@@ -34,7 +34,7 @@ from txrdma.streams import Address
 _log = Logger()
 
 STOPPING_SECONDS: Final = 1.0
-"""The time that a process which ends has for handing over what was written."""
+"""The time that a process which ends has for handing over what was written, and again for saying goodbye."""
 
 
 class Front(Protocol):
@@ -259,6 +259,12 @@ class StreamEnd:
     def pathMigrated(self, path: CMPath) -> None:
         """Go on: where packets go is no concern of a stream."""
 
+    def memoryLost(self) -> None:
+        """Keep what has come and is not read."""
+        core = self._core
+        while core is not None and core.unread:
+            self._rest += core.read()
+
     def connectionLost(self, reason: Failure) -> None:
         """End, by what the connection beneath says and by what the peer has said before."""
         core, self._core = self._core, None
@@ -364,8 +370,7 @@ class StreamEnd:
         """Do what follows for the end; whether there is something to deliver or to post after that."""
         core = self._core
         if core is not None and core.isOver and not self._isLeaving:
-            while core.unread:
-                self._rest += core.read()
+            self.memoryLost()
             self._leave()
             return True
         if core is not None and core.hasParted:
@@ -440,11 +445,21 @@ class StreamEnd:
         self.isDeaf, self.isNoticed, self.isEnding = True, False, True
         stopped: Deferred[None] = Deferred()
         self._stopping = stopped
-        late = self._reactor.callLater(STOPPING_SECONDS, self._stoppingTooLong)
+        late = [
+            self._reactor.callLater(STOPPING_SECONDS, self._hurry),
+            self._reactor.callLater(2 * STOPPING_SECONDS, self._cut),
+        ]
         self._turn()
-        return stopped.addBoth(lambda _: late.cancel() if late.active() else None)
 
-    def _stoppingTooLong(self) -> None:
-        if self._transport is not None:
-            self._transport.abortConnection()
+        def cancel(_: None) -> None:
+            for each in late:
+                if each.active():
+                    each.cancel()
+
+        return stopped.addBoth(cancel)
+
+    def _hurry(self) -> None:
+        """Say goodbye without what the peer has no room for, as Twisted's TCP does."""
+        if self._core is not None:
+            self._core.drop()
         self._turn()

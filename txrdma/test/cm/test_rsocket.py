@@ -202,6 +202,20 @@ class SharedMemoryTests(StreamCase):
         self.assertIs(client.reason.type, ConnectionAborted)
         self.assertIs(server.reason.type, ConnectionLost)
 
+    async def test_abortedWhilePaused(self) -> None:
+        """What has come before the peer aborts can be read after that."""
+        client, server = await self.both()
+        server.transport.pauseProducing()
+        client.transport.write(bytes(50_000))
+        await deferLater(reactor, 0.1)
+        client.transport.abortConnection()
+        await client.lost
+        await deferLater(reactor, 0.1)
+        server.transport.resumeProducing()
+        await server.lost
+        self.assertEqual(len(server.heard), 50_000)
+        self.assertIs(server.reason.type, ConnectionLost)
+
     async def test_raises(self) -> None:
         """A protocol that raises hears of that, and its peer of an end in order."""
 
@@ -235,14 +249,14 @@ class SharedMemoryTests(StreamCase):
 
         server.transport.pauseProducing()
         client.transport.registerProducer(Pushing(), True)
-        client.transport.write(bytes(600_000))
+        client.transport.write(bytes(1_500_000))
         client.transport.loseConnection()
         await deferLater(reactor, 0.1)
         self.assertEqual(calls, ["pause"])
         server.transport.resumeProducing()
         await client.lost
         await server.lost
-        self.assertEqual((calls, len(server.heard)), (["pause", "resume"], 600_000))
+        self.assertEqual((calls, len(server.heard)), (["pause", "resume"], 1_500_000))
 
     async def test_many(self) -> None:
         """Many connections at once, each with its own bytes."""

@@ -6,7 +6,8 @@ A new provider of streams is held to TCP by naming its strings here, or in its o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 
@@ -24,6 +25,7 @@ class Provider:
     @ivar imports: modules that players import first, such as one that makes a slow machine's time-outs
         longer.
     @ivar patience: how much longer than usual things take.
+    @ivar cannot: names of conversations that are not played, and why not.
     """
 
     name: str
@@ -32,6 +34,7 @@ class Provider:
     served: str
     imports: tuple[str, ...] = ()
     patience: float = 1.0
+    cannot: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 TCP: Final = Provider("tcp", "tcp:0:interface=127.0.0.1", "tcp:127.0.0.1:{port}", "TCP")
@@ -50,11 +53,19 @@ ROCEV2: Final = Provider(
 )
 """C{smc:} by software RoCE over UDP."""
 
+_UNMADE: Final = "the client ends before the server knows that the connection is made, so it never is"
+
 RSOCKET: Final = Provider(
     "rsocket",
     "rsocket:{address}:0:keepalive=1",
     "rsocket:{address}:{port}:keepalive=1",
     "RSocketTransport",
+    patience=2.0,
+    cannot={
+        "nobody-listens": "a host where no process has a software device does not reject what it is asked",
+        "writes-and-in-this-turn-kill": _UNMADE,
+        "writes-and-in-this-turn-exit": _UNMADE,
+    },
 )
 """C{rsocket:} between processes of one host, by shared memory."""
 

@@ -22,7 +22,7 @@ def _waits(*calls: str) -> tuple[Unlike, ...]:
         "`loseConnection` waits until the producer is unregistered, as Twisted's documentation promises; "
         "TCP closes under a push producer that it has not just paused, whatever that still wants to write"
     )
-    return (Unlike(("shared-memory", "rsocket", *ROCE), "client", why, calls=calls),)
+    return (Unlike(("shared-memory", *ROCE), "client", why, calls=calls),)
 
 
 CONVERSATIONS = (
