@@ -1,5 +1,5 @@
 """
-One end of an rsocket: a stream of bytes over RDMA writes, with its credits and its end.
+The core of an rsocket, one end of it: a stream of bytes over RDMA writes, with its credits and its end.
 
 Follows librdmacm (C{docs/rsocket}, version 1 of the protocol). Nothing here posts anything:
 C{outgoing} hands out what is to be posted, in order, and C{completed} and C{arrived} are told what has become
@@ -67,7 +67,7 @@ class Sizes(NamedTuple):
 
 class RSocket:
     """
-    One end of a connection.
+    An end of a connection between rsockets.
 
     @ivar isReadable: the peer may send more bytes; C{isWritable}: so may this end.
     @ivar isOver: the peer has ended the connection, or both ends have ended their half of it.

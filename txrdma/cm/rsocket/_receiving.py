@@ -21,7 +21,7 @@ class Violation(Exception):
 
 class Grant(NamedTuple):
     """
-    Credits for the peer.
+    The credits that the peer is given by one message.
 
     @ivar limit: the sequence number that is the first one it may not use.
     @ivar half: the place of the half of the buffer that it may write to; None if there is none to tell.

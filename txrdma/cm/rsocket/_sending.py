@@ -20,7 +20,7 @@ LEAST: Final = 2048
 
 class Post(NamedTuple):
     """
-    One RDMA write to be posted.
+    An RDMA write that is to be posted.
 
     @ivar begin: the place of its bytes in the memory to send from, C{length} of them.
     @ivar immediate: None for a write that the peer does not hear of.

@@ -85,7 +85,7 @@ class RSocketClientEndpoint:
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         """
-        Connect, as L{IStreamClientEndpoint} asks.
+        Connect to the peer and make a protocol, as L{IStreamClientEndpoint} asks.
 
         @return: fails as TCP's endpoint does: with C{ConnectionRefusedError} where nobody listens, with
             C{TimeoutError} where nobody answers, else with another C{ConnectError}.
@@ -156,7 +156,7 @@ class RSocketServerEndpoint:
 
     def listen(self, protocolFactory: IProtocolFactory) -> Deferred[IListeningPort]:
         """
-        Listen, as L{IStreamServerEndpoint} asks.
+        Listen to the port with a factory, as L{IStreamServerEndpoint} asks.
 
         @return: fails with C{CannotListenError}.
         """
