@@ -13,10 +13,12 @@ import sys
 from typing import Any, Final
 
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import clientFromString, serverFromString
 from twisted.internet.protocol import connectionDone, Factory, Protocol
 from twisted.internet.task import react
 from twisted.python.failure import Failure
+
+from txrdma.cm.rsocket.strings import RSocketClientParser, RSocketServerParser
+from txrdma.strings import parseString
 
 SYNC: Final = 16
 _COUNTING: Final = bytes(range(256))
@@ -82,10 +84,12 @@ async def main(reactor: Any, role: str, endpoint: str, size: str, count: str, it
     """Play a role once, and say how it went."""
     streaming = Streaming(role == "client", int(size) * int(count), int(iterations))
     factory = Factory.forProtocol(lambda: streaming)
+    # Twisted would look at all plugins of the machine for its string, which takes a minute in the box.
+    (_, *args), kwargs = parseString(endpoint, "endpoint")
     if role == "client":
-        await clientFromString(reactor, endpoint).connect(factory)
+        await RSocketClientParser().parseStreamClient(reactor, *args, **kwargs).connect(factory)
     else:
-        await serverFromString(reactor, endpoint).listen(factory)
+        await RSocketServerParser().parseStreamServer(reactor, *args, **kwargs).listen(factory)
         print("listening", flush=True)
     print(await streaming.ended, flush=True)
 

@@ -79,7 +79,7 @@ class RstreamTests(InTheBox, SynchronousTestCase):
         begun = time.monotonic()
         for shape in SHAPES:
             server = self.ours("server", f"rsocket:{THERE}:{PORT}", shape)
-            self.soon(lambda out=server[1]: "listening" in out.read_text())
+            self.hear(server, "listening")
             self.check(server, self.theirs(shape, "-s", THERE, "-b", HERE), shape)
         record("seconds", round(time.monotonic() - begun, 1))
 
@@ -93,10 +93,11 @@ class RstreamTests(InTheBox, SynchronousTestCase):
             self.check(client, server, shape)
         record("seconds", round(time.monotonic() - begun, 1))
 
-    def soon(self, condition: object) -> None:
-        """Wait until something holds."""
+    def hear(self, program: tuple[subprocess.Popen[bytes], Path], word: str) -> None:
+        """Wait until a program has said a word."""
+        process, out = program
         end = time.monotonic() + SECONDS
-        while not condition():  # type: ignore[operator]  # a function
-            if time.monotonic() > end:
-                self.fail("it has not come to be")
+        while word not in (said := out.read_text()):
+            if time.monotonic() > end or process.poll() is not None:
+                self.fail(f"it never says {word!r}, but {said!r}")
             time.sleep(0.05)
