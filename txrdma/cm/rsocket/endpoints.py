@@ -25,6 +25,7 @@ from twisted.internet.interfaces import (
     IStreamClientEndpoint,
     IStreamServerEndpoint,
 )
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from txrdma.cm._manager import BACKLOG
@@ -40,6 +41,8 @@ from txrdma.cm.rsocket.transport import KEEPALIVE, RSocketTransport
 from txrdma.error import RDMAError, WireError
 from txrdma.streams import Address
 from txrdma.values import frozen
+
+_log = Logger()
 
 _REFUSED: Final = (RejectReason.INVALID_SERVICE_ID, RejectReason.CONSUMER_REJECT)
 
@@ -167,7 +170,13 @@ class RSocketServerEndpoint:
 
         def listens(port: IListeningPort) -> IListeningPort:
             protocolFactory.doStart()
-            return RSocketPort(port, protocolFactory)
+            made = RSocketPort(port, protocolFactory)
+            _log.info(
+                "{kind} (rsocket) starting on {port}",
+                kind=type(protocolFactory).__name__,
+                port=made.getHost().port,
+            )
+            return made
 
         def failed(failure: Failure) -> Failure:
             failure.trap(RDMAError)
