@@ -28,7 +28,7 @@ BOXES = (Box(smc=True, timeout=1000),)
 
 MANY = 100
 MUCH = 256 << 20
-PAUSE_SECONDS = 8.0
+PAUSE_SECONDS = 4.0
 LONG_PAUSE_SECONDS = 30.0
 TEST_LINK = Path("/proc/sys/net/smc/smcr_testlink_time")
 IDLER = str(Path(__file__).with_name("smcidler.py"))

@@ -140,7 +140,13 @@ class QueuePairTests(FakeDevice):
 
     def test_inline(self) -> None:
         """Inline bytes are those of their request, however many there are, and however often."""
-        for pieces in ([b"one", b"two"], [b"x" * 100], [b""], [b"three", memoryview(b"four")]):
+        lists: list[list[bytes | memoryview]] = [
+            [b"one", b"two"],
+            [b"x" * 100],
+            [b""],
+            [b"three", memoryview(b"four")],
+        ]
+        for pieces in lists:
             self.queuePair.postSend(
                 [SendRequest(1, Operation.SEND, inline=pieces), SendRequest(2, Operation.SEND)]
             )

@@ -87,8 +87,8 @@ class _Place:
     def __init__(self, verbs: Pyverbs, below: _Place | None) -> None:
         """@param below: the place whose request is posted after this one's, None for the last of a list."""
         self.segment = verbs.SGE(0, 0, 0)
-        after = None if below is None else below.request
-        self.request = verbs.SendWR(num_sge=1, sg=[self.segment], next_wr=after)
+        after: Any = None if below is None else below.request
+        self.request: Any = verbs.SendWR(num_sge=1, sg=[self.segment], next_wr=after)
         self.request.sg_list = self.segment  # itself and no copy, so that it may change
         self._makeRoom(_ROOM)
 
