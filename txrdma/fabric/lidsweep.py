@@ -1,6 +1,4 @@
-"""
-Finding out what a fabric consists of by LIDs: the SA tells the links, nodes tell all else.
-"""
+"""Sweep of a fabric by LIDs: links come from the SA, all else from the nodes."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ class LIDSweep:
     """
 
     def __init__(self, agent: RPCs, endPort: MADEndPort, maxOutstanding: int = MAX_OUTSTANDING) -> None:
-        """
-        @param agent: remains its owner's.
-        """
+        """@param agent: asks for the sweep, and is not closed by it."""
         self.fabric = Fabric()
         self.progress: Callable[[int, int], None] | None = None
         self._schedule = MADSchedule(agent, maxOutstanding)
