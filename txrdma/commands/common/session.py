@@ -1,5 +1,5 @@
 """
-What the commands about InfiniBand fabrics have in common: options, the way into the fabric, and out of it.
+Sessions of the commands about InfiniBand fabrics: their options, and an agent on a management port.
 
 A command says::
 
@@ -49,7 +49,7 @@ TARGETS: Final = f"{TARGET}; without one it is the port itself."
 
 _SIMULATED: Final = "sim"
 _AT_QUEUE_PAIR: Final = re.compile(r"(\S+)\s+dqpn\s+(\d+|0x[0-9a-fA-F]+)")
-"""Somebody who serves by another queue pair than 1, as on RoCE without the kernel."""
+"""A target that is served by another queue pair than 1, as on RoCE without the kernel: C{"7 dqpn 0x12"}."""
 
 _FIELD_STATUS: Final = 0x1C
 _ALL_PORTS: Final = 0xFF
@@ -57,7 +57,7 @@ _LONGEST_PATIENCE: Final = 4.0
 
 
 class FabricOptions(CommandOptions):
-    """Of all commands that go into a fabric."""
+    """Options of all commands that send management datagrams into a fabric."""
 
     isCancelledByInterrupts = True
     optFlags = [
@@ -95,11 +95,12 @@ class FabricOptions(CommandOptions):
 @dataclass
 class Session:
     """
-    A command's way into a fabric.
+    An open management port of a command, and what is known of it.
 
-    @ivar agent: asks as it is told; C{rpcs} is what to ask: the same, or who asks the SA instead.
-    @ivar endPort: what our own port is.
-    @ivar names: of nodes.
+    @ivar agent: makes calls as they are; C{rpcs} is for all questions: the same agent, or a
+        L{SATransactor<txrdma.mad.satransactor.SATransactor>}, which asks the SA instead.
+    @ivar endPort: LID, GIDs and SM of our own port.
+    @ivar names: names of nodes.
     """
 
     reactor: Any  # whatever the command may use of it
@@ -112,9 +113,9 @@ class Session:
     @property
     def sa(self) -> IBPath:
         """
-        The path to the SA.
+        Path to the SA, from our own port.
 
-        @raise DeviceUnavailable: the port knows of none.
+        @raise DeviceUnavailable: the port knows no subnet manager.
         """
         if not self.endPort.smLID:
             raise DeviceUnavailable("no subnet manager is known to our port, so none can be asked")
@@ -129,7 +130,7 @@ class Session:
         return await self._resolved(target)
 
     def _combined(self, lid: LID, route: str) -> IBDRPath:
-        """By LID to a switch, and by a directed route from there on (IBA 14.2.2)."""
+        """Path by LID to a switch, and by a directed route from there on (IBA 14.2.2)."""
         own = self.endPort.lid
         if not own:
             raise DeviceUnavailable("our port has no LID, so no LID can be reached from it")
@@ -149,7 +150,10 @@ class Session:
         return path
 
     async def nameAt(self, path: IBPath) -> str:
-        """What the node-name map calls the node there; C{""}, and nobody is asked, without a map."""
+        """
+        Name of the node at the end of a path in the node-name map; C{""}, without any call, where there is no
+        map.
+        """
         from txrdma.mad.layouts.smp import NodeInfo
 
         if not self.names.names:
@@ -159,9 +163,9 @@ class Session:
 
     async def checkPorts(self, path: IBPath, ports: Iterable[int], error: MADError) -> None:
         """
-        A value that was refused may be that of a port that there is not.
+        Explain a refused value by a port number that the node does not have.
 
-        @raise InvalidRequest: it is.
+        @raise InvalidRequest: the node has no such port.
         """
         from txrdma.mad.layouts.smp import NodeInfo
 
@@ -189,7 +193,7 @@ class Session:
         return await SAPathResolver(self.agent, self.endPort).resolve(known)
 
     def _isDirect(self, gid: GID) -> bool:
-        """Whether nobody needs to be asked for the way: on RoCE a GID is an address."""
+        """True of a GID on RoCE, which is an address: no SA needs to be asked for the path."""
         return not self.endPort.smLID and (gid.isMapped or not self.agent.port.hasSMI)
 
     async def _lidNamed(self, name: str) -> int | None:
@@ -293,7 +297,10 @@ def opened(reactor: Any, options: FabricOptions) -> Iterator[Session]:
 
 
 def _patience(options: FabricOptions, endPort: MADEndPort) -> float | None:
-    """As the options say, or as the subnet does; but some say hours, and nobody sits there that long."""
+    """
+    Seconds to wait for an answer: those of the options, or None for the subnet's, but not the hours that some
+    have.
+    """
     if options["timeout"] is None and lifetimeSeconds(endPort.subnetTimeout) > _LONGEST_PATIENCE:
         return _LONGEST_PATIENCE
     timeout: float | None = options["timeout"]
