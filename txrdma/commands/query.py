@@ -1,6 +1,4 @@
-"""
-C{txrdma query}: any call, with any field.
-"""
+"""C{txrdma query}: any call of the specification, with any fields."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ _HARMLESS = (Method.GET, Method.GET_TABLE, Method.GET_MULTI, Method.GET_TRACE_TA
 
 
 class CommandOptions(FabricOptions):
-    """Which call, to whom, with what in it."""
+    """Options of C{txrdma query}: the call, its target, and its fields."""
 
     synopsis = "[options] RPC ATTRIBUTE [TARGET] [FIELD=VALUE...]"
     longdesc = (
@@ -67,7 +65,7 @@ class CommandOptions(FabricOptions):
 
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
-    """C{txrdma query}."""
+    """Carry out C{txrdma query}: make the call, print the answer."""
     rpc = rpcNamed(options["rpc"])
     kind = _kind(options, rpc)
     keys = Keys(*(options[name] for name in ("mkey", "smkey", "bkey", "cckey")))
@@ -82,9 +80,9 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
 
 def _kind(options: CommandOptions, rpc: RPC) -> type[Attribute]:
     """
-    What a call carries, by its name or its number.
+    Type of the attribute that a call is to carry, by its name or its number.
 
-    @raise InvalidRequest: it carries no such.
+    @raise InvalidRequest: the call carries no such attribute.
     """
     text = options["attribute"]
     try:
@@ -125,7 +123,7 @@ async def _payload(session: Session, rpc: RPC, kind: type[Attribute], path: IBPa
 
 
 def tell(answer: Any, asJSON: bool) -> None:
-    """An attribute, several, or none."""
+    """Print an answer: one attribute, several, or none."""
     several = answer if isinstance(answer, list) else [] if answer is None else [answer]
     if asJSON:
         told = [{"attribute": type(each).__name__, "fields": attributeDict(each)} for each in several]
