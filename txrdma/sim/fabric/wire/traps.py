@@ -60,7 +60,7 @@ def gidChanged(trap: int, lid: LID, gid: GID) -> Notice:
 
 
 def trapDatagram(notice: Notice, transaction: int) -> bytes:
-    """The datagram that carries one."""
+    """Datagram of a Trap with this notice."""
     return managementPacket(Method.TRAP, transaction, Notice.attributeID, 0, notice.encode(), IBPath(), 0)
 
 
