@@ -1,8 +1,8 @@
 """
-What agents say that they can do, class by class.
+Capabilities of agents, class by class, as bits of ClassPortInfo.
 
-Follows InfiniBand Architecture vol. 1, 13.4.8.1 (ClassPortInfo), 15.2.5.1 (administration) and 16.1.3.1
-(performance).
+Follows InfiniBand Architecture vol. 1, 13.4.8.1 (ClassPortInfo), 15.2.5.1 (subnet administration) and
+16.1.3.1 (performance management).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from txrdma.mad.layouts.pma import PerformanceCapability
 
 
 class AdministrationCapability(IntFlag):
-    """What a subnet's administration can do: bits 8 to 15 of CapabilityMask."""
+    """Capabilities of a subnet administration (SA): bits 8 to 15 of CapabilityMask."""
 
     OPTIONAL_RECORDS = 1 << 8
     UD_MULTICAST = 1 << 9
@@ -29,7 +29,7 @@ class AdministrationCapability(IntFlag):
 
 
 class AdministrationCapability2(IntFlag):
-    """The same, of CapabilityMask2."""
+    """Further capabilities of a subnet administration (SA): bits of CapabilityMask2."""
 
     UNPATH_REPATH = 1 << 0
     QOS = 1 << 1
@@ -46,7 +46,7 @@ class AdministrationCapability2(IntFlag):
 
 
 class PerformanceCapability2(IntFlag):
-    """What a performance agent can do besides: bits of CapabilityMask2."""
+    """Further capabilities of a performance management agent: bits of CapabilityMask2."""
 
     PM_KEY = 1 << 0
     ADDITIONAL_PORT_COUNTERS_EXTENDED = 1 << 1
@@ -59,7 +59,7 @@ _NAMES: Final[dict[int, tuple[type[IntFlag] | None, type[IntFlag] | None]]] = {
 
 
 def capabilitiesOf(info: ClassPortInfo, managementClass: int) -> list[str]:
-    """The names of what an agent of this class says it can do."""
+    """Names of the capabilities in the ClassPortInfo of an agent of this class."""
     first, second = _NAMES.get(managementClass, (None, None))
     said = saidBits(info.capabilityMask, ClassCapability)
     if first is not None:

@@ -1,8 +1,8 @@
 """
-What notices tell: the details of each trap of the specification.
+Details of notices: the contents of each trap of the specification.
 
-Follows InfiniBand Architecture vol. 1, 14.2.5.1 (tables 131 to 139), 15.2.5.2 (the administration's),
-16.2.3.1 (baseboard management's) and annex A10.4.3.1 (congestion control's).
+Follows InfiniBand Architecture vol. 1, 14.2.5.1 (tables 131 to 139), 15.2.5.2 (the SA's), 16.2.3.1 (baseboard
+management's) and annex A10.4.3.1 (congestion control's).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Trap(Code):
 
 @wire(54)
 class GIDDetails(Layout):
-    """Traps 64 to 67: whose GID, or which group's."""
+    """Traps 64 to 67: GID of a port, or of a multicast group."""
 
     reserved: bytes = data(6)
     gid: GID = data(16)
@@ -228,7 +228,7 @@ _NAMES: Final[dict[tuple[int, int], str]] = {
     (ManagementClass.BM, 259): "BAD_BKEY",
     (ManagementClass.CONG_MGT, 0): "BAD_CC_KEY",
 }
-"""The traps of other classes, which count from 0 again."""
+"""Names of the traps of other classes, which count from 0 again."""
 
 _SUBNET: Final = (ManagementClass.SUBN_LID, ManagementClass.SUBN_DIRECTED, ManagementClass.SUBN_ADM)
 
@@ -243,7 +243,7 @@ def _trapName(notice: Notice, managementClass: int) -> str | None:
 
 def detailsOf(notice: Notice, managementClass: int = ManagementClass.SUBN_LID) -> Layout | None:
     """
-    What a generic notice tells besides; None of a vendor's, or of a trap that we do not know.
+    Details of a generic notice; None of a vendor's, or of an unknown trap.
 
     @param managementClass: of the datagram that it came in.
     """
