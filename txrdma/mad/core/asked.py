@@ -1,5 +1,5 @@
 """
-A call, as the core of calls has it: what is asked, and what came of it.
+A call, as the core of calls has it: the request, and its answer or error.
 
 Nothing here reads a clock or a socket.
 """
@@ -15,7 +15,7 @@ from txrdma.mad.layouts.attributes import Attribute, RPC
 
 class Asked(Transaction):
     """
-    A call.
+    State of one call: request, keys, and answer or error.
 
     @ivar kind: class of the answer's payload.
     @ivar content: the payload of the question, as bytes.

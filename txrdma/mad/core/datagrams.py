@@ -1,6 +1,4 @@
-"""
-From a call to the datagram that is sent.
-"""
+"""Datagrams of calls, made from their attributes, keys and paths."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ _SUBN: Final = ManagementClass.SUBN_LID
 
 
 class Datagrams:
-    """Makes the datagrams of calls; several by one directed route share what they have in common."""
+    """Maker of the datagrams of calls; the common part of those by one directed route is made once."""
 
     def __init__(self) -> None:
         self._tailPath: IBDRPath | None = None
