@@ -29,7 +29,7 @@ _NAMES: Final = {(rpc.managementClass, rpc.method): rpc.name for rpc in RPCS.val
 
 
 def nameOf(managementClass: int, method: int) -> str:
-    """What the call of this class and method is called; C{""} when there is none."""
+    """Name of the call of this class and method; C{""} without one."""
     if managementClass == ManagementClass.SUBN_DIRECTED:
         managementClass = ManagementClass.SUBN_LID
     elif 0x09 <= managementClass <= 0x0F or 0x30 <= managementClass <= 0x4F:
@@ -56,7 +56,7 @@ def checkedKind(name: str, payload: object) -> type[Attribute]:
 
 class CallOptions(TypedDict, total=False):
     """
-    Options of a call.
+    Options of a call: timeout, retries, keys, component mask and transaction ID.
 
     @ivar timeoutSeconds: how long an answer is awaited, each time that the request is sent.
     @ivar retries: how often a request that nobody answers is sent again.
@@ -74,7 +74,7 @@ class CallOptions(TypedDict, total=False):
 
 
 class _Calling:
-    """One of the calls, of one agent."""
+    """A call of one agent, by name."""
 
     __slots__ = ("_agent", "_name")
 
@@ -84,7 +84,7 @@ class _Calling:
 
 
 class Answered(_Calling):
-    """A call that is answered with what was asked for: a class in, an instance out."""
+    """A call with an answer of the same attribute: a type or an instance goes in, an instance comes out."""
 
     __slots__ = ()
 
@@ -99,7 +99,7 @@ class Answered(_Calling):
 
 
 class Unanswered(_Calling):
-    """A call that nobody answers: it is done when it is sent."""
+    """A call without an answer, which is done when it is sent."""
 
     __slots__ = ()
 
@@ -162,7 +162,7 @@ C = TypeVar("C", bound=_Calling)
 
 
 class _Named(Generic[C]):
-    """A call, by the name of the attribute that holds it."""
+    """Descriptor of a call, which has the name of the class attribute that it is assigned to."""
 
     def __init__(self, kind: type[C]) -> None:
         self._kind = kind
@@ -177,15 +177,15 @@ class _Named(Generic[C]):
 
 class RPCs(ABC):
     """
-    What agents, and those who look like one, offer.
+    Calls of the specification as methods, of agents and their like.
 
-    Each takes the payload as a class, whose content then is zeros, or as an instance; records of subnet
-    administration also as a L{Query}. C{path} leads to the peer that is asked, and is reversible; calls of
-    subnet administration need none. Options are L{CallOptions}.
+    Each takes the payload as a class, whose content then is zeros, or as an instance; SA records also as a
+    L{Query}. C{path} leads to the peer that is asked, and is reversible; calls of subnet administration need
+    none. Options are L{CallOptions}.
     """
 
     retries: int | None = None
-    """How often a request that nobody answers is sent again; None where that is not known."""
+    """Number of times that a request without an answer is sent again; None where that is unknown."""
 
     @abstractmethod
     def call(
@@ -197,7 +197,7 @@ class RPCs(ABC):
         **options: Unpack[CallOptions],
     ) -> Deferred[Any]:
         """
-        Make the call of that name.
+        Make the call of this name.
 
         @param path: leads to the peer that is asked; without one, calls of subnet administration go to that
             of the agent's port.
