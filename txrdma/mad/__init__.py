@@ -1,8 +1,8 @@
 """
-Management datagrams: the 256-byte messages by which InfiniBand fabrics are run.
+Management datagrams (MADs): the 256-byte messages by which InfiniBand fabrics are managed.
 
-What most programs want can be had from here; each name is loaded when it is asked for. Structures stand in
-modules by class: L{smp <txrdma.mad.layouts.smp>}, L{sa <txrdma.mad.layouts.sa>} and others.
+Names that most programs need can be imported from here; each is loaded when it is first used. Structures
+stand in modules by class: L{smp <txrdma.mad.layouts.smp>}, L{sa <txrdma.mad.layouts.sa>} and others.
 """
 
 from __future__ import annotations
