@@ -177,7 +177,6 @@ class Sweep:
     ) -> None:
         """
         @param agent: asks for the sweep, and is not closed by it.
-
         @param maxPerNode: most SMPs on their way to one node at a time.
         @param maxHops: most hops of a directed route.
         """

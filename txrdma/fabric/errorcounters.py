@@ -266,7 +266,6 @@ class CounterSurvey:
     ) -> None:
         """
         @param withData: read the traffic counters of ports with errors, too.
-
         @param dataAlone: read the traffic counters of all ports, and no error counters.
         @param withDetails: read the causes of errors and discards.
         @param clear: counters to set to zero after reading: C{"errors"}, C{"data"} or C{"errors data"}.

@@ -91,7 +91,6 @@ class Neighbourhood:
     ) -> None:
         """
         @param rpcs: ask for the sweep, and are not closed by it.
-
         @param hops: most links between the first node and another.
         @param withLinks: find out the links of the outermost nodes, too. Without, little more than the
             NodeInfo is asked of them.

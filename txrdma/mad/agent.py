@@ -65,7 +65,6 @@ class MADAgent(RPCs):
     ) -> None:
         """
         @param port: owned by the agent from now on, and closed with it.
-
         @param keys: keys for calls that are made without any.
         @param reopen: opens the port anew after it was lost, and is tried again and again while it raises
             C{RDMAError}; without it a lost port is the agent's end.

@@ -55,7 +55,6 @@ class SAPathResolver:
     def __init__(self, agent: RPCs, endPort: EndPort, asksForLIDs: bool = False) -> None:
         """
         @param agent: asks for the resolver, and is not closed by it.
-
         @param endPort: end port of the agent's port, or a function that returns it.
         """
         self._agent = agent
@@ -127,7 +126,6 @@ class IPPathResolver:
     ) -> None:
         """
         @param endPort: end port to send from, or a function that returns it.
-
         @param sourceAddress: returns the source address of this host for packets to an address.
         """
         self._endPort = endPort

@@ -128,7 +128,6 @@ class SATransactor(RPCs):
     def __init__(self, agent: RPCs, endPort: EndPort) -> None:
         """
         @param agent: asks for the transactor, and is not closed by it.
-
         @param endPort: end port of the agent's port, or a function that returns it.
         """
         self._agent = agent

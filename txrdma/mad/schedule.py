@@ -81,7 +81,6 @@ class MADSchedule(RPCs):
     ) -> None:
         """
         @param agent: makes the calls, and is not closed by the schedule.
-
         @param onProgress: called whenever a call has ended.
         """
         if maxOutstanding < 1:

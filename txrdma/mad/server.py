@@ -94,8 +94,7 @@ class MADServer:
     def __init__(self, agent: MADAgent, *, answerSeconds: float = ANSWER_SECONDS) -> None:
         """
         @param agent: sends the answers, and is not closed by the server. An agent may have several servers: a
-        request is for the first that has a handler which takes it.
-
+            request is for the first that has a handler which takes it.
         @param answerSeconds: time after which a handler is cancelled, and BUSY answered.
         """
         self.answerSeconds = answerSeconds

@@ -60,7 +60,6 @@ class Subscription:
     ) -> None:
         """
         @param server: server of the port that the reports come to.
-
         @param administration: path to the SA; None for the SA of the port, now and later.
         @param listener: called with each notice, once.
         @param trapNumber: number of the traps to subscribe to.

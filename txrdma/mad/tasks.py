@@ -34,7 +34,6 @@ class Runner:
     def __init__(self, hasRoom: Callable[[int], bool], stopped: Callable[[], None]) -> None:
         """
         @param hasRoom: called with C{busy}; True if one more piece of work may be taken from a source.
-
         @param stopped: called when everything is cancelled, after work is closed.
         """
         self.busy = 0

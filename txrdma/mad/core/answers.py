@@ -104,7 +104,6 @@ class Records:
     def __init__(self, kind: type[Attribute], first: bytes, message: bytes) -> None:
         """
         @param first: first datagram of the table; its header has the distance of records.
-
         @raise WireError: the message is no whole number of records.
         """
         size = kind.size

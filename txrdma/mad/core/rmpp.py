@@ -157,7 +157,6 @@ class Sender:
     ) -> None:
         """
         @param room: bytes of the message in each segment.
-
         @param overhead: bytes behind the RMPP header that each segment has besides and that lengths include.
         @param window: number of segments to send before the first ACK.
         """
@@ -273,7 +272,6 @@ class Receiver:
     def __init__(self, room: int, overhead: int, window: int = WINDOW, longest: int | None = None) -> None:
         """
         @param room: bytes of the message in each segment.
-
         @param overhead: bytes behind the RMPP header that each segment has besides.
         @param longest: most bytes of a message; L{LONGEST_MESSAGE} by default.
         """

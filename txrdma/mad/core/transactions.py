@@ -65,7 +65,6 @@ class Transactions(Generic[T]):
     def __init__(self, bits: int, random: Callable[[int], bytes]) -> None:
         """
         @param bits: number of low bits of a transaction ID that return as they were sent.
-
         @param random: returns that many unforeseeable bytes: foreseeable IDs would let others forge answers.
         """
         self._mask = (1 << bits) - 1

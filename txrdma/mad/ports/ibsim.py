@@ -112,7 +112,6 @@ class IbsimPort:
     def __init__(self, reactor: IReactorFDSet, base: str = "", node: str = "", isSM: bool = False) -> None:
         """
         @param base: prefix of the names of ibsim's sockets; by default that of IBSIM_SOCKNAME, or C{"sim"}.
-
         @param node: its identifier or description; by default that of SIM_HOST, or the first in the net file.
         @param isSM: receive datagrams for the subnet manager.
         @raise DeviceUnavailable: no ibsim runs there, or it has no such node, or no room for another client.

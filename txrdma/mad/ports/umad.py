@@ -103,7 +103,6 @@ class UmadPort:
     ) -> None:
         """
         @param endPort: the port; L{txrdma.ports.getEndPort} finds it.
-
         @param rmpp: have the kernel segment and reassemble RMPP transfers.
         @raise DeviceUnavailable: the port has no such device file, or we may not open it.
         """

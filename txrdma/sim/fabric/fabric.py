@@ -76,7 +76,6 @@ class SimulatedFabric:
     ) -> None:
         """
         @param latencySeconds: from a request to its answer.
-
         @param jitterSeconds: most that chance adds to that.
         @param loss: probability that a datagram is lost, in each direction by itself.
         @param seed: seed of losses and of jitter, and of nothing else.

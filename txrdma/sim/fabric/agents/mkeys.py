@@ -30,7 +30,6 @@ class ManagementKeys:
     ) -> None:
         """
         @param seconds: returns the present time, for leases.
-
         @param violated: called with the port and the SMP whose M_Key is wrong.
         """
         self._seconds = seconds

@@ -110,7 +110,6 @@ class PerformanceManagementAgents:
     def __init__(self, seconds: Callable[[], float], later: Callable[..., None]) -> None:
         """
         @param seconds: returns the present time, for counters that grow.
-
         @param later: takes seconds and the call to make then, for samples.
         """
         self._seconds = seconds

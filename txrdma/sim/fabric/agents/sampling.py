@@ -73,7 +73,6 @@ class Samplers:
     def __init__(self, seconds: Callable[[], float], later: Callable[..., None]) -> None:
         """
         @param seconds: returns the present time.
-
         @param later: takes seconds and the call to make then.
         """
         self._seconds = seconds

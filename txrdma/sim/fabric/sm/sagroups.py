@@ -70,7 +70,6 @@ class Groups:
     ) -> None:
         """
         @param changed: called with a group whose members have changed.
-
         @param told: called with the trap number 66 or 67 and the MGID when a group comes or goes.
         @param measure: returns the MTU and the rate of a port GID.
         """

@@ -70,7 +70,6 @@ class Paths:
     ) -> None:
         """
         @param ends: all end ports with a LID.
-
         @param portOf: returns the port of a LID.
         """
         self._ends = ends

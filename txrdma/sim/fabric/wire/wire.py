@@ -74,7 +74,6 @@ class Wire:
     ) -> None:
         """
         @param seconds: returns the present time.
-
         @param later: takes seconds and the call to make then.
         @param seed: seed of losses and of jitter.
         """
