@@ -158,9 +158,9 @@ class Tables:
 
     def records(self, datagram: bytes) -> list[Attribute] | None:
         """
-        The records of the table that ends with this packet.
+        Records of the table that ends with this packet.
 
-        @return: None of what is no end of a table, or of one whose parts were not all seen.
+        @return: None for a packet that ends no table, or a table of which segments are missing.
         """
         number = _segment(datagram)
         if not 0 < number <= _MOST_SEGMENTS:

@@ -343,7 +343,7 @@ def _depth(node: Node) -> int:
 
 
 def _entry(node: Node) -> int:
-    """The port that our way comes in by; at the beginning our own."""
+    """Port by which a directed route enters the node; at its beginning our own."""
     return node.info.localPortNum
 
 

@@ -1,6 +1,4 @@
-"""
-C{txrdma saquery}: the records of the subnet's administration.
-"""
+"""C{txrdma saquery}: records of subnet administration (SA), by any component."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-C{txrdma trace}: the way of packets from one port to another.
-"""
+"""C{txrdma trace}: path of packets from one port to another, hop by hop."""
 
 from __future__ import annotations
 

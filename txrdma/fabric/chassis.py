@@ -1,9 +1,9 @@
 """
 Chassis of a fabric: boards that are nodes of one machine, as far as their vendors let that be known.
 
-Nodes of one system have the same SystemImageGUID (InfiniBand Architecture vol. 1, 14.2.5.3). Those of some
-vendors differ from board to board: what infiniband-diags knows of Cisco, InfiniCon, Xsigo and Voltaire holds
-here, too.
+Nodes of one system have the same SystemImageGUID (InfiniBand Architecture vol. 1, 14.2.5.3), but with some
+vendors it differs from board to board: Cisco, InfiniCon, Xsigo and Voltaire are treated as infiniband-diags
+treats them.
 """
 
 from __future__ import annotations

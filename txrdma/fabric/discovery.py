@@ -35,7 +35,7 @@ MAX_PER_NODE: Final = 4
 """Most SMPs on their way to one node: VL 15 has no flow control, and nodes have little room for SMPs."""
 
 _LEAST_OUTSTANDING: Final = 8
-"""Questions that may be on their way however much is lost."""
+"""Fewest SMPs that may be on their way, however much is lost."""
 
 _MOST_HOPS: Final = 63
 _LINK_UP: Final = int(PhysicalState.LINK_UP)
@@ -265,7 +265,10 @@ class Sweep:
             done.callback(self.fabric)
 
     def _pace(self, wasLost: bool) -> None:
-        """Ask less at a time after a loss, once for all that was on its way then; by and by more again."""
+        """
+        Halve the window after a loss, once for all SMPs that were on their way then; widen it again step by
+        step.
+        """
         if wasLost and self.answered >= self._calm:
             self._calm = self.answered + len(self._open)
             self.window = max(self.window / 2, min(_LEAST_OUTSTANDING, self._maxOutstanding))

@@ -241,14 +241,14 @@ class _Abilities(NamedTuple):
 
 class CounterSurvey:
     """
-    Asks all ports for their counters, many at a time.
+    Survey of all ports' counters, with many Gets on their way at a time.
 
     Switches that can are asked for the sum of their ports first; only where that is beyond a threshold are
-    the ports asked one by one. Errors are those of 64 bits where there are such: the others stand still when
-    they are full.
+    the ports asked one by one. Errors are taken from the counters of 64 bits where a port has them: the
+    others stand still when they are full.
 
-    @ivar progress: is called with how many nodes are done, and how many there are.
-    @ivar done: how many are.
+    @ivar progress: called with the number of nodes that are done, and the number of all.
+    @ivar done: number of nodes that are done.
     """
 
     def __init__(

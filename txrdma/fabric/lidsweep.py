@@ -22,7 +22,7 @@ class LIDSweep:
     A sweep that asks the SA for the links, and nodes for everything else, by LID.
 
     @ivar fabric: what was found so far.
-    @ivar progress: is called after answers, with how many nodes have told, and how many there are.
+    @ivar progress: called after answers with the number of nodes that have answered, and the number of all.
     """
 
     def __init__(self, agent: RPCs, endPort: MADEndPort, maxOutstanding: int = MAX_OUTSTANDING) -> None:
@@ -38,9 +38,9 @@ class LIDSweep:
 
     def run(self) -> Deferred[Fabric]:
         """
-        Ask for the links, and then all nodes at their ends.
+        Get the LinkRecords, and then the attributes of all nodes at their ends.
 
-        @return: fires with the fabric, whatever the problems. Fails when the SA tells no links.
+        @return: fires with the fabric, whatever its problems. Fails when the SA does not answer with links.
         """
         return self._schedule.run(self._run())
 

@@ -354,7 +354,7 @@ class Problem:
 
 class Fabric:
     """
-    All nodes that were found, and what was not found out.
+    All nodes of a fabric that are known, and the problems in finding them.
 
     @ivar nodes: by node GUID.
     @ivar problems: in the order in which they were met.

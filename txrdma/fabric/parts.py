@@ -24,9 +24,9 @@ def part(fabric: Fabric, first: Node, hops: int) -> Fabric:
 
 def located(fabric: Fabric, target: str, names: NodeNames) -> Node:
     """
-    The node that a target names; routes begin where the sweep of the fabric began.
+    Node that a target names; directed routes begin where the sweep of the fabric began.
 
-    @raise InvalidRequest: there is none, or several.
+    @raise InvalidRequest: there is no such node, or there are several.
     """
     try:
         return _at(fabric, target)

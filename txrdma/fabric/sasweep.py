@@ -31,7 +31,7 @@ class SASweep:
     A sweep that asks the SA for four tables.
 
     @ivar fabric: what was found so far.
-    @ivar progress: is called after answers, with how many tables are there, and how many there will be.
+    @ivar progress: called after answers with the number of tables that have come, and the number of all.
     """
 
     def __init__(self, agent: RPCs, sa: IBPath) -> None:

@@ -1,8 +1,8 @@
 """
-Remote procedure calls by management datagrams: each returns a Deferred.
+Agents, which make remote procedure calls by management datagrams: each returns a Deferred.
 
-Follows InfiniBand Architecture vol. 1, 13.4 (datagrams). What becomes of a call is decided by
-L{txrdma.mad.core.calls}; here are a port, a reactor's time and those who wait.
+Follows InfiniBand Architecture vol. 1, 13.4 (datagrams). L{txrdma.mad.core.calls} decides what becomes of a
+call; here are the port, the reactor's time and the Deferreds.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class MADAgent(RPCs):
 
     @property
     def strangers(self) -> int:
-        """Number of answers that were dropped as they came from somebody else than the peer asked."""
+        """Number of answers that were dropped as they came from another port than the one asked."""
         return self._core.strangers
 
     # Calls.
@@ -138,9 +138,9 @@ class MADAgent(RPCs):
 
     def newTransactionID(self) -> int:
         """
-        Draw a transaction ID that nobody could foresee, for a call or a datagram that names its own.
+        Draw an unforeseeable transaction ID, for a call or a datagram that brings its own.
 
-        @raise txrdma.error.ResourceExhausted: all are on their way.
+        @raise txrdma.error.ResourceExhausted: all IDs are in use.
         """
         return self._core.newIdentifier()
 

@@ -46,7 +46,7 @@ class MADFailure(RDMAError):
 
 
 class MADTimeoutError(MADFailure):
-    """Nobody answered in time, however often we asked."""
+    """The peer did not answer in time, after all retries."""
 
 
 def silence(rpc: RPC, path: IBPath, mkey: int) -> str:
@@ -67,9 +67,10 @@ class MADClassError(MADFailure):
 
 class MADTransferError(MADFailure):
     """
-    A long message, of ours or of the answer, did not get through.
+    An RMPP transfer, of our request or of the answer, has failed.
 
-    @ivar status: why, as the one said who gave up; C{byPeer} says whether that was not we.
+    @ivar status: reason for its end.
+    @ivar byPeer: True if the peer has ended the transfer.
     """
 
     def __init__(self, status: RMPPStatus, byPeer: bool, rpc: RPC, path: IBPath, request: bytes) -> None:

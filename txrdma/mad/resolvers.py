@@ -62,7 +62,7 @@ class SAPathResolver:
         self._asksForLIDs = asksForLIDs
 
     def resolve(self, target: object) -> Deferred[IBPath]:
-        """The path to a port; L{txrdma.mad.errors.MADError} where the administration knows of none."""
+        """Path to a port; fails with L{txrdma.mad.errors.MADError} where the SA has none."""
         end = current(self._endPort)
         try:
             known = _read(target, end)

@@ -39,9 +39,10 @@ def nameOf(managementClass: int, method: int) -> str:
 
 def checkedKind(name: str, payload: object) -> type[Attribute]:
     """
-    The attribute that a call of that name would carry.
+    Attribute type that a call of that name would carry.
 
-    @raise InvalidRequest: there is no such call, or it carries no such thing; says what there is.
+    @raise InvalidRequest: there is no such call, or it carries no such attribute; the message lists what
+        there is.
     """
     kind = payload if isinstance(payload, type) else type(payload)
     if not issubclass(kind, Attribute):
@@ -56,14 +57,15 @@ def checkedKind(name: str, payload: object) -> type[Attribute]:
 
 class CallOptions(TypedDict, total=False):
     """
-    Options of a call: timeout, retries, keys, component mask and transaction ID.
+    Options of any call, by keyword.
 
-    @ivar timeoutSeconds: how long an answer is awaited, each time that the request is sent.
-    @ivar retries: how often a request that nobody answers is sent again.
-    @ivar keys: M_Key, SM_Key and others that a class wants to see.
-    @ivar componentMask: which fields of a record are meant; a L{Query} brings its own.
-    @ivar transactionID: the transaction ID to send, which no other call of the agent has now; a drawn one
-        without it, or when it is 0. A port may have only its lower half to choose: C{transactionIDBits}.
+    @ivar timeoutSeconds: time to wait for an answer, each time that the request is sent.
+    @ivar retries: number of times that a request without an answer is sent again.
+    @ivar keys: M_Key, SM_Key and others that a class requires.
+    @ivar componentMask: components of a record that are selected; a L{Query} brings its own.
+    @ivar transactionID: the transaction ID to send, which no other call of the agent has at present; without
+        it, or when it is 0, one is drawn. A port may leave only the lower half to choose:
+        C{transactionIDBits}.
     """
 
     timeoutSeconds: float | None

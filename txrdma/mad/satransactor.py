@@ -2,7 +2,7 @@
 Transactor by the SA: asks subnet administration instead of the nodes themselves.
 
 Follows InfiniBand Architecture vol. 1, 15.2.5: most attributes of subnet management have a record with the
-same content. Nodes may keep theirs behind an M_Key; the administration tells them to anybody.
+same content. Nodes may keep theirs behind an M_Key; the SA returns them to every requester.
 """
 
 from __future__ import annotations
@@ -116,13 +116,13 @@ _Place = tuple[LID, tuple[int, ...]]
 
 class SATransactor(RPCs):
     """
-    Turns C{SubnGet} into C{SubnAdmGet} of the record with the same content; all other calls pass as they are.
+    Converts C{SubnGet} into C{SubnAdmGet} of the record with the same content; passes all other calls on.
 
-    A directed route is followed link by link, by what the administration knows. What was found out on the way
-    is remembered; when a question that went by it fails, it is found out anew, and if it has changed, the
-    question is asked once more.
+    A directed route is followed link by link, by the SA's records. LIDs and nodes found on the way are
+    remembered; when a call that used them fails, they are found again, and if they have changed, the call is
+    made once more.
 
-    Errors are those of C{SubnAdmGet}: what nobody has is an answer without records there.
+    Errors are those of C{SubnAdmGet}: for an attribute that no node has the SA answers without records.
     """
 
     def __init__(self, agent: RPCs, endPort: EndPort) -> None:

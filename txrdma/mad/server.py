@@ -83,10 +83,10 @@ class _Pending(NamedTuple):
 
 class MADServer:
     """
-    Answers the requests that come through an agent's port.
+    Server of the requests that come through an agent's port.
 
     A request that is sent again while its handler is at work is the same one. Traps and reports are
-    acknowledged, and go to those who listen for notices: once, however often their sender repeats them.
+    acknowledged, and go to all listeners of notices: once, however often their sender repeats them.
 
     @ivar agent: the agent whose requests are answered.
     """
@@ -399,9 +399,9 @@ def _keys(request: MADRequest) -> Keys:
 
 def _managementAnswer(request: MADRequest, method: int, content: bytes, status: int) -> bytes:
     """
-    The answer to a datagram of subnet management.
+    Answer to an SMP.
 
-    On a directed route it has all that the request says of the way, and the bit that means back (IBA 14.2.2).
+    On a directed route it has the route of the request, and the direction bit for the way back (IBA 14.2.2).
     """
     header, asked = request.header, request.frame
     if isinstance(asked, SMPFormatDirected):

@@ -122,7 +122,7 @@ class Session:
         return toAdministration(self.endPort)
 
     async def toManagement(self, target: str = "") -> IBPath:
-        """The way to a port for C{Subn...}: by a directed route where one is given, and to ourselves."""
+        """Path of SMPs to a target: a directed route where one is given, and for our own port."""
         if not target:
             return IBDRPath()
         if (both := combined(target)) is not None:
@@ -138,9 +138,9 @@ class Session:
 
     async def toServices(self, target: str = "") -> IBPath:
         """
-        The way to a port's general services, for all calls but C{Subn...}.
+        Path to the general services of a target's port, for all calls but C{Subn...}.
 
-        A directed route is followed to see what LID is at its end: of a switch, that of the whole.
+        A directed route is followed to find the LID at its end, which for a switch is that of port 0.
         """
         if not target:
             return self._toOurselves()
@@ -252,9 +252,9 @@ def _directed(text: str) -> IBDRPath:
 @contextmanager
 def opened(reactor: Any, options: FabricOptions) -> Iterator[Session]:
     """
-    Go into the fabric; at the end, or at an error, everything is closed again.
+    Open the management port of the options, and close it at the end, or after an error.
 
-    Errors of calls leave as one line; with C{--debug} they say more.
+    Errors of calls leave as one line; with C{--debug} they have more.
     """
     names = readNodeNames(options["node-names"])
     device = options["device"] or defaultMADPort()
@@ -309,11 +309,11 @@ def _patience(options: FabricOptions, endPort: MADEndPort) -> float | None:
 
 def confirmed(what: str, isSaid: bool) -> None:
     """
-    Ask whether to do something that changes the fabric.
+    Ask for a confirmation before the fabric is changed.
 
-    @param what: it, in words.
-    @param isSaid: nothing needs to be asked.
-    @raise SystemExit: the answer is no, or nobody is there to answer.
+    @param what: the change, in words.
+    @param isSaid: the confirmation is given already, and nothing is asked.
+    @raise SystemExit: the answer is no, or there is no terminal to ask at.
     """
     if isSaid:
         return

@@ -18,11 +18,11 @@ class Asked(Transaction):
     State of one call: request, keys, and answer or error.
 
     @ivar kind: class of the answer's payload.
-    @ivar content: the payload of the question, as bytes.
+    @ivar content: the payload of the request, as bytes.
     @ivar chosenID: the transaction ID that the caller has chosen; 0 for a drawn one.
-    @ivar redirections: how often somebody else was named, for this call and for those that it is made for.
-    @ivar answer: what came, when the call has ended well.
-    @ivar error: why the call has failed; None when it has not.
+    @ivar redirections: number of redirections of this call, and of those that it is made for.
+    @ivar answer: the answer, when the call has ended well.
+    @ivar error: the reason, when the call has failed; else None.
     """
 
     __slots__ = (

@@ -70,8 +70,8 @@ class Requested(NamedTuple):
     A request, or another datagram that is no answer, has come.
 
     @ivar datagram: the datagram, or the first one of an RMPP transfer.
-    @ivar message: what it holds for the attribute.
-    @ivar path: the way that it took.
+    @ivar message: bytes of the attribute.
+    @ivar path: path that the request took.
     """
 
     datagram: bytes
@@ -114,10 +114,10 @@ class _Waiting(NamedTuple):
 
 class Calls:
     """
-    The calls that go out by one port, and the RMPP transfers of both directions.
+    Calls that go out by one port, and the RMPP transfers of both directions.
 
-    @ivar strangers: answers that were dropped as they came from somebody else than the peer asked.
-    @ivar isServing: whether anybody wants requests.
+    @ivar strangers: number of answers that were dropped as they came from another port than the one asked.
+    @ivar isServing: True if requests of others are wanted.
     """
 
     def __init__(self, port: Terms, random: Callable[[int], bytes]) -> None:
@@ -147,12 +147,12 @@ class Calls:
 
     def ask(self, call: Asked, path: IBPath, now: float, timeoutSeconds: float | None = None) -> bytes | None:
         """
-        Begin a call; its end is an event, unless nobody answers such calls.
+        Begin a call; its end is an event, unless calls of this name have no answer.
 
-        @param timeoutSeconds: how long an answer is awaited; by default as long as path and peer take.
+        @param timeoutSeconds: time to wait for an answer; by default as long as path and peer take.
         @return: the datagram to send, which takes no turn by L{outgoing} (a twentieth of a call's time); None
-            when the question is an RMPP transfer.
-        @raise RDMAError: it cannot be sent, and has no end.
+            when the request is an RMPP transfer.
+        @raise RDMAError: the call cannot be sent, and gets no event.
         @raise WireError: a value of it does not fit.
         """
         rpc = call.rpc
@@ -396,7 +396,7 @@ class Calls:
         return call.rpc.method is _GET_MULTI or self._long.isAnswering(call.datagram)
 
     def _askAgain(self, call: Asked, path: IBPath, now: float) -> None:
-        """Ask anew, under another number, or ask somebody else."""
+        """Send the request again with another transaction ID, or to another node."""
         try:
             datagram = self.ask(call, path, now, call.timeoutSeconds)
             if datagram is not None:

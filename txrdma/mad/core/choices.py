@@ -23,9 +23,9 @@ _FIRST_MULTICAST_LID: Final = 0xC000
 
 def sourceIndex(table: Sequence[GIDEntry], path: IBPath) -> int:
     """
-    The GID to send from: the one of the path, else one of the kind of the destination's.
+    Index of the GID to send from: that of the path, else one of the kind of the destination's.
 
-    Where a GID stands there twice, for RoCE v1 and v2, it is the latter.
+    Of a GID that the table has twice, for RoCE v1 and v2, the entry for RoCE v2 is taken.
     """
     if path.dgid is None:
         return 0

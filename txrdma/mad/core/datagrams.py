@@ -25,9 +25,9 @@ class Datagrams:
 
     def datagram(self, call: Asked, path: IBPath, identifier: int) -> bytes:
         """
-        Make the datagram of a call; of a long question, the frame of its segments.
+        Make the datagram of a call; if the request is an RMPP transfer, the frame of its segments.
 
-        @raise InvalidRequest: something of it does not fit into its field, or cannot go that way.
+        @raise InvalidRequest: a value does not fit into its field, or the call cannot take this path.
         """
         rpc, keys = call.rpc, call.keys
         if rpc.managementClass is _SUBN:

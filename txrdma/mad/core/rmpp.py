@@ -1,5 +1,5 @@
 """
-The reliable multi-packet protocol: long messages in pieces.
+The reliable multi-packet protocol (RMPP): messages of several segments.
 
 Follows InfiniBand Architecture vol. 1, 13.6. Nothing here reads a clock or a socket. A sender and a receiver
 each serve one message; L{txrdma.mad.core.transfers} has those of a port.
@@ -298,10 +298,11 @@ class Receiver:
 
     def received(self, header: RMPPHeader, data: bytes) -> Ended | None:
         """
-        A DATA segment, a STOP or an ABORT.
+        Take a DATA segment, a STOP or an ABORT.
 
-        @param data: what follows the header and the fields of the class.
-        @return: why it has failed; then what tells the peer is in L{outgoing}, unless the peer said so.
+        @param data: bytes behind the header and the fields of the class.
+        @return: the failure of the transfer, if it is one; unless the peer has ended it, L{outgoing} then has
+            an ABORT or a STOP for the peer.
         """
         ended = misfit(header)
         if ended is None and header.type is not RMPPType.DATA:

@@ -94,7 +94,7 @@ class Transactions(Generic[T]):
 
     def check(self, identifier: int) -> None:
         """
-        Look whether a transaction ID that somebody has chosen can be one of ours.
+        Check that a transaction ID chosen by a caller can be used.
 
         @raise InvalidRequest: it has more bits than are ours, or is that of an open transaction, or 0.
         """

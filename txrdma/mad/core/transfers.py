@@ -5,9 +5,9 @@ Follows InfiniBand Architecture vol. 1, 13.6 (RMPP). L{txrdma.mad.core.rmpp} mov
 known, by transaction and direction, and their segments become datagrams. What has ended is remembered for a
 while, as the last acknowledgement may be lost. Nothing here reads a clock or a socket.
 
-A long question has a long answer (13.6.6.3, double-sided transfers): once the question is through, who asked
-opens the window for the answer by an ACK of segment 0. Who answers need not wait for that: until it comes
-its window is 1, as Linux has it.
+A request that is a transfer has such an answer (13.6.6.3, double-sided transfers): once the request is
+through, the requester opens the window for the answer by an ACK of segment 0. The responder need not wait for
+that: until it comes its window is 1, as Linux has it.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class Failed(NamedTuple):
     """
     A transfer, in either direction, has failed.
 
-    @ivar isOurs: whether the transaction is ours, or that of somebody who asks us.
-    @ivar byPeer: who gave up.
+    @ivar isOurs: True if the request of the transaction is ours, and not the peer's.
+    @ivar byPeer: True if the peer has ended the transfer.
     """
 
     transactionID: int

@@ -375,7 +375,7 @@ class ExtendedPortInfo(Attribute):
     """
     Speeds of Mellanox' own at a port: FDR10, that is 10.3125 Gbit/s a lane by the coding of FDR.
 
-    @ivar stateChangeEnable: says which fields are meant.
+    @ivar stateChangeEnable: mask of the fields that a Set changes.
     """
 
     reserved: int = bits(24)

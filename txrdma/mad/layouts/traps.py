@@ -17,7 +17,7 @@ from txrdma.wire import bits, Code, data, Layout, wire
 
 
 class Trap(Code):
-    """The traps of subnet management and administration, by their numbers (IBA 13.4.9 and 14.3.2)."""
+    """Numbers of the traps of subnet management and subnet administration (IBA 13.4.9 and 14.3.2)."""
 
     GID_IN_SERVICE = 64
     GID_OUT_OF_SERVICE = 65
@@ -112,7 +112,7 @@ class SystemImageDetails(Layout):
 
 @wire(54)
 class BadMKeyDetails(Layout):
-    """Trap 256: somebody used an M_Key that is none."""
+    """Trap 256: an SMP had a wrong M_Key."""
 
     reserved: bytes = data(2)
     lid: LID = bits(16)
@@ -131,7 +131,7 @@ class BadMKeyDetails(Layout):
 
 @wire(54)
 class BadKeyDetails(Layout):
-    """Traps 257 and 258: somebody used a P_Key, or a Q_Key, that does not fit."""
+    """Traps 257 and 258: a datagram had a wrong P_Key or Q_Key."""
 
     reserved: int = bits(16)
     lid1: LID = bits(16)
@@ -169,7 +169,7 @@ class SwitchPKeyDetails(Layout):
 
 @wire(54)
 class BadBKeyDetails(Layout):
-    """Trap 259 of baseboard management: somebody used a B_Key that is none."""
+    """Trap 259 of baseboard management: a datagram had a wrong B_Key."""
 
     lid: LID = bits(16)
     method: int = key(8)
@@ -185,7 +185,7 @@ class BadBKeyDetails(Layout):
 
 @wire(54)
 class BadCCKeyDetails(Layout):
-    """Trap 0 of congestion control: somebody used a CC_Key that is none."""
+    """Trap 0 of congestion control: a datagram had a wrong CC_Key."""
 
     slid: LID = bits(16)
     method: int = key(8)

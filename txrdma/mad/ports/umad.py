@@ -91,9 +91,9 @@ class Envelope(NamedTuple):
 @implementer(IMADPort, IReadDescriptor)
 class UmadPort:
     """
-    A port of an RDMA device of this host.
+    A port of an RDMA device of this host, opened through the kernel's umad.
 
-    Long messages are cut and joined by the kernel, or by us with C{rmpp=False}.
+    RMPP transfers are segmented and reassembled by the kernel, or by us with C{rmpp=False}.
     """
 
     transactionIDBits = 32

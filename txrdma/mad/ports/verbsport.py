@@ -58,7 +58,10 @@ datagrams are lost.
 """
 
 HANDLES: Final = 4 * SENDS
-"""Ways that are kept: more than can be in use at once, so that the one unused for longest is free."""
+"""
+Most address handles that are kept: more than can be in use at once, so that the one unused for longest is
+free.
+"""
 
 _BATCH: Final = 64
 _BUDGET: Final = 8

@@ -206,7 +206,7 @@ class SimulatedFabric:
         return candidate
 
     def lead(self, manager: SubnetManager) -> None:
-        """Let this manager be the master from now on; its SA begins anew."""
+        """Make this SM the master from now on; its SA begins without groups, services and subscriptions."""
         self.manager = manager
         self.sweep()
         if self.sa is not None:

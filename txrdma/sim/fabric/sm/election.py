@@ -34,10 +34,10 @@ POLLS: Final = 4
 
 class Candidate:
     """
-    A subnet manager at a port of the fabric: the master, or one that stands by.
+    A subnet manager at a port of the fabric: the master, or a standby SM.
 
-    @ivar manager: what it does as the master.
-    @ivar state: at present.
+    @ivar manager: sweeps the subnet while this SM is the master.
+    @ivar state: state of the SM at present.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """
-The subnet administration of a simulated fabric: good enough for every query.
+Subnet administration (SA) of a simulated fabric: records, paths, groups, services, reports.
 
 Follows InfiniBand Architecture vol. 1, 15.4. It sits behind an agent and a server like anybody's, at the port
-of the subnet's manager, so that long answers go by RMPP and notices by reports.
+of the master SM, so that answers of several segments are RMPP transfers and notices are reports.
 """
 
 from __future__ import annotations
@@ -248,7 +248,9 @@ class SubnetAdministration:
         return PathMTU(neighborMTU(port.info) or mtuCap(port.info)), rateOf(port)
 
     def _regrouped(self, group: Group) -> None:
-        """Lay the ways of a group anew: a tree in the switches between its members."""
+        """
+        Set the multicast forwarding tables for a group anew: a tree in the switches between its members.
+        """
         manager = self._fabric.manager
         assert manager is not None
         guids = {gid.raw[8:] for gid in group.members}

@@ -206,7 +206,7 @@ def _agrees(name: str, wanted: MCMemberRecord, group: MCMemberRecord) -> bool:
 
 
 class Services:
-    """The services that somebody offers, as long as their leases last."""
+    """Services registered with the SA, as long as their leases last."""
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         self._seconds = seconds

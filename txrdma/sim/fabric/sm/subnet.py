@@ -46,4 +46,4 @@ class Subnet(Protocol):
         """A management port at a port of the fabric."""
 
     def lead(self, manager: SubnetManager) -> None:
-        """Let this manager be the master from now on."""
+        """Make this SM the master from now on."""
