@@ -48,7 +48,7 @@ class CommandOptions(options.CommandOptions):
         "Explain a management datagram that is given in hexadecimal, on the command line, in a file or on "
         "standard input, or all those in a capture (pcap or pcapng; of RoCE v1 or v2, InfiniBand or ERF). "
         "Headers of umad, LRH, GRH, BTH and DETH in front are found, and said. Records of the "
-        "administration that come in several packets are told together, after the last of them. SMC is told "
+        "SA that come in several packets are told together, after the last of them. SMC is told "
         "as a conversation, from CLC on TCP to LLC and CDC on RoCE; or one CLC message in hexadecimal."
     )
     optFlags = [["json", None, "JSON instead of text."]]

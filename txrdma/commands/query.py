@@ -35,10 +35,10 @@ class CommandOptions(FabricOptions):
     longdesc = (
         "Make any call by its name in the specification, as SubnGet PortInfo 3 --modifier 1, and show the "
         "answer. Fields are named as --json shows them; inner ones with a dot. Of records of the "
-        "administration they are the components that are asked for; of several values in one, name[3] is one "
+        "SA they are the components that are asked for; of several values in one, name[3] is one "
         "of them. ATTRIBUTE may be a number, as 0xff90: then the answer is shown in hexadecimal. "
         + TARGETS
-        + " Calls of the administration go to it."
+        + " Calls of the SA go to it."
     )
     optFlags = [
         ["change", None, "Of a Set: get the attribute first, and change only the fields that are given."],
@@ -46,7 +46,7 @@ class CommandOptions(FabricOptions):
     ]
     optParameters = [
         ["modifier", "m", 0, "Attribute modifier.", count],
-        ["smkey", None, 0, "SM_Key, of calls of the administration.", count],
+        ["smkey", None, 0, "SM_Key, of calls of the SA.", count],
         ["bkey", None, 0, "B_Key, of BM calls.", count],
         ["cckey", None, 0, "CC_Key, of CongMgt calls.", count],
         ["class", None, None, "Of Vend calls with a number: the vendor's class, as 0x0a.", count],

@@ -158,7 +158,7 @@ class CommandOptions(FabricOptions):
 
     synopsis = "[options] [RECORD [VALUE/VALUE... | COMPONENT=VALUE...]]"
     longdesc = (
-        "Ask the subnet's administration for all records that have certain components, as NodeRecord "
+        "Ask the SA (subnet administration) for all records that have certain components, as NodeRecord "
         "nodeType=2 or PathRecord slid=1 dlid=4; below stands what RECORD can be, NodeRecord unless said. "
         "Values alone are those of the first components, as in PIR 3/1. A path is asked for from our own "
         "port, unless components, or --from and --to, each a TARGET, say otherwise. " + TARGETS
@@ -173,7 +173,7 @@ class CommandOptions(FabricOptions):
         *columns(*((view.name, view.summary) for view in VIEWS)),
     )
     optFlags = [
-        ["as-said", "a", "Of paths: add no source; some administrations tell all paths then."],
+        ["as-said", "a", "Of paths: add no source; some SAs tell all paths then."],
         ["get", "g", "Ask for the one record (SubnAdmGet), not for all (SubnAdmGetTable)."],
         ["delete", None, "Delete the record (SubnAdmDelete)."],
         ["set", None, "Make the record (SubnAdmSet), as joining a multicast group does."],

@@ -37,7 +37,7 @@ class CommandOptions(FabricOptions):
     longdesc = (
         "Follow a packet through the forwarding tables of the switches, hop by hop, as ibtracert does: the "
         "port that it leaves by, then what it comes to and the port there. With --sa the tables and links "
-        "are those that the administration knows, and its path record is told, too; an administration that "
+        "are those that the SA knows, and its path record is told, too; an SA that "
         "has trace records is asked for these. FROM and TO are each a TARGET; FROM is our own port unless "
         "said. Of a multicast LID all ways are followed, or with FROM and TO the one between these. "
         + TARGETS

@@ -65,10 +65,7 @@ _WAIT_AND_QP1: Final = 0x03
 _WIDE_DATA: Final = 0x0F
 _WIDE_CASTS: Final = 0xF0
 _WIDE_ERRORS: Final = 0x3FFF
-"""
-CounterSelect of a Set of PortCountersExtended that clears the error counters; the last bit of its second
-mask.
-"""
+"""CounterSelect2 of a Set of PortCountersExtended that clears all error counters."""
 
 _WIDE: Final = PerformanceCapability.EXTENDED_WIDTH | PerformanceCapability.EXTENDED_WIDTH_NO_IETF
 _ADDITIONAL: Final = 1 << 1

@@ -40,7 +40,8 @@ class Finding:
     @ivar kind: C{state}, C{width}, C{speed}, C{mtu}, C{errors}, C{no-lid}, C{bad-lid}, C{duplicate-lid},
         C{duplicate-guid}, C{no-guid}, C{no-link}, C{no-sm}, C{several-sms}, C{other-sm}, C{sm-silent},
         C{counters-silent}, or the kind of a fabric's problem.
-    @ivar where: the place, for people; C{guid} and C{port} are it for programs, where it is a node or port.
+    @ivar where: the place, for people; C{guid} and C{port} name it for programs, where it is a node or a
+        port.
     """
 
     kind: str

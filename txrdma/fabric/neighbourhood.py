@@ -19,7 +19,7 @@ from txrdma.iba.path import IBDRPath, IBPath, MADEndPort, PERMISSIVE_LID
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.layouts.sa import LinkRecord
 from txrdma.mad.layouts.smp import NodeInfo
-from txrdma.mad.paths import toAdministration, toLID
+from txrdma.mad.paths import toLID, toSA
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule, MAX_OUTSTANDING
 
@@ -232,11 +232,11 @@ class Neighbourhood:
     async def _linked(self, port: Port, route: IBPath, ways: list[_Way]) -> bool:
         """Ask the SA for the link of a port; False if it did not answer."""
         query = LinkRecord.query(fromLID=port.lid, fromPort=port.number)
-        sa = toAdministration(self._endPort)
+        sa = toSA(self._endPort)
         try:
             link = await self._schedule.SubnAdmGet(query, sa)
         except MADError as error:
-            self._asker.problem("incomplete", route, f"the administration tells no link of {port}: {error}")
+            self._asker.problem("incomplete", route, f"the SA has no link of {port}: {error}")
             return True
         except MADFailure as error:
             self._asker.problem("unreachable", sa, f"LinkRecord of {port}: {error}")

@@ -13,7 +13,7 @@ WORD: Final = 4
 
 _NO_COUNTERS: Final = ("portSelect", "counterSelect", "counterSelect2", "opCode")
 _WIDE: Final = 32
-"""Fewest bits of a counter that may have wrapped; narrower ones count as stopped at their highest value."""
+"""Fewest bits of a counter that can wrap; a narrower one that is lower than before was cleared."""
 
 _RATED: Final = ("portXmitData", "portRcvData", "portXmitPkts", "portRcvPkts")
 _CASTS: Final = tuple(f"port{cast}{way}Pkts" for cast in ("Unicast", "Multicast") for way in ("Xmit", "Rcv"))

@@ -31,7 +31,7 @@ from txrdma.mad.layouts.smp import (
     PortInfo,
     SwitchInfo,
 )
-from txrdma.mad.paths import toAdministration
+from txrdma.mad.paths import toSA
 from txrdma.mad.rpcs import RPCs
 
 NO_PORT: Final = 0xFF
@@ -271,7 +271,7 @@ class SAView:
             raise DeviceUnavailable("no subnet manager is known to our port, so none can be asked")
         self._agent = agent
         self._endPort = endPort
-        self._sa = toAdministration(endPort)
+        self._sa = toSA(endPort)
         self._switches: dict[int, SwitchInfo] = {}
 
     async def begin(self, lid: int | None) -> Stop:

@@ -90,7 +90,7 @@ class SASweep:
         if kind is NodeRecord or not isinstance(error, MADFailure):
             raise error
         sort = "refused" if isinstance(error, MADError) else "unreachable"
-        self._problem(sort, "administration", f"{kind.__name__}: {error}")
+        self._problem(sort, "SA", f"{kind.__name__}: {error}")
         return []
 
     def _problem(self, sort: str, where: str, text: str) -> None:
@@ -184,4 +184,4 @@ def _incomplete(what: str, missing: list[str]) -> Iterator[Problem]:
     if missing:
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         text = f"{what}: {', '.join(islice(missing, _SHOWN))}{more}"
-        yield Problem("incomplete", "administration", text)
+        yield Problem("incomplete", "SA", text)

@@ -29,7 +29,7 @@ from txrdma.mad.core.calls import Calls, Dropped, Event, Requested
 from txrdma.mad.core.frames import Keys, NO_KEYS
 from txrdma.mad.layouts.attributes import ManagementClass, RPC, RPCS
 from txrdma.mad.layouts.sa import Query
-from txrdma.mad.paths import toAdministration
+from txrdma.mad.paths import toSA
 from txrdma.mad.portwatch import PortListener, PortLost, PortReturned, PortWatch, Return, WATCH_SECONDS
 from txrdma.mad.requests import Registrations, Server, Servers
 from txrdma.mad.rpcs import CallOptions, checkedKind, RPCs
@@ -191,7 +191,7 @@ class MADAgent(RPCs):
         end = self.port.endPort
         if not end.smLID:
             raise DeviceUnavailable("no subnet manager is known to our port, so none can be asked")
-        return toAdministration(end)
+        return toSA(end)
 
     def _ask(self, call: Call, path: IBPath, timeoutSeconds: float | None) -> None:
         core = self._core

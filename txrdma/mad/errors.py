@@ -76,7 +76,7 @@ class MADTransferError(MADFailure):
     def __init__(self, status: RMPPStatus, byPeer: bool, rpc: RPC, path: IBPath, request: bytes) -> None:
         words = WORDS.get(status, "for a reason of its own")
         who = "the peer" if byPeer else "we"
-        said = f"{rpc.name}: {who} gave up the long message: {words} ({status.name})"
+        said = f"{rpc.name}: {who} gave up the RMPP transfer: {words} ({status.name})"
         super().__init__(said, rpc, path, request)
         self.status = status
         self.byPeer = byPeer

@@ -85,7 +85,7 @@ def toLID(endPort: MADEndPort, lid: int, serviceLevel: int = 0) -> IBPath:
     )
 
 
-def toAdministration(endPort: MADEndPort) -> IBPath:
+def toSA(endPort: MADEndPort) -> IBPath:
     """Path to the subnet administration (SA, IBA 15.4.2), which is at the LID of the master SM."""
     return toLID(endPort, endPort.smLID, endPort.smServiceLevel)
 

@@ -19,7 +19,7 @@ from txrdma.iba.path import GMP_QKEY, IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.interfaces import IPathResolver
 from txrdma.mad.layouts.sa import PathRecord, Query
-from txrdma.mad.paths import current, EndPort, parseGID, parseTarget, pathOf, toAdministration, toLID
+from txrdma.mad.paths import current, EndPort, parseGID, parseTarget, pathOf, toLID, toSA
 from txrdma.mad.rpcs import RPCs
 
 _LINK_LOCAL: Final = 0xFE80 << 48
@@ -83,7 +83,7 @@ class SAPathResolver:
     def _ask(self, query: Query[PathRecord], end: MADEndPort) -> Deferred[IBPath]:
         if not end.smLID:
             return fail(DeviceUnavailable("no subnet manager is known to our port, so none can be asked"))
-        return self._agent.SubnAdmGet(query, toAdministration(end)).addCallback(pathOf)
+        return self._agent.SubnAdmGet(query, toSA(end)).addCallback(pathOf)
 
 
 @implementer(IPathResolver)

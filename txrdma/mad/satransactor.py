@@ -49,7 +49,7 @@ from txrdma.mad.layouts.smp import (
     SwitchInfo,
     VLArbitrationTable,
 )
-from txrdma.mad.paths import current, EndPort, toAdministration
+from txrdma.mad.paths import current, EndPort, toSA
 from txrdma.mad.rpcs import CallOptions, RPCs
 
 _K = TypeVar("_K")
@@ -179,7 +179,7 @@ class SATransactor(RPCs):
 
     def _administered(self, query: Query[_R], question: _Question) -> Deferred[_R]:
         """Record of the SA for a query."""
-        way = toAdministration(current(self._endPort))
+        way = toSA(current(self._endPort))
         return self._agent.SubnAdmGet(query, way, **question.options)
 
     async def _ask(self, question: _Question, query: Query[Record]) -> Attribute:

@@ -18,7 +18,7 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import InformInfo, MADRequest, Notice
-from txrdma.mad.paths import toAdministration
+from txrdma.mad.paths import toSA
 from txrdma.mad.portwatch import PortEvent, PortLost, PortReturned
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.server import MADServer, NoticeListener
@@ -52,7 +52,7 @@ class Subscription:
         reactor: IReactorTime,
         agent: RPCs,
         server: MADServer,
-        administration: IBPath | None,
+        sa: IBPath | None,
         listener: NoticeListener,
         trapNumber: int = EVERY_TRAP,
         renewalSeconds: float = RENEWAL_SECONDS,
@@ -60,7 +60,7 @@ class Subscription:
     ) -> None:
         """
         @param server: server of the port that the reports come to.
-        @param administration: path to the SA; None for the SA of the port, now and later.
+        @param sa: path to the SA; None for the SA of the port, now and later.
         @param listener: called with each notice, once.
         @param trapNumber: number of the traps to subscribe to.
         """
@@ -68,13 +68,13 @@ class Subscription:
         self._reactor = reactor
         self._agent = agent
         self._server = server
-        self._fixed = administration
+        self._fixed = sa
         self._listener = listener
         self._trapNumber = trapNumber
         self._renewalSeconds = renewalSeconds
         self._retrySeconds = retrySeconds
         self._isTold = False
-        self._administration = IBPath()
+        self._sa = IBPath()
         self._unlisten: Callable[[], None] | None = None
         self._unwatch: Callable[[], None] = lambda: None
         self._pending: Deferred[InformInfo] | None = None
@@ -100,7 +100,7 @@ class Subscription:
         self._unlisten = None
         self._unwatch()
         self._rest()
-        return self._agent.call("SubnAdmSet", self._wish(False), self._administration).addBoth(lambda _: None)
+        return self._agent.call("SubnAdmSet", self._wish(False), self._sa).addBoth(lambda _: None)
 
     def renew(self) -> None:
         """Subscribe anew at once; a port's return and its changes do so by themselves."""
@@ -120,7 +120,7 @@ class Subscription:
         self._leave()
         self._known = self._look()
         self._again(self._renewalSeconds)
-        pending = self._pending = self._agent.call("SubnAdmSet", self._wish(True), self._administration)
+        pending = self._pending = self._agent.call("SubnAdmSet", self._wish(True), self._sa)
         pending.addCallbacks(self._accepted, self._refused, callbackArgs=(pending,), errbackArgs=(pending,))
 
     def _again(self, seconds: float) -> None:
@@ -144,8 +144,8 @@ class Subscription:
     def _look(self) -> object:
         """Path to the SA, and our GIDs: a change of them needs a new subscription."""
         end = self._server.port.endPort
-        self._administration = toAdministration(end) if self._fixed is None else self._fixed
-        return self._administration, end.gids
+        self._sa = toSA(end) if self._fixed is None else self._fixed
+        return self._sa, end.gids
 
     def _leave(self) -> None:
         """Cancel the call that waits for an answer."""

@@ -94,7 +94,7 @@ COMMANDS: Final = (
     Command("routes", FABRICS, "Forwarding tables of one or all switches."),
     Command("ping", FABRICS, "Whether a host answers management datagrams, and how fast."),
     Command("sysstat", FABRICS, "A host's name and processors, by management datagrams."),
-    Command("saquery", FABRICS, "Records of the subnet's administration, by any component."),
+    Command("saquery", FABRICS, "Records of the SA (subnet administration), by any component."),
     Command("smpquery", FABRICS, "What a node or a port tells by subnet management."),
     Command("perfquery", FABRICS, "What ports have counted, and at what rate."),
     Command("sminfo", FABRICS, "What the subnet's manager says of itself."),

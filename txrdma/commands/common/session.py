@@ -31,7 +31,7 @@ from txrdma.mad.core.frames import Keys
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.layouts.messages import MADStatus
 from txrdma.mad.layouts.values import SAStatus
-from txrdma.mad.paths import toAdministration, toLID
+from txrdma.mad.paths import toLID, toSA
 from txrdma.mad.ports import defaultMADPort, openMADPort
 from txrdma.mad.resolvers import IPPathResolver, SAPathResolver
 from txrdma.mad.rpcs import RPCs
@@ -61,7 +61,7 @@ class FabricOptions(CommandOptions):
 
     isCancelledByInterrupts = True
     optFlags = [
-        ["sa", "s", "Ask the subnet's administration instead of the nodes themselves."],
+        ["sa", "s", "Ask the SA (subnet administration) instead of the nodes."],
         ["json", None, "JSON instead of text."],
     ]
     optParameters = [
@@ -119,7 +119,7 @@ class Session:
         """
         if not self.endPort.smLID:
             raise DeviceUnavailable("no subnet manager is known to our port, so none can be asked")
-        return toAdministration(self.endPort)
+        return toSA(self.endPort)
 
     async def toManagement(self, target: str = "") -> IBPath:
         """Path of SMPs to a target: a directed route where one is given, and for our own port."""

@@ -38,7 +38,7 @@ class SweepOptions(FabricOptions):
     """Options for a sweep of a whole fabric, or for a snapshot."""
 
     optParameters = [
-        ["by", None, "dr", "Ask by directed routes (dr), by LIDs (lid), or the administration (sa)."],
+        ["by", None, "dr", "Ask by directed routes (dr), by LIDs (lid), or the SA (sa)."],
         ["outstanding", "o", MAX_OUTSTANDING, "How many questions to have on their way.", count],
         ["hops", None, None, "How far to go by directed routes. [default: 63]", count],
         [

@@ -20,12 +20,12 @@ from txrdma.mad.core.asked import Asked
 from txrdma.mad.core.datagrams import Datagrams
 from txrdma.mad.core.timeouts import Timeouts
 from txrdma.mad.core.transactions import Due, Transactions
-from txrdma.mad.core.transfers import Failed, isLong, LongMessages, Received, RMPP_CLASSES
+from txrdma.mad.core.transfers import Failed, isRMPP, Received, RMPP_CLASSES, RMPPTransfers
 from txrdma.mad.errors import MADClassError, MADError, MADTimeoutError, MADTransferError, silence
 from txrdma.mad.layouts.attributes import ManagementClass, Method, RPCS
 from txrdma.mad.layouts.messages import ClassPortInfo, MAD_LENGTH, MADStatus
 from txrdma.mad.layouts.sa import PathRecord
-from txrdma.mad.paths import pathOf, toAdministration
+from txrdma.mad.paths import pathOf, toSA
 
 MOST_REDIRECTIONS: Final = 4
 
@@ -134,7 +134,7 @@ class Calls:
         self.newIdentifier = self._transactions.newIdentifier
         self._timeouts = Timeouts()
         self._datagram = Datagrams().datagram
-        self._long = LongMessages(port.transactionIDBits)
+        self._long = RMPPTransfers(port.transactionIDBits)
         self._tables: dict[Asked, tuple[bytes, Records]] = {}
         self._ways: dict[Asked, _Waiting] = {}
         self._packets: list[Packet] = []
@@ -217,7 +217,7 @@ class Calls:
         self._tables.clear()
         self._ways.clear()
         self._packets.clear()
-        self._long = LongMessages(self._port.transactionIDBits)
+        self._long = RMPPTransfers(self._port.transactionIDBits)
         return calls
 
     # What comes.
@@ -231,7 +231,7 @@ class Calls:
         """
         call: Asked | None = None
         try:
-            if len(datagram) != MAD_LENGTH and not (self._port.doesRMPP and isLong(datagram)):
+            if len(datagram) != MAD_LENGTH and not (self._port.doesRMPP and isRMPP(datagram)):
                 self._misshapen(datagram, envelope)
                 return None
             base, managementClass, version, method, status, identifier, attributeID, modifier = _unpack(
@@ -247,7 +247,7 @@ class Calls:
                 elif not self._isFrom(envelope, call.path):
                     self._estranged(call)
                     return None
-            if managementClass in RMPP_CLASSES and isLong(datagram) and not self._port.doesRMPP:
+            if managementClass in RMPP_CLASSES and isRMPP(datagram) and not self._port.doesRMPP:
                 self._longAnswer(call, datagram, envelope, now)
                 return None
             if call is None:
@@ -270,7 +270,7 @@ class Calls:
                 check(call.rpc, kind, call.datagram, datagram)
             offset = kind.dataOffset or OFFSETS[managementClass]
             if method in _TABLES:  # a port that joins RMPP transfers brings them whole
-                if not isLong(datagram):
+                if not isRMPP(datagram):
                     raise WireError(kind.__name__, 24, "the table is no RMPP transfer")
                 self._message(call, datagram, answerOf(call.rpc, kind, datagram, datagram[offset:]), now)
                 return None
@@ -438,7 +438,7 @@ class Calls:
         question.timeoutSeconds = call.timeoutSeconds
         question.retriesLeft = call.retriesLeft
         self._ways[question] = waiting
-        self._askAgain(question, toAdministration(end), now)
+        self._askAgain(question, toSA(end), now)
 
     def _found(self, waiting: _Waiting, record: Any, now: float) -> None:
         way = waiting.way
@@ -461,7 +461,7 @@ class Calls:
         if not self.isServing:
             return
         path = self._port.pathOf(envelope)
-        if isLong(datagram) and not self._port.doesRMPP:
+        if isRMPP(datagram) and not self._port.doesRMPP:
             self._transferred(datagram, path, now)
         else:
             self._events.append(Requested(datagram, datagram[OFFSETS[datagram[1]] :], path))

@@ -36,7 +36,7 @@ from txrdma.mad.core.rmpp import (
 from txrdma.mad.layouts.messages import formatOf, MAD_LENGTH, RMPPHeader, RMPPStatus, RMPPType
 
 LINGER_SECONDS: Final = 10.0
-"""Seconds for which a message that has come is remembered."""
+"""Seconds for which a completed transfer is remembered."""
 
 IDLE_SECONDS: Final = 40.0
 """Seconds without a segment after which an incoming transfer is given up."""
@@ -112,7 +112,7 @@ class Packet(NamedTuple):
     path: IBPath
 
 
-def isLong(datagram: bytes) -> bool:
+def isRMPP(datagram: bytes) -> bool:
     """True for a packet of an RMPP transfer: its Active flag is set, whatever else its header has."""
     return len(datagram) >= _BODY_AT and datagram[1] in RMPP_CLASSES and datagram[_FLAGS_AT] & _ACTIVE != 0
 
@@ -182,7 +182,7 @@ class _Key(NamedTuple):
         return self._replace(isAnswer=not self.isAnswer)
 
 
-class LongMessages:
+class RMPPTransfers:
     """
     RMPP transfers of one port.
 
@@ -217,7 +217,7 @@ class LongMessages:
             if before is not None and before.sender.acknowledged and not before.sender.isDone:
                 return
             if before is None and len(self._outgoing) >= MOST_ANSWERS:
-                raise ResourceExhausted(f"{len(self._outgoing)} long messages are on their way")
+                raise ResourceExhausted(f"{len(self._outgoing)} RMPP transfers are on their way")
         question = self._incoming.get(key.opposite)
         window = 1 if question is None else question.answerWindow
         self._outgoing[key] = _Outgoing(template, message, path, now, window)
@@ -225,7 +225,7 @@ class LongMessages:
 
     def received(self, datagram: bytes, path: IBPath, now: float) -> bool:
         """
-        Take a packet for which L{isLong} is true, and the path that it took.
+        Take a packet for which L{isRMPP} is true, and the path that it took.
 
         @return: True if it brought a transfer forward.
         """

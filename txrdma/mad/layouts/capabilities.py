@@ -15,7 +15,7 @@ from txrdma.mad.layouts.messages import ClassCapability, ClassPortInfo
 from txrdma.mad.layouts.pma import PerformanceCapability
 
 
-class AdministrationCapability(IntFlag):
+class SACapability(IntFlag):
     """Capabilities of a subnet administration (SA): bits 8 to 15 of CapabilityMask."""
 
     OPTIONAL_RECORDS = 1 << 8
@@ -28,7 +28,7 @@ class AdministrationCapability(IntFlag):
     PA_SERVICES = 1 << 15
 
 
-class AdministrationCapability2(IntFlag):
+class SACapability2(IntFlag):
     """Further capabilities of a subnet administration (SA): bits of CapabilityMask2."""
 
     UNPATH_REPATH = 1 << 0
@@ -53,7 +53,7 @@ class PerformanceCapability2(IntFlag):
 
 
 _NAMES: Final[dict[int, tuple[type[IntFlag] | None, type[IntFlag] | None]]] = {
-    ManagementClass.SUBN_ADM: (AdministrationCapability, AdministrationCapability2),
+    ManagementClass.SUBN_ADM: (SACapability, SACapability2),
     ManagementClass.PERFORMANCE: (PerformanceCapability, PerformanceCapability2),
 }
 

@@ -26,7 +26,7 @@ from txrdma.iba.types import DEFAULT_PKEY, GID, GUID, LID, PKey, QPN
 from txrdma.iba.verbs import Buffer
 from txrdma.interfaces import IMADPort, IMADReceiver
 from txrdma.mad.core.choices import HOPS, mayBeFrom, partitionIndex, sourceIndex
-from txrdma.mad.core.transfers import isLong, RMPP_CLASSES
+from txrdma.mad.core.transfers import isRMPP, RMPP_CLASSES
 from txrdma.mad.layouts.messages import formatOf
 from txrdma.mad.ports.registration import Registry
 from txrdma.ports import EndPort
@@ -360,7 +360,7 @@ class UmadPort:
         patience = min(int(answerWithin * _SOONER), _LONGEST_WAIT)
         if answerWithin and not patience:
             patience = 1  # 0 is not to wait at all
-        resends = _RESENDS if self.doesRMPP and isLong(bytes(datagram[:36])) else 0
+        resends = _RESENDS if self.doesRMPP and isRMPP(bytes(datagram[:36])) else 0
         pkeyIndex = self._pkeyIndex(path.pkey)
         try:
             local = _LOCAL.pack(agent.number, 0, patience, resends, len(datagram))

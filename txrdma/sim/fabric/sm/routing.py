@@ -148,7 +148,8 @@ class Routing:
 
 def _lidsAt(switch: SimulatedNode) -> Iterator[tuple[int, int, int]]:
     """
-    Ranges of LIDs that end at a switch, each with its output port; adjacent ranges with one port are joined.
+    Ranges of LIDs that end at a switch, with first, last and output port: its own, and those of its neighbours
+    that are no switches.
     """
     own = switch.ports[0]
     if own.lid:
