@@ -148,7 +148,7 @@ class Routing:
 
 def _lidsAt(switch: SimulatedNode) -> Iterator[tuple[int, int, int]]:
     """
-    Ranges of LIDs that end at a switch, with first, last and output port: its own, and those of its neighbours
+    Ranges of LIDs that end at a switch, with first, last and output port: its own, and those of the neighbours
     that are no switches.
     """
     own = switch.ports[0]
