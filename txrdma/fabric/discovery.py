@@ -161,10 +161,11 @@ class Sweep:
     Sweep of a fabric by directed routes, beginning at a port; an instance runs once.
 
     @ivar fabric: what was found so far.
-    @ivar asked: how many questions were sent, and C{answered} how many have ended.
-    @ivar window: how many questions may be on their way: up to C{maxOutstanding}, less after answers that
-        came only when they were asked for again.
-    @ivar progress: is called after answers, with how many have ended, and how many there are by now.
+    @ivar asked: number of Gets so far; C{answered} is the number of those that have ended.
+    @ivar window: most SMPs that may be on their way: up to C{maxOutstanding}, fewer after answers that came
+        only to a repetition.
+    @ivar progress: called after answers with the number of Gets that have ended, and the number of those
+        known by now.
     """
 
     def __init__(

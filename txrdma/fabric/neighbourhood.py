@@ -69,15 +69,16 @@ class Neighbourhood:
     """
     Sweep of a node and those at most some links away from it.
 
-    A switch at the end of a directed route is left by its ports. What a host is linked to is a hop back;
-    where there is no directed route, the SA is asked for the links of a LID.
+    A switch at the end of a directed route is left by its ports. The node that a host is linked to is one hop
+    back; where there is no directed route, the SA is asked for the links of a LID.
 
-    Nodes are met in the order of their distance, whatever order answers come in.
+    Nodes are entered in the order of their distance, whatever order answers come in.
 
     @ivar fabric: what was found so far: the nodes up to that distance, and of those beyond, where links were
-        asked for, what they are and the ports at which those links end.
-    @ivar first: the node that all this is around; None while it has not told.
-    @ivar progress: is called after nodes have told, with how many have, and how many there are by now.
+        asked for, their NodeInfo and the ports at which those links end.
+    @ivar first: the node in the middle; None until it has answered.
+    @ivar progress: called after answers with the number of nodes that have answered, and the number of those
+        known by now.
     """
 
     def __init__(

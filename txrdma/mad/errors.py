@@ -103,7 +103,7 @@ class MADRefusal(RDMAError):
     """
     Raised by handlers of requests: answer with this status.
 
-    @ivar payload: what to send back with it; the request's own when None.
+    @ivar payload: attribute of the answer; None for that of the request.
     """
 
     def __init__(self, status: int, reason: str = "", payload: Attribute | None = None) -> None:

@@ -201,10 +201,10 @@ class RPCs(ABC):
         """
         Make the call of this name.
 
-        @param path: leads to the peer that is asked; without one, calls of subnet administration go to that
+        @param path: leads to the peer that is asked; without one, calls of subnet administration go to the SA
             of the agent's port.
-        @param attributeModifier: tells what part of an attribute is meant; the structures tell how, some by
-            a C{modifier} of their own.
+        @param attributeModifier: selects a part of the attribute; some structures have a C{modifier} that
+            computes it.
         @return: fires with the answer; fails with L{MADError <txrdma.mad.errors.MADError>},
             L{MADTimeoutError <txrdma.mad.errors.MADTimeoutError>} or
             L{MADClassError <txrdma.mad.errors.MADClassError>}, with C{InvalidRequest} when nothing was sent.

@@ -191,7 +191,7 @@ class Task:
     """
     A piece of work that was begun: to be awaited, or yielded.
 
-    @ivar isDone: it has ended, with C{value} or with C{error}.
+    @ivar isDone: True after the end, which has set C{value} or C{error}.
     """
 
     __slots__ = ("_answers", "_listeners", "_owner", "_runner", "error", "isDone", "value")

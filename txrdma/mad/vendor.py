@@ -84,8 +84,8 @@ class MlxGeneralInfo(Attribute):
     """
     The revisions of a Mellanox switch (InfiniScale III).
 
-    @ivar fwPSID: which board and configuration the firmware is for.
-    @ivar fwMonth: of the firmware's build, as C{fwDay}, C{fwYear} and C{fwHour}: digits in hexadecimal.
+    @ivar fwPSID: board and configuration that the firmware is for.
+    @ivar fwMonth: month of the firmware's build, as C{fwDay}, C{fwYear} and C{fwHour}: digits in hexadecimal.
     """
 
     reserved: int = bits(64)

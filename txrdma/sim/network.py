@@ -36,12 +36,13 @@ class Faults:
     """
     Faults of a simulated network; probabilities are for one datagram.
 
-    @ivar delaySeconds: how long a datagram takes, at least.
-    @ivar jitterSeconds: what may be added to that. More than between two datagrams, and they change places.
-    @ivar corruption: of a datagram that is changed so that UDP's checksum does not tell.
-    @ivar late: the probability of a datagram that takes C{lateSeconds} more, long after it was sent again.
-    @ivar merging: of datagrams that were sent at once arriving at once.
-    @ivar congestion: of the sender having to wait before the next send.
+    @ivar delaySeconds: shortest time that a datagram takes.
+    @ivar jitterSeconds: most that chance adds to that. Datagrams sent within a shorter time may overtake each
+        other.
+    @ivar corruption: probability that a datagram is changed so that UDP's checksum does not show it.
+    @ivar late: probability that a datagram takes up to C{lateSeconds} more, long after it was sent again.
+    @ivar merging: probability that datagrams which were sent at once arrive at once.
+    @ivar congestion: probability that the sender has to wait before the next send.
     """
 
     loss: float = 0.0

@@ -28,9 +28,9 @@ TABLES: Final = (Method.GET_TABLE_RESP, Method.GET_MULTI_RESP)
 
 def check(rpc: RPC, kind: type[Attribute], request: bytes, answer: bytes) -> None:
     """
-    Hold an answer of the same class and transaction against its request.
+    Check an answer of the same class and transaction against its request.
 
-    @raise WireError: it answers something else.
+    @raise WireError: the answer is to another request.
     """
     name = kind.__name__
     base, _, version, method, _, _, attributeID, modifier = HEADER.unpack_from(answer)

@@ -133,7 +133,7 @@ class _Incoming:
     """
     A message that is coming in, or has come.
 
-    @ivar answerWindow: how many segments of the answer may go before they are acknowledged.
+    @ivar answerWindow: number of segments of the answer that may be sent before the first ACK.
     """
 
     def __init__(self, managementClass: int, path: IBPath, now: float, longest: int | None) -> None:

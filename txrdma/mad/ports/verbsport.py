@@ -115,8 +115,8 @@ class VerbsPort:
         closesDevice: bool = True,
     ) -> None:
         """
-        @param device: is closed with the port, unless C{closesDevice} is False.
-        @param number: of the device's port.
+        @param device: device of the port, closed with it unless C{closesDevice} is False.
+        @param number: number of the device's port.
         @param isGSI: whether to be the general services interface of the device's port, by its queue pair 1:
             software devices give it to the first that asks.
         @raise InvalidRequest: the device has no such port, or does not give queue pair 1.

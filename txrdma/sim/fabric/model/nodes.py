@@ -213,18 +213,18 @@ class SimulatedPort:
 
 class SimulatedNode:
     """
-    A switch, a host's channel adapter, a router.
+    A simulated switch, channel adapter or router.
 
-    @ivar info: its NodeInfo; the fields of a port are the asked one's.
-    @ivar ports: by number; that of 0 is only a switch's.
-    @ivar isDead: it answers nothing, and forwards no directed routes.
-    @ivar delaySeconds: how much longer than others it takes for an answer.
-    @ivar busyFor: to how many requests more it answers BUSY.
-    @ivar redirects: by class, to whose LID its GMPs are sent instead.
-    @ivar linear: a switch's forwarding table; None until somebody looks at it.
-    @ivar random: the entries of one that has a random table.
-    @ivar routing: what makes its table.
-    @ivar multicast: by position and block.
+    @ivar info: its NodeInfo; answers have the fields of the port that was asked.
+    @ivar ports: ports by number; only a switch has one of number 0.
+    @ivar isDead: True for a node that answers nothing, and forwards no directed routes.
+    @ivar delaySeconds: time that its answers take beyond those of other nodes.
+    @ivar busyFor: number of further requests that are answered with BUSY.
+    @ivar redirects: LID to which GMPs are redirected, by their class.
+    @ivar linear: linear forwarding table of a switch; None until it is first read.
+    @ivar random: entries of a switch's random forwarding table, if it has one.
+    @ivar routing: computes the forwarding table of a switch.
+    @ivar multicast: blocks of a switch's multicast forwarding table, by position and block number.
     """
 
     __slots__ = (

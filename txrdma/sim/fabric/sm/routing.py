@@ -148,8 +148,8 @@ class Routing:
 
 def _lidsAt(switch: SimulatedNode) -> Iterator[tuple[int, int, int]]:
     """
-    Ranges of LIDs that end at a switch, with first, last and output port: its own, and those of the neighbours
-    that are no switches.
+    Ranges of LIDs at a switch, with first, last and output port: its own, and those of its neighbours
+    other than switches.
     """
     own = switch.ports[0]
     if own.lid:
