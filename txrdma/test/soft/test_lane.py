@@ -43,7 +43,7 @@ class LaneTests(SynchronousTestCase):
             def wantRegion(_: RKey, one: Side = one, event: AsyncEventKind | None = event) -> None:
                 one.lane.peerGone(event)
 
-            one.wantRegion = wantRegion  # type: ignore[method-assign]  # of this one
+            one.wantRegion = wantRegion  # type: ignore[method-assign,assignment]  # of this one
             operation = Operation.RDMA_WRITE
             one.post(
                 *(
