@@ -33,9 +33,9 @@ class Case:
         where more is better.
     @ivar needs: a module without which it can't be measured.
     @ivar mode: what ours must have been carried by: its beginning.
-    @ivar isVerbs: it is about verbs themselves, not about streams.
     @ivar figure: which of the L{FIGURES} of its scenario it is about, where there are several.
-    @ivar also: cases about other figures of the same measurements.
+    @ivar also: cases about other figures of the same measurements, or of others of C{ours} in the same turns.
+    @ivar mostRounds: how often it is measured at most, since it takes long; None: as often as the others.
     """
 
     name: str
@@ -51,9 +51,9 @@ class Case:
     leastOfOurs: float | None = None
     needs: str | None = None
     mode: str = "SMC-R"
-    isVerbs: bool = False
     figure: str = ""
     also: tuple[Case, ...] = ()
+    mostRounds: int | None = None
 
     @property
     def isMoreBetter(self) -> bool:
@@ -79,10 +79,10 @@ class Outcome:
 
     @property
     def ratio(self) -> float | None:
-        """Ours to theirs, medians both."""
-        if not self.ours or not self.theirs:
+        """Ours to theirs, medians both; None where there is none, or theirs is nothing."""
+        if not self.ours or not self.theirs or not median(self.theirs):
             return None
-        return median(self.ours) / median(self.theirs) if median(self.theirs) else float("inf")
+        return median(self.ours) / median(self.theirs)
 
     @property
     def reached(self) -> bool | None:
@@ -197,9 +197,13 @@ FIGURES: Final[dict[str, Callable[[dict[str, Any]], float]]] = {
     "p99": lambda client: client["p99"] * 1e3,
     "worst": lambda client: client["worst"] * 1e3,
     "uncut": lambda client: client["uncut"] * 1e3,
+    "first": lambda client: client["first"] * 1e3,
+    "later": lambda client: client["later"] * 1e3,
+    "links": lambda client: client["links"] * 1e3,
+    "most": lambda client: client["most"],
     "cpu": lambda client: client["cpu"] * 1e6,
 }
-"""Figures of scenarios that have several, out of what the client told: us, /s, ms for pauses, us of CPU."""
+"""Figures of scenarios that have several, by what the client told: us of time and CPU, /s, otherwise ms."""
 
 
 def value(case: Case, client: dict[str, Any], server: dict[str, Any]) -> float:
@@ -208,7 +212,7 @@ def value(case: Case, client: dict[str, Any], server: dict[str, Any]) -> float:
         return float(FIGURES[case.figure](client))
     if case.scenario in ("throughput", "bulk"):
         return float(client["value"]) / 1e6
-    if case.scenario in ("series", "connects", "burst"):
+    if case.scenario in ("series", "connects", "burst", "crowd", "firstBytes"):
         return float(client["value"])
     if case.scenario in ("roundTrip", "beside"):
         return float(client["value"]) * 1e6
@@ -232,24 +236,32 @@ def run(case: Case, rounds: int) -> list[Outcome]:
     outcomes = [Outcome(each) for each in (case, *case.also)]
     if case.needs is not None and importlib.util.find_spec(case.needs) is None:
         return _failed(outcomes, f"{case.needs} is not installed")
+    transports: list[Orders] = []
+    for transport in (case.theirs, *(outcome.case.ours for outcome in outcomes)):
+        if transport is not None and transport not in transports:
+            transports.append(transport)
     try:
-        for _ in range(rounds):
-            for transport in (case.theirs, case.ours):
-                if transport is None:
-                    continue
+        for _ in range(min(rounds, case.mostRounds or rounds)):
+            for transport in transports:
                 orders = {"scenario": case.scenario, **case.orders, **transport}
                 client, server = measure(orders, orders.get("module", "benchmarks.ends"))
                 for outcome in outcomes:
-                    isOurs = transport is case.ours
-                    values = outcome.ours if isOurs else outcome.theirs
-                    values.append(value(outcome.case, client, server))
-                    if isOurs:
-                        outcome.mode = client["mode"]
-                if transport is case.ours and not client["mode"].startswith(case.mode):
-                    raise MeasurementFailed(f"this was {client['mode']}, not {case.mode}")
+                    _take(outcome, transport, client, server)
     except MeasurementFailed as error:
         return _failed(outcomes, str(error))
     return outcomes
+
+
+def _take(outcome: Outcome, transport: Orders, client: dict[str, Any], server: dict[str, Any]) -> None:
+    """Remember what is the outcome's of one measurement over a transport."""
+    case = outcome.case
+    if transport == case.theirs:
+        outcome.theirs.append(value(case, client, server))
+    elif transport == case.ours:
+        outcome.mode = client["mode"]
+        if not outcome.mode.startswith(case.mode):
+            raise MeasurementFailed(f"this was {outcome.mode}, not {case.mode}")
+        outcome.ours.append(value(case, client, server))
 
 
 def _failed(outcomes: list[Outcome], why: str) -> list[Outcome]:
