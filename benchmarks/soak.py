@@ -40,7 +40,7 @@ MOST_SECONDS: Final = 20.0
 """The longest that a connection stays."""
 
 
-def told(error: BaseException) -> str:
+def told(error: BaseException | None) -> str:
     """The kind of an error, and its text."""
     return f"{type(error).__name__}: {error}"
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from runpy import run_path
 from statistics import median
 from typing import Any
 from xml.etree import ElementTree
@@ -35,6 +36,7 @@ try:
         save,
         Section,
         section,
+        shortly,
         stamped,
     )
 except ImportError:
@@ -286,6 +288,50 @@ class PageTests(SynchronousTestCase):
             self.assertIn("streams", names)
             self.assertEqual("failover" in names, arguments != ("--part=streams",))
             self.assertEqual("throughput-64k" in names, not status)
+
+
+class FigureTests(SynchronousTestCase):
+    """Figures in the text of pages, which are those of results."""
+
+    def setUp(self) -> None:
+        if not (CHECKOUT / "docs").is_dir():
+            raise SkipTest("the pages are in a checkout only")
+        try:
+            module = run_path(str(CHECKOUT / "docs" / "_extensions" / "figures.py"))
+        except ImportError as error:
+            raise SkipTest(str(error)) from None
+        self.kinds = {"measured": module["measured"], "witnessed": module["witnessed"]}
+        self.notYet = module["NOT_YET"]
+
+    def test_pages(self) -> None:
+        """Each figure that a page asks for is a number, or has a case that was not measured yet."""
+        asked = []
+        for page in sorted((CHECKOUT / "docs").glob("*.md")):
+            asked += re.findall(r"\{(measured|witnessed)\}`([^`]+)`", page.read_text())
+        self.assertIn(("measured", "throughput-64k"), asked)
+        for kind, text in asked:
+            told = self.kinds[kind](text)
+            if told != self.notYet:
+                self.assertRegex(told, r"^[\d.,]+( [a-zA-Z/]+)?$", text)
+
+    def test_same(self) -> None:
+        """A figure is that of the page of benchmarks, by itself and in proportion."""
+        sections = load(CHECKOUT / "docs" / "benchmarks.json")["sections"]
+        [row] = (row for each in sections for row in each["rows"] if row["name"] == "roundtrip")
+        measured = self.kinds["measured"]
+        self.assertEqual(measured("roundtrip ours"), f"{shortly(median(row['ours']))} us")
+        self.assertEqual(float(measured("roundtrip ratio")), float(f"{row['ratio']:.2g}"))
+        self.assertEqual(float(measured("roundtrip")), float(f"{1 / row['ratio']:.2g}"))
+
+    def test_unknown(self) -> None:
+        """A figure that can't be is an error, and is no word on the page."""
+        for kind, text in (
+            ("measured", "roundtrips"),
+            ("measured", "roundtrip our"),
+            ("witnessed", "smc: over pyverbs, client > furlongs"),
+            ("witnessed", "nobody > MiB/s each way"),
+        ):
+            self.assertRaises(ValueError, self.kinds[kind], text)
 
 
 class ChartTests(SynchronousTestCase):
