@@ -210,6 +210,27 @@ class CaseTests(SynchronousTestCase):
         self.assertEqual(complete["theirs"], [])
         self.assertGreater(complete["ours"][0], first["ours"][0])
 
+    def test_fails(self) -> None:
+        """A transport that can't be measured fails what is about it, and no other; its reason is told."""
+        code = (
+            "import json\n"
+            "from dataclasses import replace\n"
+            "from benchmarks.cases import SMC, TCP\n"
+            "from benchmarks.measuring import Case, run\n"
+            "what = ('throughput', 'MB/s')\n"
+            "nowhere = {**TCP, 'connect': 'tcp:127.0.0.1:1'}\n"
+            "orders = {'bytes': 1 << 20, 'write': 1 << 16}\n"
+            "also = (Case('b', '', *what, nowhere, TCP, orders), Case('c', '', *what, TCP, None, orders))\n"
+            "case = Case('a', '', *what, SMC, TCP, orders, also=also)\n"
+            "print(json.dumps([outcome.asDict() for outcome in run(case, 2)]))\n"
+        )
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=110)
+        good, nowhere, other = json.loads(done.stdout)
+        self.assertEqual((good["failure"], len(good["ours"]), len(good["theirs"])), ("", 2, 2))
+        self.assertEqual(nowhere["failure"], "a process ended with 1")
+        self.assertEqual(other["failure"], "this was TCP, not SMC-R")
+
     def test_firstBytes(self) -> None:
         """Page faults of a first message are counted, and are few; many connections are served beside TCP."""
         rows = self.measured("first-bytes", "crowd")
