@@ -314,16 +314,7 @@ def comingAndGoing(quick: bool) -> list[Case]:
             atMost=1.5,
             needs="OpenSSL",
         ),
-        Case(
-            "memory-open",
-            f"all memory of one end of an idle connection, of {opened:,}",
-            "many",
-            "KiB",
-            ours=SMC,
-            theirs=TCP,
-            orders={"connections": opened, "stays": True},
-            mostRounds=3,
-        ),
+        _open(opened),
         Case(
             "beside-connects",
             "99 of 100 round trips of 64 bytes, beside 500 connections a second",
@@ -348,13 +339,23 @@ def comingAndGoing(quick: bool) -> list[Case]:
     ]
 
 
+def _open(count: int) -> Case:
+    """The memory of as many connections as may be open."""
+    title = f"all memory of one end of an idle connection, of {count:,}"
+    what = ("many", "KiB", SMC, TCP, {"connections": count, "stays": True})
+    also = tuple(
+        Case(f"memory-open-{end}", f"{title}: the {end}'s", *what, figure=end) for end in ("client", "server")
+    )
+    return Case("memory-open", title, *what, also=also, mostRounds=3)
+
+
 def _firstBytes() -> Case:
     """The memory that a new connection touches when its first bytes come."""
     count = 20
     title = f"page faults of both processes by the first 64 bytes there and back, of {count} connections"
 
     def case(name: str, of: str, figure: str, also: tuple[Case, ...] = (), most: float | None = None) -> Case:
-        what = (f"{title}: {of}", "firstBytes", "faults", SMC, TCP, {"count": count})
+        what = (f"{title}: {of}", "firstBytes", "faults", SMC, None, {"count": count})
         return Case(name, *what, figure=figure, also=also, mostOfOurs=most)
 
     return case("first-bytes", "median", "", (case("first-bytes-most", "the most", "most", most=255.0),))

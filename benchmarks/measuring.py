@@ -37,7 +37,8 @@ class Case:
         where more is better.
     @ivar needs: a module without which it can't be measured.
     @ivar mode: what ours must have been carried by: its beginning.
-    @ivar figure: which of the L{FIGURES} of its scenario it is about, where there are several.
+    @ivar figure: which of the L{FIGURES} of its scenario it is about, where there are several; of memory, the
+        end, C{client} or C{server}, or the one that has more.
     @ivar also: cases about other figures of the same measurements, or of other transports in the same turns.
     @ivar mostRounds: how often it is measured at most, since it takes long; None: as often as the others.
     """
@@ -216,7 +217,7 @@ FIGURES: Final[dict[str, Callable[[dict[str, Any]], float]]] = {
 
 def value(case: Case, client: dict[str, Any], server: dict[str, Any]) -> float:
     """The value of one measurement, in the unit of its case."""
-    if case.figure:
+    if case.figure in FIGURES:
         return float(FIGURES[case.figure](client))
     if case.scenario in ("throughput", "bulk"):
         return float(client["value"]) / 1e6
@@ -228,7 +229,8 @@ def value(case: Case, client: dict[str, Any], server: dict[str, Any]) -> float:
         return float(client["value"]) * 1e3
     if case.scenario == "requests":
         return float((client["cpu"] + server["cpu"]) / client["bytes"] * 1e9)
-    ends = [end["memory"] for end in (client, server)]
+    both = {"client": client, "server": server}
+    ends = [end["memory"] for name, end in both.items() if case.figure in ("", name)]
     if case.scenario in ("many", "manyTLS"):
         return float(max((end["own"] + end["shared"]) / end["connections"] for end in ends)) / 1024
     beyond = [end["own"] + max(0, end["shared"] - end["rings"]) for end in ends]
