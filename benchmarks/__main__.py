@@ -50,7 +50,7 @@ class Options(usage.Options):
         ["pages", None, "Write the pages even of a --quick run: to see that it works."],
     ]
     optParameters = [
-        ["rounds", "r", None, "How often each is measured, in turns. Default: 7, with --quick 3.", int],
+        ["rounds", "r", None, "How often each is measured, in turns. Default: 5, with --quick 3.", int],
         ["json", "j", None, "Write all single results of this run there as well, whatever was chosen."],
         [
             "page",
@@ -78,7 +78,7 @@ class Options(usage.Options):
 
     def postOptions(self) -> None:
         """Defaults that depend, and names that are none."""
-        self["rounds"] = self["rounds"] or (3 if self["quick"] else 7)
+        self["rounds"] = self["rounds"] or (3 if self["quick"] else 5)
         self["pages"] = self["pages"] or not self["quick"]
         cases = {case.name for part in PARTS for case in part.cases(False)}
         self._check("only", cases | mads.PARTS.keys())

@@ -14,6 +14,9 @@ from benchmarks.measuring import Case
 MIB = 1 << 20
 GIB = 1 << 30
 
+_FEW = 3
+"""The most rounds of what takes long, or hardly varies: all is to be measured within 20 minutes, but the box."""
+
 ENDPOINTS = {"listen": "tcp:0:interface=127.0.0.1", "connect": "tcp:127.0.0.1:{port}"}
 TCP = ENDPOINTS
 SMC = {"listen": "smc:0:interface=127.0.0.1", "connect": "smc:127.0.0.1:{port}"}
@@ -70,7 +73,7 @@ def verbs(quick: bool) -> list[Case]:
             mode="rocev2",
         )
     )
-    series = {"sizes": [64], "seconds": 0.3 if quick else 2.0, "depth": 256, "inline": 64}
+    series = {"sizes": [64], "seconds": 0.3 if quick else 1.0, "depth": 256, "inline": 64}
     for name, title, transfer, measure in (
         ("send", "RC SEND, the sender's", "send", "bandwidth"),
         ("both", "RC SEND both ways, those of sends and of receives", "send", "bidirectional"),
@@ -302,6 +305,7 @@ def comingAndGoing(quick: bool) -> list[Case]:
             theirs=None,
             orders={},
             mostOfOurs=40.0,
+            mostRounds=_FEW,
         ),
         Case(
             "memory-tls",
@@ -312,6 +316,7 @@ def comingAndGoing(quick: bool) -> list[Case]:
             theirs=TCP,
             orders={"connections": 400, "tls": True, "stays": True},
             atMost=1.5,
+            mostRounds=_FEW,
             needs="OpenSSL",
         ),
         _open(opened),
@@ -323,6 +328,7 @@ def comingAndGoing(quick: bool) -> list[Case]:
             ours=SMC,
             theirs=TCP,
             orders={"rate": 500, "seconds": 2 if quick else 5},
+            mostRounds=_FEW,
         ),
         Case(
             "crowd",
@@ -333,6 +339,7 @@ def comingAndGoing(quick: bool) -> list[Case]:
             theirs=tcp,
             orders={"connections": crowded, "seconds": 1 if quick else 3},
             atLeast=1.0,
+            mostRounds=_FEW,
         ),
         _firstBytes(),
         *contacts(quick),
@@ -346,7 +353,7 @@ def _open(count: int) -> Case:
     also = tuple(
         Case(f"memory-open-{end}", f"{title}: the {end}'s", *what, figure=end) for end in ("client", "server")
     )
-    return Case("memory-open", title, *what, also=also, mostRounds=3)
+    return Case("memory-open", title, *what, also=also, mostRounds=_FEW)
 
 
 def _firstBytes() -> Case:
@@ -356,14 +363,14 @@ def _firstBytes() -> Case:
 
     def case(name: str, of: str, figure: str, also: tuple[Case, ...] = (), most: float | None = None) -> Case:
         what = (f"{title}: {of}", "firstBytes", "faults", SMC, None, {"count": count})
-        return Case(name, *what, figure=figure, also=also, mostOfOurs=most)
+        return Case(name, *what, figure=figure, also=also, mostOfOurs=most, mostRounds=_FEW)
 
     return case("first-bytes", "median", "", (case("first-bytes-most", "the most", "most", most=255.0),))
 
 
 def contacts(quick: bool) -> list[Case]:
     """First contacts and later connects by version and by links; by shared memory there is one link only."""
-    orders = {"count": 30 if quick else 200, "parallel": 32}
+    orders = {"count": 30 if quick else 100, "parallel": 32}
     tcp = {**TCP, "listen": f"{TCP['listen']}:backlog=1000"}
     memory = ("127.0.0.2", "127.0.0.4", "auto", "shared-memory", "shared memory")
     udp = ("127.0.0.2", "127.0.0.4", "rocev2", "rocev2", "UDP")
@@ -397,7 +404,7 @@ def contacts(quick: bool) -> list[Case]:
     found = []
     for ways in (((memory, 1, 1), (memory, 2, 1)), ((udp, 1, 1), (udp, 2, 1), (twice, 2, 2))):
         first, *others = (each for way, version, links in ways for each in cases(way, version, links))
-        found.append(replace(first, also=tuple(others)))
+        found.append(replace(first, also=tuple(others), mostRounds=_FEW))
     return found
 
 
