@@ -36,11 +36,11 @@ def cases() -> list[Case]:
     def case(
         name: str, what: str, scenario: str, unit: str, orders: Orders, share: float | None = None
     ) -> Case:
-        def pair(title: str, *transports: Orders, atLeast: float | None = None) -> Case:
-            return Case(name, f"{title}: {what}", scenario, unit, *transports, orders, atLeast=atLeast)
+        def pair(title: str, ours: Orders, theirs: Orders, least: float | None = None) -> Case:
+            return Case(name, f"{title}: {what}", scenario, unit, ours, theirs, orders, atLeast=least)
 
         also = (pair("ours to TCP", OURS, TCP), pair("the kernel's SMC-R to TCP", KERNEL, TCP))
-        return replace(pair("ours to the kernel's SMC-R", OURS, KERNEL, atLeast=share), also=also)
+        return replace(pair("ours to the kernel's SMC-R", OURS, KERNEL, share), also=also)
 
     bulk = [
         case(

@@ -15,7 +15,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 _FEW = 3
-"""The most rounds of what takes long, or hardly varies: all is to be measured within 20 minutes, but the box."""
+"""The most rounds of what takes long, or hardly varies: all but the box is to take 20 minutes at most."""
 
 ENDPOINTS = {"listen": "tcp:0:interface=127.0.0.1", "connect": "tcp:127.0.0.1:{port}"}
 TCP = ENDPOINTS
