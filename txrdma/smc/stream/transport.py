@@ -29,6 +29,7 @@ from txrdma.smc.group._linkgroup import Role
 from txrdma.smc.handshake.plaintcp import prefixFor
 from txrdma.smc.insight import status
 from txrdma.smc.stream.stream import Address, Stream
+from txrdma.smc.stream.writing import mustBeBytes, Writing
 
 if TYPE_CHECKING:
     from socket import socket
@@ -41,13 +42,8 @@ _PULLS: Final = 16
 _TLS_METHODS: Final = ("write", "writeSequence", "loseConnection", "registerProducer", "unregisterProducer")
 
 
-def _mustBeBytes(data: object) -> None:
-    if not isinstance(data, bytes):
-        raise TypeError("Data must be bytes")  # in the words of twisted.internet.abstract
-
-
 @implementer(ISMCTransport, ITCPTransport, ITLSTransport, IConsumer, IPushProducer, ILoggingContext)
-class SMCTransport:
+class SMCTransport(Writing):
     """
     The transport that a protocol sees of a connection over SMC-R: Twisted's interfaces to a L{Stream}.
 
@@ -60,7 +56,7 @@ class SMCTransport:
     """
 
     __slots__ = (
-        *("stream", "_flow", "producer", "streamingProducer", "producerPaused", "sessionno"),
+        *("stream", "streamingProducer", "producerPaused", "sessionno"),
         *("__dict__", "__weakref__"),
     )
 
@@ -69,9 +65,9 @@ class SMCTransport:
     TLS = False
 
     def __init__(self, stream: Stream, protocol: IProtocol, tcp: Connection) -> None:
+        flow = stream.flow
+        super().__init__(flow)
         self.stream = stream
-        self._flow = flow = stream.flow
-        self.producer: IPushProducer | IPullProducer | None = None
         self.producerPaused = self.streamingProducer = False
         if isinstance(tcp, Server):
             self.sessionno = tcp.sessionno
@@ -106,25 +102,17 @@ class SMCTransport:
         """Whether the connection is being closed, so that nothing is delivered any more."""
         return self._flow.isDeaf
 
-    # ITransport
-
-    def write(self, data: bytes) -> None:
-        """Write, some time soon and in order."""
-        if data.__class__ is not bytes:
-            _mustBeBytes(data)
-        flow = self._flow
-        if data and flow.isOpen and flow.write(data) > self.bufferSize and self.producer is not None:
-            self._pauseProducer()
+    # ITransport: write is Writing's
 
     def writeSequence(self, iovec: Iterable[bytes]) -> None:
         """Write a sequence of byte strings, in order."""
         chunks = list(iovec)
         for chunk in chunks:
-            _mustBeBytes(chunk)
+            mustBeBytes(chunk)
         if self._flow.isOpen and any(chunks):
             self._flow.writeSequence(chunks)
-            if self._flow.backlog > self.bufferSize and self.producer is not None:
-                self._pauseProducer()
+            if self.producer is not None:
+                self._hasWritten()
 
     def loseConnection(self) -> None:
         """Write what was written, wait for the producer, then close."""
@@ -180,8 +168,8 @@ class SMCTransport:
         self.unregisterProducer()
         self.loseConnection()
 
-    def _pauseProducer(self) -> None:
-        if self.streamingProducer:
+    def _hasWritten(self) -> None:
+        if self.streamingProducer and self._flow.backlog > self.bufferSize:
             self.producerPaused = True
             cast(IPushProducer, self.producer).pauseProducing()
 
