@@ -75,7 +75,9 @@ class ReceivedTests(SynchronousTestCase):
 
     @settings(max_examples=300)
     @given(st.lists(_SAID, min_size=20, max_size=60))
-    @example([(1, more, 0, 0, 0, what, 0) for more, what in ((25, "tell"), (9, "pause"), (1, "resume"))])
+    @example(
+        [(1, more, 0, 0, 0, what, 0) for more, what in ((25, ""), (1, "tell"), (9, "pause"), (1, "resume"))]
+    )
     def test_same(self, steps: list[tuple[int, int, int, int, int, str, int]]) -> None:
         """Messages of any kind, true ones and others, leave a flow as its way of all messages leaves it."""
         (one, here), (other, there) = begun(), begun()
