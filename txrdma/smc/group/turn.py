@@ -178,8 +178,11 @@ class Turn:
         dirty = poster.dirty
         if len(dirty) == 1 and not self._soon:
             flow: Flow = dirty[0]
-            if flow.send():  # as mostly: then that is all
+            requests: list[SendRequest] = []
+            if flow.send(requests):  # as mostly: then that is all
                 dirty.pop()
+                if requests:
+                    self._post(requests)
             else:
                 self._flush()
         elif dirty and not self._soon:
@@ -276,7 +279,7 @@ class Turn:
         flow: Flow
         if len(dirty) == 1 and (room > 0 or isOver):  # as mostly, which is worth some lines
             flow = dirty[0]
-            hasSent = flow.send()
+            hasSent = flow.send(requests)
             dirty.pop()
             if not hasSent:
                 flow.isDirty = False
@@ -322,7 +325,7 @@ class Turn:
             for flow in flows:
                 count += 1
                 flow.isDirty = False
-                if requests or not flow.send():
+                if requests or not flow.send(requests):
                     flow.fill(requests)
         except BaseException:
             self.poster.dirty[:0] = flows[count:]  # nobody is forgotten

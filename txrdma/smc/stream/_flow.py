@@ -81,7 +81,7 @@ class Flow:
         *("written", "last", "writes", "wraps", "messagesSent", "poster"),
         *("_quickReads", "_slowReads", "_others"),
         *("_view", "_mask", "_contexts", "_isBegun", "_isReading", "_mustSend"),
-        *("_address", "_rkey", "_message", "_write", "_target", "_valid", "_unsent"),
+        *("_address", "_rkey", "_message", "_write", "_target", "_valid"),
         *("bearing", "confirmed", "_isMoved", "_isNew", "_posted", "_again"),
     )
 
@@ -114,7 +114,6 @@ class Flow:
         self._write = SendRequest(0, Operation.RDMA_WRITE, inline=self.pending, signaled=False)
         self._target: memoryview | None = None
         self._valid = memoryview(b"\0")
-        self._unsent = b""  # a message whose bytes are there, but which the lane did not take
         self.bearing: Bearing | None = None
         self.confirmed = (0, 0)
         self._isMoved = self._isNew = False
@@ -361,12 +360,13 @@ class Flow:
         if not poster.isBusy:
             poster.schedule()
 
-    def send(self) -> bool:
+    def send(self, requests: list[SendRequest]) -> bool:
         """
         Send what there is directly, where that is as it mostly is: a few bytes, room for them in one piece
         and for a message, and nothing else to see to.
 
-        @return: whether that was done; then the flow is not dirty any more. Else it is for C{fill}, at once.
+        @param requests: empty; the message is appended when the lane does not take it, to be posted now.
+        @return: whether that was done; then the flow is not dirty any more. Else it is for C{fill}.
         """
         poster = self.poster
         lane = poster.direct
@@ -405,9 +405,9 @@ class Flow:
         self._mustSend = False
         self.writes += 1
         self.messagesSent += 1
-        if not lane.putMessage(number, not number & _SIGNAL_MASK or poster.isSignaling, message):
-            self._unsent = message
-            return False
+        signaled = not number & _SIGNAL_MASK or poster.isSignaling
+        if not lane.putMessage(number, signaled, message):
+            self._request(requests, number, signaled, message)
         self.isDirty = False
         return True
 
@@ -415,10 +415,6 @@ class Flow:
         """Send whatever there is, directly, or append requests that have to be posted now."""
         ring = self.ring
         poster = self.poster
-        if self._unsent:
-            message, self._unsent = self._unsent, b""
-            self._request(requests, self.last, not self.last & _SIGNAL_MASK or poster.isSignaling, message)
-            return
         if self._isMoved:
             self._goOn(requests)
             return

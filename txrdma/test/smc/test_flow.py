@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from twisted.trial.unittest import SynchronousTestCase
 
 from txrdma.iba.types import RKey
-from txrdma.iba.verbs import Capacity
+from txrdma.iba.verbs import Capacity, SendRequest
 from txrdma.smc.group.posting import Poster
 from txrdma.smc.stream._flow import Bearing, Flow
 from txrdma.smc.wire.cdc import CDC_START
@@ -73,7 +73,6 @@ def begun() -> tuple[Flow, Told]:
 class ReceivedTests(SynchronousTestCase):
     """What comes the short way does what it does on the other."""
 
-    @settings(max_examples=300)
     @given(st.lists(_SAID, min_size=20, max_size=60))
     @example(
         [(1, more, 0, 0, 0, what, 0) for more, what in ((25, ""), (1, "tell"), (9, "pause"), (1, "resume"))]
@@ -108,3 +107,47 @@ class ReceivedTests(SynchronousTestCase):
             if any(isinstance(each, str) for each in mine):
                 break  # it has ended
             written, read = one.ring.arrived, one.ring.peerConsumed
+
+
+class FullLane:
+    """A lane that gives the peer's memory, and takes no message."""
+
+    def __init__(self) -> None:
+        self.target = bytearray(_SIZE)
+
+    def targetOf(self, rkey: RKey, address: int, length: int) -> tuple[memoryview, memoryview]:
+        return memoryview(self.target), memoryview(b"\1")
+
+    def putMessage(self, identifier: int, signaled: bool, message: bytes) -> bool:
+        return False
+
+
+class SentTests(SynchronousTestCase):
+    """What is sent the short way."""
+
+    def test_fullLane(self) -> None:
+        """A message that the lane does not take is posted at once, behind its bytes and with its number."""
+        flow, _ = begun()
+        lane: Any = FullLane()
+        flow.poster.openLane(lane)
+        flow.poster.limit = 10
+        flow.writeSequence([b"one"])
+        flow.fill([])  # asks where the peer's memory is
+        flow.writeSequence([b"two", b"three"])
+        requests: list[SendRequest] = []
+        self.assertTrue(flow.send(requests))
+        self.assertEqual(lane.target[:11], b"onetwothree")
+        self.assertEqual([(each.identifier, each.inline[0][2:4]) for each in requests], [(2, b"\0\2")])
+        self.assertEqual((flow.backlog, flow.pending, flow.last, flow.written), (0, [], 2, 2))
+
+    def test_fullWindow(self) -> None:
+        """Without room for a message nothing goes the short way."""
+        flow, _ = begun()
+        lane: Any = FullLane()
+        flow.poster.openLane(lane)
+        flow.writeSequence([b"one"])
+        flow.fill([])
+        flow.poster.limit = flow.poster.sent
+        flow.writeSequence([b"two"])
+        self.assertFalse(flow.send([]))
+        self.assertEqual((lane.target[:6], flow.backlog), (b"one\0\0\0", 3))
