@@ -13,7 +13,6 @@ from setuptools import setup
 COMPILED = [
     "txrdma/smc/stream/_flow.py",
     "txrdma/smc/stream/_ring.py",
-    "txrdma/smc/stream/writing.py",
     "txrdma/smc/group/link.py",
     "txrdma/smc/group/posting.py",
     "txrdma/smc/group/turn.py",

@@ -339,6 +339,22 @@ class Flow:
 
     # What goes out
 
+    def write(self, data: bytes) -> int:
+        """
+        Write, some time soon and in order.
+
+        @return: the backlog.
+        """
+        self.pending.append(data)
+        self.backlog = backlog = self.backlog + len(data)
+        if not self.isDirty:  # as in C{touch}
+            self.isDirty = True
+            poster = self.poster
+            poster.dirty.append(self)
+            if not poster.isBusy:
+                poster.schedule()
+        return backlog
+
     def writeSequence(self, chunks: Sequence[bytes]) -> None:
         """Write all of these chunks, some time soon and in order."""
         self.pending += chunks
