@@ -46,7 +46,7 @@ STEPS = 8
 """Steps of time of a conversation that count as moments of it: more would make slow ports' tests slower."""
 
 RETURN_SECONDS = 0.2
-"""Seconds between the attempts of these tests' agents to open a lost port anew, and between their looks at it."""
+"""Seconds between attempts of these tests' agents to open a lost port anew, and between their looks at it."""
 
 
 class Stumble(Exception):
