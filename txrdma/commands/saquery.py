@@ -295,7 +295,7 @@ class Owners:
 async def _owners(session: Session) -> Owners:
     """All nodes' names, as the administration knows them."""
     owners = Owners(session.names)
-    for record in await session.agent.SubnAdmGetTable(sa.NodeRecord, session.sa):
+    for record in await session.agent.SubnAdmGetTable(sa.NodeRecord):
         name = owners.name(record)
         owners.byLID[record.lid] = owners.byGUID[record.nodeInfo.portGUID] = name
     return owners
@@ -307,7 +307,7 @@ async def _asked(session: Session) -> list[Any]:
     view: View | None = options["view"]
     if not issubclass(kind.record, sa.Record):
         keys = _keys(options)
-        return [await session.agent.call("SubnAdmGet", kind.record, session.sa, keys=keys)]
+        return [await session.agent.call("SubnAdmGet", kind.record, keys=keys)]
     rpc = _rpc(kind, options)
     records: list[Any] = []
     for pairs in view.queries if view is not None else ((),):
@@ -338,7 +338,7 @@ async def _gidOf(session: Session, target: str) -> GID:
     except ValueError:
         pass
     query = sa.NodeRecord.query(lid=(await session.toServices(target)).dlid)
-    node = await session.agent.SubnAdmGet(query, session.sa)
+    node = await session.agent.SubnAdmGet(query)
     return GID.fromParts(session.endPort.gids[0].prefix, node.nodeInfo.portGUID)
 
 
@@ -348,7 +348,7 @@ async def _answered(session: Session, rpc: str, query: sa.Query[Any], modifier: 
         modifier = options["modifier"]
     keys = _keys(options)
     try:
-        answer = await session.agent.call(rpc, query, session.sa, modifier, keys=keys)
+        answer = await session.agent.call(rpc, query, None, modifier, keys=keys)
     except MADError as error:
         if SAStatus.of(error.status) is SAStatus.NO_RECORDS:
             return []

@@ -14,7 +14,6 @@ from twisted.internet.defer import Deferred, DeferredList
 from twisted.python.failure import Failure
 
 from txrdma.fabric.model import Fabric, isSame, Node, Port, Problem
-from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import PhysicalState
 from txrdma.mad.errors import MADError, MADFailure
@@ -34,14 +33,13 @@ class SASweep:
     @ivar progress: is called after answers, with how many tables are there, and how many there will be.
     """
 
-    def __init__(self, agent: RPCs, sa: IBPath) -> None:
+    def __init__(self, agent: RPCs) -> None:
         """
         @param agent: remains its owner's.
         """
         self.fabric = Fabric()
         self.progress: Callable[[int, int], None] | None = None
         self._agent = agent
-        self._sa = sa
         self._ends: dict[LID, Node] = {}
         self._places: dict[tuple[GUID, int], LID] = {}
 
@@ -55,7 +53,7 @@ class SASweep:
         return Deferred.fromCoroutine(self._run())
 
     async def _run(self) -> Fabric:
-        calls = [self._agent.call("SubnAdmGetTable", kind, self._sa) for kind in _TABLES]
+        calls = [self._agent.call("SubnAdmGetTable", kind) for kind in _TABLES]
         done = count(1)
 
         def told(records: Any) -> Any:

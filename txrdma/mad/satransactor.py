@@ -49,7 +49,7 @@ from txrdma.mad.layouts.smp import (
     SwitchInfo,
     VLArbitrationTable,
 )
-from txrdma.mad.paths import current, EndPort, toAdministration
+from txrdma.mad.paths import current, EndPort
 from txrdma.mad.rpcs import CallOptions, RPCs
 
 _K = TypeVar("_K")
@@ -176,8 +176,7 @@ class SATransactor(RPCs):
 
     def _administered(self, query: Query[_R], question: _Question) -> Deferred[_R]:
         """What the administration tells."""
-        way = toAdministration(current(self._endPort))
-        return self._agent.SubnAdmGet(query, way, **question.options)
+        return self._agent.SubnAdmGet(query, **question.options)
 
     async def _ask(self, question: _Question, query: Query[Record]) -> Attribute:
         record = await self._administered(query, question)

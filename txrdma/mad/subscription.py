@@ -18,7 +18,6 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import InformInfo, MADRequest, Notice
-from txrdma.mad.paths import toAdministration
 from txrdma.mad.portwatch import PortEvent, PortLost, PortReturned
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.server import MADServer, NoticeListener
@@ -69,13 +68,12 @@ class Subscription:
         self._reactor = reactor
         self._agent = agent
         self._server = server
-        self._fixed = administration
+        self._administration = administration
         self._listener = listener
         self._trapNumber = trapNumber
         self._renewalSeconds = renewalSeconds
         self._retrySeconds = retrySeconds
         self._isTold = False
-        self._administration = IBPath()
         self._unlisten: Callable[[], None] | None = None
         self._unwatch: Callable[[], None] = lambda: None
         self._pending: Deferred[InformInfo] | None = None
@@ -145,8 +143,8 @@ class Subscription:
     def _look(self) -> object:
         """Where the administration is, and who we are to it."""
         end = self._server.port.endPort
-        self._administration = toAdministration(end) if self._fixed is None else self._fixed
-        return self._administration, end.gids
+        where = (end.lid, end.smLID, end.smServiceLevel) if self._administration is None else None
+        return where, end.gids
 
     def _leave(self) -> None:
         """Wait no longer for an answer."""
