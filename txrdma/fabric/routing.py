@@ -361,7 +361,9 @@ async def multicastTable(
     table: dict[int, list[int]] = {}
     for block in range(-(-groups // _GROUPS_IN_BLOCK)):
         for position in range(positions(numPorts)):
-            told = await rpcs.SubnGet(MulticastForwardingTable, path, position << 28 | block)
+            told = await rpcs.SubnGet(
+                MulticastForwardingTable, path, MulticastForwardingTable.modifier(block, position)
+            )
             for offset, mask in enumerate(told.portMasks):
                 if mask:
                     mlid = FIRST_MULTICAST + block * _GROUPS_IN_BLOCK + offset
