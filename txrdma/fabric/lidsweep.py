@@ -1,6 +1,4 @@
-"""
-Finding out what a fabric consists of by LIDs: the SA tells the links, nodes tell all else.
-"""
+"""Sweep of a fabric by LIDs: links come from the SA, all else from the nodes."""
 
 from __future__ import annotations
 
@@ -24,13 +22,11 @@ class LIDSweep:
     A sweep that asks the SA for the links, and nodes for everything else, by LID.
 
     @ivar fabric: what was found so far.
-    @ivar progress: is called after answers, with how many nodes have told, and how many there are.
+    @ivar progress: called after answers with the number of nodes that have answered, and the number of all.
     """
 
     def __init__(self, agent: RPCs, endPort: MADEndPort, maxOutstanding: int = MAX_OUTSTANDING) -> None:
-        """
-        @param agent: remains its owner's.
-        """
+        """@param agent: asks for the sweep, and is not closed by it."""
         self.fabric = Fabric()
         self.progress: Callable[[int, int], None] | None = None
         self._schedule = MADSchedule(agent, maxOutstanding)
@@ -42,9 +38,9 @@ class LIDSweep:
 
     def run(self) -> Deferred[Fabric]:
         """
-        Ask for the links, and then all nodes at their ends.
+        Get the LinkRecords, and then the attributes of all nodes at their ends.
 
-        @return: fires with the fabric, whatever the problems. Fails when the SA tells no links.
+        @return: fires with the fabric, whatever its problems. Fails when the SA does not answer with links.
         """
         return self._schedule.run(self._run())
 
