@@ -33,6 +33,7 @@ from txrdma.iba.verbs import NodeType
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.layouts import pma
 from txrdma.mad.layouts.attributes import Attribute
+from txrdma.mad.layouts.capabilities import PerformanceCapability2
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.pma import PerformanceCapability, PortCounters, PortCountersExtended
 from txrdma.mad.layouts.smp import NodeInfo, PortInfoExtended, SwitchInfo
@@ -40,7 +41,7 @@ from txrdma.mad.layouts.values import FECMode
 from txrdma.mad.schedule import MADSchedule
 
 ALL_PORTS: Final = 0xFF
-_ADDITIONAL: Final = 1 << 1
+_ADDITIONAL: Final = PerformanceCapability2.ADDITIONAL_PORT_COUNTERS_EXTENDED
 """Bit of CapabilityMask2 in ClassPortInfo: extended counters include errors (IBA 16.1.3.1)."""
 
 _CLEARED: Final = {PortCounters: {"counterSelect2": 1}, PortCountersExtended: {"counterSelect2": 0xFFFFFFFF}}
@@ -149,7 +150,7 @@ class CommandOptions(FabricOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CounterSource:
     """Ports whose counters are read, and the ClassPortInfo of their performance management agent."""
 
     path: IBPath
@@ -218,30 +219,32 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
     _tell(options, counted, kind, told, name)
 
 
-async def whose(session: Session) -> Counted:
+async def whose(session: Session) -> CounterSource:
     """Find the ports that the options mean, and the capabilities of their agent."""
     options = session.options
     path = await session.toServices(options["target"])
     info = await session.rpcs.PerformanceGet(ClassPortInfo, path)
     wantsAll, loops, ports = options["all-ports"], options["loop-ports"], options["ports"]
     if ports and not wantsAll:
-        return Counted(path, info, ports, False)
+        return CounterSource(path, info, ports, False)
     node = await session.agent.SubnGet(NodeInfo, path)
     isSwitch = node.nodeType is NodeType.SWITCH
     if not ports and not loops and not wantsAll and not isSwitch:
-        return Counted(path, info, [node.localPortNum], False)
+        return CounterSource(path, info, [node.localPortNum], False)
     first = 1
     if isSwitch and loops and (await session.agent.SubnGet(SwitchInfo, path)).enhancedPort0:
         first = 0  # other switches' port 0 counts nothing
     every = ports or (range(1, node.numPorts + 1) if isSwitch else [node.localPortNum])
     if loops:
-        return Counted(path, info, ports or (range(first, node.numPorts + 1) if isSwitch else every), False)
+        return CounterSource(
+            path, info, ports or (range(first, node.numPorts + 1) if isSwitch else every), False
+        )
     if not ports and info.capabilityMask & PerformanceCapability.ALL_PORT_SELECT:
-        return Counted(path, info, [ALL_PORTS], False)
-    return Counted(path, info, every, True)
+        return CounterSource(path, info, [ALL_PORTS], False)
+    return CounterSource(path, info, every, True)
 
 
-async def _correctsByReedSolomon(session: Session, counted: Counted) -> bool:
+async def _correctsByReedSolomon(session: Session, counted: CounterSource) -> bool:
     """
     True when the counters of extended speeds are those of RS-FEC, by the PortInfoExtended of the first port.
     """
@@ -255,7 +258,7 @@ async def _correctsByReedSolomon(session: Session, counted: Counted) -> bool:
     return told.fecModeActive in (FECMode.RS_FEC, FECMode.LOW_LATENCY_RS_FEC)
 
 
-async def readAll(session: Session, counted: Counted, kind: type[Attribute]) -> list[Any]:
+async def readAll(session: Session, counted: CounterSource, kind: type[Attribute]) -> list[Any]:
     """The counters of all ports that are meant, one after the other or added; asked for several at a time."""
     schedule = MADSchedule(session.rpcs, _MOST_OUTSTANDING)
     found: dict[int, Any] = {}
@@ -272,7 +275,7 @@ async def readAll(session: Session, counted: Counted, kind: type[Attribute]) -> 
     return [added(told, ALL_PORTS)] if counted.isSum and told and kind not in _SAMPLED else told
 
 
-async def clearAll(session: Session, counted: Counted, kind: type[Attribute]) -> None:
+async def clearAll(session: Session, counted: CounterSource, kind: type[Attribute]) -> None:
     """Clear the counters of all ports that are meant."""
     values = {"counterSelect": (1 << _widthOf(kind, "counterSelect")) - 1, **_CLEARED.get(kind, {})}
     if session.options["mask"] is not None:
@@ -289,7 +292,7 @@ def _widthOf(kind: type[Attribute], name: str) -> int:
     return next(field.width for field in kind.fields if field.name == name)
 
 
-async def _sampled(session: Session, counted: Counted) -> Any:
+async def _sampled(session: Session, counted: CounterSource) -> Any:
     """
     Let one port sample, and wait for its results (IBA 16.1.3.2 to 16.1.3.4).
 
@@ -330,7 +333,7 @@ def _asked(kind: type[Attribute], port: int, **values: int) -> Attribute:
 
 
 def _tell(
-    options: CommandOptions, counted: Counted, kind: type[Attribute], told: list[Any], name: str
+    options: CommandOptions, counted: CounterSource, kind: type[Attribute], told: list[Any], name: str
 ) -> None:
     hidden = counted.hides(kind)
     if options["json"]:
@@ -358,7 +361,7 @@ class Watched:
     names: list[str]
 
 
-def watched(counted: Counted, kind: type[Attribute], isSaid: bool) -> list[Watched]:
+def watched(counted: CounterSource, kind: type[Attribute], isSaid: bool) -> list[Watched]:
     """
     Attributes and counters to read again and again.
 
@@ -373,7 +376,7 @@ def watched(counted: Counted, kind: type[Attribute], isSaid: bool) -> list[Watch
     return [*wide, Watched(PortCounters, errors)] if errors else wide
 
 
-async def _watch(session: Session, counted: Counted, kinds: list[Watched]) -> None:
+async def _watch(session: Session, counted: CounterSource, kinds: list[Watched]) -> None:
     """
     Print rates until Ctrl-C; a reading that fails is reported, and the next one is compared with the one
     before.
@@ -395,7 +398,7 @@ async def _watch(session: Session, counted: Counted, kinds: list[Watched]) -> No
         before, then = (_cleared(after) if options["reset"] else after), now
 
 
-async def _looked(session: Session, counted: Counted, kinds: list[Watched]) -> list[list[Any]]:
+async def _looked(session: Session, counted: CounterSource, kinds: list[Watched]) -> list[list[Any]]:
     """Counters of all ports for each attribute; they are cleared afterwards with C{--reset}."""
     told = [await readAll(session, counted, each.kind) for each in kinds]
     if session.options["reset"]:

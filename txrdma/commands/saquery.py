@@ -37,7 +37,7 @@ _NAME: Final = "name"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RecordKind:
     """
     Records that C{txrdma saquery} can ask for.
 
@@ -61,55 +61,55 @@ _PATH: Final = "slid dlid sgid dgid pkey serviceLevel mtu rate packetLifeTime re
 _MEMBER: Final = "mgid mlid portGID pkey qkey mtu rate serviceLevel joinState"
 
 _NAMED: Final = (
-    Kind(ClassPortInfo, ("ClassPortInfo", "CPI")),
-    Kind(sa.NodeRecord, ("NodeRecord", "NR"), "lid", _NODE),
-    Kind(sa.PortInfoRecord, ("PortInfoRecord", "PIR"), "endPortLID portNum options", _PORT),
-    Kind(
+    RecordKind(ClassPortInfo, ("ClassPortInfo", "CPI")),
+    RecordKind(sa.NodeRecord, ("NodeRecord", "NR"), "lid", _NODE),
+    RecordKind(sa.PortInfoRecord, ("PortInfoRecord", "PIR"), "endPortLID portNum options", _PORT),
+    RecordKind(
         *(sa.SLtoVLMappingTableRecord, ("SLtoVLMappingTableRecord", "SL2VLTableRecord", "SL2VL")),
         "lid inputPortNum outputPortNum",
     ),
-    Kind(sa.SwitchInfoRecord, ("SwitchInfoRecord", "SWIR"), "lid"),
-    Kind(
+    RecordKind(sa.SwitchInfoRecord, ("SwitchInfoRecord", "SWIR"), "lid"),
+    RecordKind(
         *(sa.LinearForwardingTableRecord, ("LinearForwardingTableRecord", "LFTRecord", "LFTR")),
         "lid blockNum",
     ),
-    Kind(
+    RecordKind(
         *(sa.RandomForwardingTableRecord, ("RandomForwardingTableRecord", "RFTRecord", "RFTR")),
         "lid blockNum",
     ),
-    Kind(
+    RecordKind(
         *(sa.MulticastForwardingTableRecord, ("MulticastForwardingTableRecord", "MFTRecord", "MFTR")),
         "lid position blockNum",
     ),
-    Kind(sa.SMInfoRecord, ("SMInfoRecord", "SMIR"), "lid"),
-    Kind(sa.PortInfoExtendedRecord, ("PortInfoExtendedRecord", "PIER"), "endPortLID portNum options"),
-    Kind(
+    RecordKind(sa.SMInfoRecord, ("SMInfoRecord", "SMIR"), "lid"),
+    RecordKind(sa.PortInfoExtendedRecord, ("PortInfoExtendedRecord", "PIER"), "endPortLID portNum options"),
+    RecordKind(
         *(sa.LinkSpeedWidthPairsTableRecord, ("LinkSpeedWidthPairsTableRecord", "LSWPR")),
         "lid portNum",
     ),
-    Kind(sa.LinkRecord, ("LinkRecord", "LR"), "fromLID fromPort toLID toPort"),
-    Kind(sa.GUIDInfoRecord, ("GUIDInfoRecord", "GIR"), "lid blockNum"),
-    Kind(
+    RecordKind(sa.LinkRecord, ("LinkRecord", "LR"), "fromLID fromPort toLID toPort"),
+    RecordKind(sa.GUIDInfoRecord, ("GUIDInfoRecord", "GIR"), "lid blockNum"),
+    RecordKind(
         *(sa.ServiceRecord, ("ServiceRecord", "SR"), "serviceID serviceGID"),
         "serviceID serviceGID servicePKey serviceLease serviceName",
     ),
-    Kind(sa.PKeyTableRecord, ("PKeyTableRecord", "PKTR"), "lid portNum blockNum"),
-    Kind(sa.PathRecord, ("PathRecord", "PR"), "slid dlid", _PATH),
-    Kind(
+    RecordKind(sa.PKeyTableRecord, ("PKeyTableRecord", "PKTR"), "lid portNum blockNum"),
+    RecordKind(sa.PathRecord, ("PathRecord", "PR"), "slid dlid", _PATH),
+    RecordKind(
         *(sa.VLArbitrationTableRecord, ("VLArbitrationTableRecord", "VLAR")),
         "lid outputPortNum blockNum",
     ),
-    Kind(sa.MCMemberRecord, ("MCMemberRecord", "MCMR"), "mgid portGID", _MEMBER),
-    Kind(sa.TraceRecord, ("TraceRecord", "TR"), "slid dlid"),
-    Kind(sa.MultiPathRecord, ("MultiPathRecord", "MPR")),
-    Kind(sa.ServiceAssociationRecord, ("ServiceAssociationRecord", "SAR"), "serviceKey serviceName"),
-    Kind(sa.InformInfoRecord, ("InformInfoRecord", "IIR"), "subscriberGID"),
+    RecordKind(sa.MCMemberRecord, ("MCMemberRecord", "MCMR"), "mgid portGID", _MEMBER),
+    RecordKind(sa.TraceRecord, ("TraceRecord", "TR"), "slid dlid"),
+    RecordKind(sa.MultiPathRecord, ("MultiPathRecord", "MPR")),
+    RecordKind(sa.ServiceAssociationRecord, ("ServiceAssociationRecord", "SAR"), "serviceKey serviceName"),
+    RecordKind(sa.InformInfoRecord, ("InformInfoRecord", "IIR"), "subscriberGID"),
 )
 
 KINDS: Final = (
     *_NAMED,
     *(
-        Kind(each, (each.__name__,))
+        RecordKind(each, (each.__name__,))
         for each in vars(sa).values()
         if isinstance(each, type) and issubclass(each, sa.Record) and each.rpcs
         if each not in [kind.record for kind in _NAMED]
@@ -145,7 +145,7 @@ VIEWS: Final = (
 )
 
 
-def kindNamed(name: str) -> Kind | None:
+def kindNamed(name: str) -> RecordKind | None:
     """Records of this name; None if there are none."""
     for kind in KINDS:
         if name.lower() in (known.lower() for known in kind.names):
@@ -223,7 +223,7 @@ class CommandOptions(FabricOptions):
             raise usage.UsageError("a path has one --from and one --to; MultiPathRecord may have several")
 
 
-def _pairs(kind: Kind, text: str) -> Iterable[Pair]:
+def _pairs(kind: RecordKind, text: str) -> Iterable[Pair]:
     """Components of an argument: C{NAME=VALUE}, or values alone."""
     if "=" in text:
         return [nameAndValue(text)]
@@ -235,7 +235,7 @@ def _pairs(kind: Kind, text: str) -> Iterable[Pair]:
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
     """Carry out C{txrdma saquery}: ask the SA, print its records."""
-    kind: Kind = options["kind"]
+    kind: RecordKind = options["kind"]
     columns = (options["columns"].split(",") if options["columns"] else kind.columns.split()) or []
     with opened(reactor, options) as session:
         records = await _asked(session)
@@ -295,7 +295,7 @@ class Owners:
 async def _owners(session: Session) -> Owners:
     """Names of all nodes, from the SA's NodeRecords."""
     owners = Owners(session.names)
-    for record in await session.agent.SubnAdmGetTable(sa.NodeRecord, session.sa):
+    for record in await session.agent.SubnAdmGetTable(sa.NodeRecord):
         name = owners.name(record)
         owners.byLID[record.lid] = owners.byGUID[record.nodeInfo.portGUID] = name
     return owners
@@ -303,11 +303,11 @@ async def _owners(session: Session) -> Owners:
 
 async def _asked(session: Session) -> list[Any]:
     options = session.options
-    kind: Kind = options["kind"]
+    kind: RecordKind = options["kind"]
     view: View | None = options["view"]
     if not issubclass(kind.record, sa.Record):
         keys = _keys(options)
-        return [await session.agent.call("SubnAdmGet", kind.record, session.sa, keys=keys)]
+        return [await session.agent.call("SubnAdmGet", kind.record, keys=keys)]
     rpc = _rpc(kind, options)
     records: list[Any] = []
     for pairs in view.queries if view is not None else ((),):
@@ -338,7 +338,7 @@ async def _gidOf(session: Session, target: str) -> GID:
     except ValueError:
         pass
     query = sa.NodeRecord.query(lid=(await session.toServices(target)).dlid)
-    node = await session.agent.SubnAdmGet(query, session.sa)
+    node = await session.agent.SubnAdmGet(query)
     return GID.fromParts(session.endPort.gids[0].prefix, node.nodeInfo.portGUID)
 
 
@@ -348,7 +348,7 @@ async def _answered(session: Session, rpc: str, query: sa.Query[Any], modifier: 
         modifier = options["modifier"]
     keys = _keys(options)
     try:
-        answer = await session.agent.call(rpc, query, session.sa, modifier, keys=keys)
+        answer = await session.agent.call(rpc, query, None, modifier, keys=keys)
     except MADError as error:
         if SAStatus.of(error.status) is SAStatus.NO_RECORDS:
             return []
@@ -360,7 +360,7 @@ def _keys(options: FabricOptions) -> Keys:
     return Keys(mkey=options["mkey"], smKey=options["smkey"])
 
 
-def _rpc(kind: Kind, options: FabricOptions) -> str:
+def _rpc(kind: RecordKind, options: FabricOptions) -> str:
     """
     Name of the call that the options ask for.
 
@@ -382,7 +382,7 @@ def _rpc(kind: Kind, options: FabricOptions) -> str:
     return rpc
 
 
-async def _completed(session: Session, kind: Kind, pairs: list[Pair]) -> list[Pair]:
+async def _completed(session: Session, kind: RecordKind, pairs: list[Pair]) -> list[Pair]:
     """
     Components of a query with those added that a path needs (IBA 15.2.5.16): it begins at our port by
     default.
@@ -409,7 +409,7 @@ async def _completed(session: Session, kind: Kind, pairs: list[Pair]) -> list[Pa
     return [*pairs, ("sgid", str(session.endPort.gids[0]))]
 
 
-def _show(kind: Kind, columns: list[str], records: list[Any], owners: Owners) -> None:
+def _show(kind: RecordKind, columns: list[str], records: list[Any], owners: Owners) -> None:
     """
     Print records as a table.
 

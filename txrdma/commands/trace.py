@@ -95,7 +95,7 @@ async def _unicast(session: Session) -> tuple[PathRecord | None, list[Hop]]:
     if not session.options["sa"]:
         return None, await trace(view, lid, source)
     record = await _recordOf(session, source, lid)
-    hops = await tracedBySA(session.agent, session.sa, view, source or session.endPort.lid, lid)
+    hops = await tracedBySA(session.agent, view, source or session.endPort.lid, lid)
     return record, await trace(view, lid, source) if hops is None else hops
 
 
@@ -131,7 +131,7 @@ async def lidOf(session: Session, target: str) -> LID:
 
 async def _recordOf(session: Session, source: LID | None, lid: LID) -> PathRecord:
     query = PathRecord.query(slid=source or session.endPort.lid, dlid=lid, reversible=True, numbPath=1)
-    return await session.agent.SubnAdmGet(query, session.sa)
+    return await session.agent.SubnAdmGet(query)
 
 
 def described(

@@ -18,6 +18,7 @@ from txrdma.fabric.model import Node, Port
 from txrdma.iba.path import IBPath, MADEndPort
 from txrdma.iba.types import GUID
 from txrdma.mad.errors import MADError, MADFailure
+from txrdma.mad.layouts.capabilities import PerformanceCapability2
 from txrdma.mad.layouts.messages import ClassPortInfo
 from txrdma.mad.layouts.pma import (
     PerformanceCapability,
@@ -68,7 +69,7 @@ _WIDE_ERRORS: Final = 0x3FFF
 """CounterSelect2 of a Set of PortCountersExtended that clears all error counters."""
 
 _WIDE: Final = PerformanceCapability.EXTENDED_WIDTH | PerformanceCapability.EXTENDED_WIDTH_NO_IETF
-_ADDITIONAL: Final = 1 << 1
+_ADDITIONAL: Final = PerformanceCapability2.ADDITIONAL_PORT_COUNTERS_EXTENDED
 """CapabilityMask2: errors are counted in 64 bits, too."""
 
 _OUTSTANDING: Final = 64

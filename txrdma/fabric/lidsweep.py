@@ -12,7 +12,7 @@ from txrdma.fabric.sasweep import missingLinks
 from txrdma.iba.path import MADEndPort
 from txrdma.iba.types import LID
 from txrdma.mad.layouts.sa import LinkRecord
-from txrdma.mad.paths import toLID, toSA
+from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule, MAX_OUTSTANDING
 
@@ -45,7 +45,7 @@ class LIDSweep:
         return self._schedule.run(self._run())
 
     async def _run(self) -> Fabric:
-        self._links = await self._schedule.SubnAdmGetTable(LinkRecord, toSA(self._endPort))
+        self._links = await self._schedule.SubnAdmGetTable(LinkRecord)
         lids = {self._endPort.lid: None}
         for link in self._links:
             lids.update({link.fromLID: None, link.toLID: None})

@@ -19,7 +19,7 @@ from txrdma.iba.path import IBDRPath, IBPath, MADEndPort, PERMISSIVE_LID
 from txrdma.mad.errors import MADError, MADFailure
 from txrdma.mad.layouts.sa import LinkRecord
 from txrdma.mad.layouts.smp import NodeInfo
-from txrdma.mad.paths import toLID, toSA
+from txrdma.mad.paths import toLID
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule, MAX_OUTSTANDING
 
@@ -233,13 +233,13 @@ class Neighbourhood:
     async def _linked(self, port: Port, route: IBPath, ways: list[_Way]) -> bool:
         """Ask the SA for the link of a port; False if it did not answer."""
         query = LinkRecord.query(fromLID=port.lid, fromPort=port.number)
-        sa = toSA(self._endPort)
         try:
-            link = await self._schedule.SubnAdmGet(query, sa)
+            link = await self._schedule.SubnAdmGet(query)
         except MADError as error:
             self._asker.problem("incomplete", route, f"the SA has no link of {port}: {error}")
             return True
         except MADFailure as error:
+            sa = toLID(self._endPort, self._endPort.smLID)
             self._asker.problem("unreachable", sa, f"LinkRecord of {port}: {error}")
             return False
         ways.append(_Way(port, toLID(self._endPort, link.toLID), link.toPort))

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from txrdma.error import DeviceUnavailable, InvalidRequest, RDMAError
+from txrdma.error import InvalidRequest, RDMAError
 from txrdma.iba.path import IBDRPath, IBPath, MADEndPort
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import NodeType, PhysicalState
@@ -31,7 +31,6 @@ from txrdma.mad.layouts.smp import (
     PortInfo,
     SwitchInfo,
 )
-from txrdma.mad.paths import toSA
 from txrdma.mad.rpcs import RPCs
 
 NO_PORT: Final = 0xFF
@@ -266,12 +265,8 @@ class SAView:
     """Asks the SA, one record at a time: for the tables and for the links."""
 
     def __init__(self, agent: RPCs, endPort: MADEndPort) -> None:
-        """@raise DeviceUnavailable: our port knows no subnet manager, so there is no SA to ask."""
-        if not endPort.smLID:
-            raise DeviceUnavailable("no subnet manager is known to our port, so none can be asked")
         self._agent = agent
         self._endPort = endPort
-        self._sa = toSA(endPort)
         self._switches: dict[int, SwitchInfo] = {}
 
     async def begin(self, lid: int | None) -> Stop:
@@ -284,7 +279,7 @@ class SAView:
         if lid > switch.linearFDBTop:
             return NO_PORT
         query = LinearForwardingTableRecord.query(lid=stop.lid, blockNum=lid // _LIDS_IN_BLOCK)
-        record = await self._agent.SubnAdmGet(query, self._sa)
+        record = await self._agent.SubnAdmGet(query)
         return record.table.ports[lid % _LIDS_IN_BLOCK]
 
     async def exitsFor(self, stop: Stop, mlid: int) -> list[int]:
@@ -294,7 +289,7 @@ class SAView:
         for position in range(positions(stop.info.numPorts)):
             query = MulticastForwardingTableRecord.query(lid=stop.lid, position=position, blockNum=block)
             try:
-                record = await self._agent.SubnAdmGet(query, self._sa)
+                record = await self._agent.SubnAdmGet(query)
             except MADError:
                 continue  # blocks that hold nothing have no record
             exits += ports(record.table.portMasks[offset], position)
@@ -304,18 +299,18 @@ class SAView:
         """The stop at the end of the SA's LinkRecord; None where there is no such record."""
         query = LinkRecord.query(fromLID=stop.lid, fromPort=port)
         try:
-            link = await self._agent.SubnAdmGet(query, self._sa)
+            link = await self._agent.SubnAdmGet(query)
         except MADError:
             return None
         return await self._stopAt(link.toLID, link.toPort)
 
     async def _stopAt(self, lid: LID, entry: int) -> Stop:
-        record = await self._agent.SubnAdmGet(NodeRecord.query(lid=lid), self._sa)
+        record = await self._agent.SubnAdmGet(NodeRecord.query(lid=lid))
         info = record.nodeInfo
         isSwitch = info.nodeType is NodeType.SWITCH
         number = 0 if isSwitch else info.localPortNum
         query = PortInfoRecord.query(endPortLID=record.lid, portNum=number)
-        port = (await self._agent.SubnAdmGet(query, self._sa)).portInfo
+        port = (await self._agent.SubnAdmGet(query)).portInfo
         return Stop(
             *(IBPath(dlid=record.lid), info, record.nodeDescription.text, record.lid, port.lmc),
             entry or (0 if isSwitch else info.localPortNum),
@@ -325,7 +320,7 @@ class SAView:
         known = self._switches.get(stop.lid)
         if known is None:
             query = SwitchInfoRecord.query(lid=stop.lid)
-            known = (await self._agent.SubnAdmGet(query, self._sa)).switchInfo
+            known = (await self._agent.SubnAdmGet(query)).switchInfo
             self._switches[stop.lid] = known
         return known
 
@@ -370,7 +365,9 @@ async def multicastTable(
     table: dict[int, list[int]] = {}
     for block in range(-(-groups // _GROUPS_IN_BLOCK)):
         for position in range(positions(numPorts)):
-            told = await rpcs.SubnGet(MulticastForwardingTable, path, position << 28 | block)
+            told = await rpcs.SubnGet(
+                MulticastForwardingTable, path, MulticastForwardingTable.modifier(block, position)
+            )
             for offset, mask in enumerate(told.portMasks):
                 if mask:
                     mlid = FIRST_MULTICAST + block * _GROUPS_IN_BLOCK + offset

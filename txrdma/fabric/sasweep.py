@@ -14,7 +14,6 @@ from twisted.internet.defer import Deferred, DeferredList
 from twisted.python.failure import Failure
 
 from txrdma.fabric.model import Fabric, isSame, Node, Port, Problem
-from txrdma.iba.path import IBPath
 from txrdma.iba.types import GUID, LID
 from txrdma.iba.verbs import PhysicalState
 from txrdma.mad.errors import MADError, MADFailure
@@ -34,12 +33,11 @@ class SASweep:
     @ivar progress: called after answers with the number of tables that have come, and the number of all.
     """
 
-    def __init__(self, agent: RPCs, sa: IBPath) -> None:
+    def __init__(self, agent: RPCs) -> None:
         """@param agent: asks for the sweep, and is not closed by it."""
         self.fabric = Fabric()
         self.progress: Callable[[int, int], None] | None = None
         self._agent = agent
-        self._sa = sa
         self._ends: dict[LID, Node] = {}
         self._places: dict[tuple[GUID, int], LID] = {}
 
@@ -53,7 +51,7 @@ class SASweep:
         return Deferred.fromCoroutine(self._run())
 
     async def _run(self) -> Fabric:
-        calls = [self._agent.call("SubnAdmGetTable", kind, self._sa) for kind in _TABLES]
+        calls = [self._agent.call("SubnAdmGetTable", kind) for kind in _TABLES]
         done = count(1)
 
         def told(records: Any) -> Any:

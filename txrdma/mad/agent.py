@@ -44,7 +44,7 @@ class MADAgent(RPCs):
     """
     Agent for calls through one management port.
 
-    An agent is a context manager: at the end of a C{with} block it is closed, and its port.
+    An agent is a context manager: at the end of a C{with} or C{async with} block it is closed, and its port.
 
     @ivar timeoutSeconds: time to wait for an answer; None is as long as the subnet may take (13.4.6.2).
     @ivar retries: how often a request without an answer is sent again.
@@ -98,6 +98,12 @@ class MADAgent(RPCs):
         return self
 
     def __exit__(self, *reason: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *reason: object) -> None:
         self.close()
 
     @property

@@ -19,7 +19,7 @@ from txrdma.iba.path import GMP_QKEY, IBPath, MADEndPort
 from txrdma.iba.types import GID, GUID, LID, QPN
 from txrdma.interfaces import IPathResolver
 from txrdma.mad.layouts.sa import PathRecord, Query
-from txrdma.mad.paths import current, EndPort, parseGID, parseTarget, pathOf, toLID, toSA
+from txrdma.mad.paths import current, EndPort, parseGID, parseTarget, pathOf, toLID
 from txrdma.mad.rpcs import RPCs
 
 _LINK_LOCAL: Final = 0xFE80 << 48
@@ -73,17 +73,15 @@ class SAPathResolver:
         if isinstance(known, int):
             if not self._asksForLIDs:
                 return succeed(toLID(end, known))
-            return self._ask(PathRecord.query(slid=end.lid, dlid=known, reversible=True, numbPath=1), end)
+            return self._ask(PathRecord.query(slid=end.lid, dlid=known, reversible=True, numbPath=1))
         if not end.gids:
             return fail(DeviceUnavailable("our port has no GID to ask from"))
         if isinstance(known, GUID):
             known = GID.fromParts(end.gids[0].prefix or _LINK_LOCAL, known)
-        return self._ask(PathRecord.query(sgid=end.gids[0], dgid=known, reversible=True, numbPath=1), end)
+        return self._ask(PathRecord.query(sgid=end.gids[0], dgid=known, reversible=True, numbPath=1))
 
-    def _ask(self, query: Query[PathRecord], end: MADEndPort) -> Deferred[IBPath]:
-        if not end.smLID:
-            return fail(DeviceUnavailable("no subnet manager is known to our port, so none can be asked"))
-        return self._agent.SubnAdmGet(query, toSA(end)).addCallback(pathOf)
+    def _ask(self, query: Query[PathRecord]) -> Deferred[IBPath]:
+        return self._agent.SubnAdmGet(query).addCallback(pathOf)
 
 
 @implementer(IPathResolver)

@@ -49,7 +49,7 @@ from txrdma.mad.layouts.smp import (
     SwitchInfo,
     VLArbitrationTable,
 )
-from txrdma.mad.paths import current, EndPort, toSA
+from txrdma.mad.paths import current, EndPort
 from txrdma.mad.rpcs import CallOptions, RPCs
 
 _K = TypeVar("_K")
@@ -77,6 +77,11 @@ def _block(modifier: int) -> dict[str, int]:
     return {"blockNum": modifier}
 
 
+def _named(*names: str, of: Callable[[int], tuple[int, ...]]) -> Callable[[int], dict[str, int]]:
+    """The parts of a modifier by the components that they are in a record, C{""} for none."""
+    return lambda modifier: {name: part for name, part in zip(names, of(modifier), strict=False) if name}
+
+
 _RECODED: Final[dict[type[Attribute], _Recoding]] = {
     NodeInfo: _Recoding(NodeRecord, "nodeInfo"),
     NodeDescription: _Recoding(NodeRecord, "nodeDescription"),
@@ -89,24 +94,24 @@ _RECODED: Final[dict[type[Attribute], _Recoding]] = {
     MulticastForwardingTable: _Recoding(
         MulticastForwardingTableRecord,
         "table",
-        lambda modifier: {"blockNum": modifier & 0x1FF, "position": modifier >> 28},
+        _named("blockNum", "position", of=MulticastForwardingTable.partsOf),
     ),
     PKeyTable: _Recoding(
         PKeyTableRecord,
         "table",
-        lambda modifier: {"blockNum": modifier & 0xFFFF},
-        lambda modifier: {"portNum": modifier >> 16},
+        _named("blockNum", of=PKeyTable.partsOf),
+        _named("", "portNum", of=PKeyTable.partsOf),
     ),
     SLtoVLMappingTable: _Recoding(
         SLtoVLMappingTableRecord,
         "table",
-        ports=lambda modifier: {"inputPortNum": modifier >> 8 & 0xFF, "outputPortNum": modifier & 0xFF},
+        ports=_named("inputPortNum", "outputPortNum", of=SLtoVLMappingTable.partsOf),
     ),
     VLArbitrationTable: _Recoding(
         VLArbitrationTableRecord,
         "table",
-        lambda modifier: {"blockNum": modifier >> 16},
-        lambda modifier: {"outputPortNum": modifier & 0xFFFF},
+        _named("", "blockNum", of=VLArbitrationTable.partsOf),
+        _named("outputPortNum", of=VLArbitrationTable.partsOf),
     ),
 }
 
@@ -179,8 +184,7 @@ class SATransactor(RPCs):
 
     def _administered(self, query: Query[_R], question: _Question) -> Deferred[_R]:
         """Record of the SA for a query."""
-        way = toSA(current(self._endPort))
-        return self._agent.SubnAdmGet(query, way, **question.options)
+        return self._agent.SubnAdmGet(query, **question.options)
 
     async def _ask(self, question: _Question, query: Query[Record]) -> Attribute:
         record = await self._administered(query, question)

@@ -18,7 +18,6 @@ from txrdma.iba.path import IBPath
 from txrdma.iba.types import LID
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.messages import InformInfo, MADRequest, Notice
-from txrdma.mad.paths import toSA
 from txrdma.mad.portwatch import PortEvent, PortLost, PortReturned
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.server import MADServer, NoticeListener
@@ -68,13 +67,12 @@ class Subscription:
         self._reactor = reactor
         self._agent = agent
         self._server = server
-        self._fixed = sa
+        self._sa = sa
         self._listener = listener
         self._trapNumber = trapNumber
         self._renewalSeconds = renewalSeconds
         self._retrySeconds = retrySeconds
         self._isTold = False
-        self._sa = IBPath()
         self._unlisten: Callable[[], None] | None = None
         self._unwatch: Callable[[], None] = lambda: None
         self._pending: Deferred[InformInfo] | None = None
@@ -144,8 +142,8 @@ class Subscription:
     def _look(self) -> object:
         """Path to the SA, and our GIDs: a change of them needs a new subscription."""
         end = self._server.port.endPort
-        self._sa = toSA(end) if self._fixed is None else self._fixed
-        return self._sa, end.gids
+        where = (end.lid, end.smLID, end.smServiceLevel) if self._sa is None else None
+        return where, end.gids
 
     def _leave(self) -> None:
         """Cancel the call that waits for an answer."""

@@ -207,11 +207,11 @@ class Session:
         records: list[NodeRecord] = []
         for query in queries or [NodeRecord.query(nodeString=said.ljust(64, b"\0"))]:
             try:
-                records.append(await self.agent.SubnAdmGet(query, self.sa))
+                records.append(await self.agent.SubnAdmGet(query))
             except MADError as error:
                 refusal = SAStatus.of(error.status)
                 if refusal is SAStatus.TOO_MANY:
-                    records += await self.agent.SubnAdmGetTable(query, self.sa)
+                    records += await self.agent.SubnAdmGetTable(query)
                 elif refusal is not SAStatus.NO_RECORDS:
                     raise
         if len({record.nodeInfo.nodeGUID for record in records}) > 1:

@@ -179,7 +179,7 @@ def _sweep(session: Session, start: IBDRPath, progress: ProgressBar | None) -> S
 
     sweep: SASweep | LIDSweep
     if options["by"] == "sa":
-        sweep = SASweep(session.agent, session.sa)
+        sweep = SASweep(session.agent)
     else:
         sweep = LIDSweep(session.agent, session.endPort, options["outstanding"])
     sweep.progress = progress

@@ -194,6 +194,11 @@ class PKeyTable(Attribute):
         """
         return port << 16 | block
 
+    @staticmethod
+    def partsOf(modifier: int) -> tuple[int, int]:
+        """Take a L{modifier} apart: block and port."""
+        return modifier & 0xFFFF, modifier >> 16
+
 
 @attribute(0x0017, "SubnGet", "SubnSet")
 @wire(8)
@@ -206,6 +211,11 @@ class SLtoVLMappingTable(Attribute):
     def modifier(inPort: int = 0, outPort: int = 0) -> int:
         """Compute the attribute modifier of packets from one port of a switch to another; else 0."""
         return inPort << 8 | outPort
+
+    @staticmethod
+    def partsOf(modifier: int) -> tuple[int, int]:
+        """Take a L{modifier} apart: the port of a switch that packets come from, and the one they go to."""
+        return modifier >> 8 & 0xFF, modifier & 0xFF
 
 
 @wire(2)
@@ -233,6 +243,11 @@ class VLArbitrationTable(Attribute):
         @param block: 1 and 2 are the halves of the low table, 3 and 4 of the high one.
         """
         return block << 16 | port
+
+    @staticmethod
+    def partsOf(modifier: int) -> tuple[int, int]:
+        """Take a L{modifier} apart: port and block."""
+        return modifier & 0xFFFF, modifier >> 16
 
 
 @attribute(0x0019, "SubnGet", "SubnSet")
@@ -278,6 +293,11 @@ class MulticastForwardingTable(Attribute):
         @param position: number of the group of 16 ports.
         """
         return position << 28 | block
+
+    @staticmethod
+    def partsOf(modifier: int) -> tuple[int, int]:
+        """Take a L{modifier} apart: block and position."""
+        return modifier & 0x1FF, modifier >> 28
 
 
 @attribute(0x001C, "SubnGet", "SubnSet")

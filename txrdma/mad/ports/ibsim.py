@@ -346,6 +346,8 @@ class IbsimPort:
             while told.type not in (kind, ControlType.ERROR):
                 told = Control.decode(self._control.recv(80))
         except OSError as error:
+            if isinstance(error, ConnectionError):  # else a port that only serves never hears of it
+                self._lost(error)
             raise DeviceUnavailable(f"ibsim does not answer {kind.name}: {error}") from error
         if told.type is ControlType.ERROR:
             raise DeviceUnavailable(f"ibsim refuses {kind.name}")
@@ -356,6 +358,6 @@ class IbsimPort:
             return
         receiver = self._receiver
         self.close()
-        _log.info("ibsim is gone: {error}", error=error)
         if receiver is not None:
+            _log.info("ibsim is gone: {error}", error=error)
             receiver.portLost(f"ibsim is gone: {error}")

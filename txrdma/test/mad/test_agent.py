@@ -258,6 +258,21 @@ class AgentTests(SynchronousTestCase):
         self.assertTrue(port.isClosed)
         self.failureResultOf(call, DeviceUnavailable)
 
+    def test_asyncContext(self) -> None:
+        """The same of an async with block; an exception passes."""
+        port = self.wire.ports[0]
+        calls: list[Deferred[Any]] = []
+
+        async def work() -> None:
+            async with MADAgent(self.clock, port) as agent:
+                calls.append(agent.SubnGet(NodeInfo, TO_2))
+                self.assertFalse(port.isClosed)
+                raise LookupError
+
+        self.failureResultOf(Deferred.fromCoroutine(work()), LookupError)
+        self.assertTrue(port.isClosed)
+        self.failureResultOf(calls[0], DeviceUnavailable)
+
     def test_busy(self) -> None:
         """BUSY is asked again after a pause, which does not count as silence."""
         busy = iter((0x01, 0x01))
