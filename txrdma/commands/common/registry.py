@@ -102,6 +102,7 @@ COMMANDS: Final = (
     Command("decode", FABRICS, "Management datagrams and SMC explained, from hexadecimal or a capture."),
     Command("query", FABRICS, "Any call to any port, with any field set by name."),
     Command("pingpong", MEASURING, "Latency and bandwidth between two ends, over any device."),
+    Command("rping", MEASURING, "Pings by RDMA reads and writes, with librdmacm's rping or with itself."),
 )
 
 
