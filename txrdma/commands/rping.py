@@ -12,12 +12,7 @@ from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.python import usage
 from twisted.python.failure import Failure
 
-from txrdma.cm.connections.endpoints import (
-    RDMAClientEndpoint,
-    RDMAServerEndpoint,
-    softDeviceAt,
-    softDeviceTo,
-)
+from txrdma.cm.connections.endpoints import RDMAClientEndpoint, RDMAServerEndpoint, softDeviceAt
 from txrdma.cm.connections.protocol import MessageFactory
 from txrdma.cm.connections.terms import MessagePeer
 from txrdma.cm.interfaces import IMessageProtocol, IMessageProtocolFactory
@@ -44,7 +39,12 @@ class CommandOptions(BaseOptions):
         ["persistent", "P", "Server: serve clients until Ctrl-C, as many at once as there are."],
     ]
     optParameters = [
-        ["address", "a", None, "Server: listen at this IP address, else 127.0.0.1. Client: the server's."],
+        [
+            "address",
+            "a",
+            None,
+            "Server: listen at this IP address, else 127.0.0.1. Client: the server's address or name.",
+        ],
         ["bind", "I", None, "Client: the IP address to connect from."],
         ["port", "p", PORT, "The server's port.", int],
         ["count", "C", 0, "Client: pings; 0 is without end.", int],
@@ -79,10 +79,9 @@ async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
 
 async def ping(reactor: IReactor, options: CommandOptions) -> None:
     """Connect, and ping so often."""
-    host = options["address"]
     source = options["bind"]
-    device = options["device"] or (softDeviceAt(source) if source else softDeviceTo(host))
-    endpoint = RDMAClientEndpoint(reactor, host, options["port"], device, TERMS)
+    device = options["device"] or (softDeviceAt(source) if source else None)
+    endpoint = RDMAClientEndpoint(reactor, options["address"], options["port"], device, TERMS)
     client = PingClient(options["count"], options["size"], bool(options["validate"]), options.show)
     await endpoint.connect(MessageFactory(lambda: client))
     options.debug(f"connected: {client.transport!r}")

@@ -154,7 +154,7 @@ class StringTests(SynchronousTestCase):
     def test_rdma(self) -> None:
         """Hosts and ports are those of RDMA CM; without a device it is the software device, where it fits."""
         client: Any = messageClientFromString(None, "rdma:127.0.0.3:7471")
-        self.assertEqual((client._serviceID, client._device), (0x01061D2F, "soft:127.0.0.1"))
+        self.assertEqual((client._serviceID, client._isChosen), (0x01061D2F, False))
         self.assertFalse(client._terms.isCounted)
         client = messageClientFromString(None, r"rdma:\:\:1:7471:bindAddress=\:\:1")
         self.assertEqual((client._host, client._device), ("::1", r"soft:\:\:1"))
@@ -169,7 +169,7 @@ class StringTests(SynchronousTestCase):
             ("ib:service=x:path=dgid fe80\\:\\:1", "service=x"),
             ("ib:path=dgid fe80\\:\\:1", "service="),
             ("ib:service=1:path=sl 3", "path="),
-            ("rdma:nobody:1", "host=nobody"),
+            ("rdma::1", "host="),
             ("rdma:127.0.0.1:0", "port=0"),
             ("rdma:127.0.0.1:1:2", "'2'"),
             ("rdma:127.0.0.1:1:credits=perhaps", "credits=perhaps"),
