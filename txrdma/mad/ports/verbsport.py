@@ -183,7 +183,7 @@ class VerbsPort:
         sgid = dgid = None
         trafficClass = flowLabel = hopLimit = 0
         if envelope.grh:
-            sgid, dgid, trafficClass, flowLabel, hopLimit = _wayIn(envelope.grh)
+            sgid, dgid, trafficClass, flowLabel, hopLimit = wayIn(envelope.grh)
         return IBPath(
             slid=LID(envelope.slid),
             dlid=self.endPort.lid,
@@ -202,7 +202,7 @@ class VerbsPort:
     def isFrom(self, envelope: object, path: IBPath) -> bool:
         """Whether a datagram can be an answer of whom this path leads to."""
         assert isinstance(envelope, Arrival)
-        sgid = _wayIn(envelope.grh)[0] if envelope.grh else None
+        sgid = wayIn(envelope.grh)[0] if envelope.grh else None
         return mayBeFrom(path, envelope.slid, sgid, self.endPort.lidMask)
 
     def refresh(self) -> MADEndPort:
@@ -462,9 +462,9 @@ class VerbsPort:
             receiver.portLost(f"{self.name} is gone: {reason}")
 
 
-def _wayIn(grh: bytes) -> tuple[GID, GID, int, int, int]:
+def wayIn(grh: bytes) -> tuple[GID, GID, int, int, int]:
     """
-    Source, destination, traffic class, flow label and hop limit of what stands before a datagram.
+    Read source, destination, traffic class, flow label and hop limit from what stands before a datagram.
 
     Of RoCE v2 over IPv4 that is the IPv4 header, in the last 20 of the 40 bytes (annex A17).
     """
