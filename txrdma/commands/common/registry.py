@@ -83,6 +83,7 @@ COMMANDS: Final = (
     Command("smc-stats", HERE, "What SMC-R has done on this host: bytes, sizes, waiting, fallbacks."),
     Command("smc-option", HERE, "SMC's TCP option, for speaking SMC-R to Linux kernels."),
     Command("cm-stats", HERE, "Messages of communication managers: sent, received, repeated, by kind."),
+    Command("resolve", HERE, "What rdma:HOST:PORT or a service id means: device, path, timeouts."),
     Command("devices", HERE, "RDMA devices that could be used here."),
     Command("pnet", HERE, "Which RDMA ports go with which network interfaces."),
     Command("discover", FABRICS, "What a fabric consists of: nodes, ports, links."),

@@ -22,8 +22,17 @@ from txrdma.test.cm.messaging import MessagingCase, SERVICE
 
 BACKLOG = 16
 PRIVATE: dict[type[Attribute], int] = {
-    REQ: 140, REP: 36, RTU: 8, DREQ: 12, DREP: 8, REJ: 84, MRA: 10, LAP: 64, APR: 84,
-    SIDRREQ: 16, SIDRREP: 96,
+    REQ: 140,
+    REP: 36,
+    RTU: 8,
+    DREQ: 12,
+    DREP: 8,
+    REJ: 84,
+    MRA: 10,
+    LAP: 64,
+    APR: 84,
+    SIDRREQ: 16,
+    SIDRREP: 96,
 }
 """Kinds of messages, and where their private data begin."""
 
