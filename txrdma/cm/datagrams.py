@@ -139,7 +139,7 @@ class DatagramTransport:
         try:
             port, self._index = adapter.placeFrom(source)
             self._port = port
-            self.longest = int(adapter.device.portAttributes(port).activeMTU.bytes)
+            self.longest = int(adapter.mtuOf(port).bytes)
             self._stride = self.longest + _GRH
             self._shelf = adapter.join(SENDS + RECEIVES)
             memory = adapter.domain.allocateMemory((SENDS + RECEIVES) * self._stride, Access.LOCAL_WRITE)

@@ -87,7 +87,7 @@ async def resolved(reactor: Any, options: CommandOptions) -> dict[str, Any]:
     try:
         source = adapter.usualGID()
         port, index = adapter.placeFrom(source)
-        mtu = int(adapter.device.portAttributes(port).activeMTU.bytes)
+        mtu = int(adapter.mtuOf(port).bytes)
     finally:
         release()
     path = IBPath(sgid=source, dgid=GID.fromIP(address), hopLimit=_HOPS, packetLifeTime=LIFE_TIME)

@@ -98,7 +98,7 @@ class Attempt:
         self._terms = terms = terms.within(adapter.device.limits)
         prefix = naming.prefix(path)
         greeting = terms.greet(privateData, REQUEST_ROOM - len(prefix))
-        mtu = adapter.device.portAttributes(port).activeMTU
+        mtu = adapter.mtuOf(port)
         self._transport = transport = MessageTransport(adapter, terms, port)
         transport.failed = self._failed
         request = REQ(
@@ -253,7 +253,7 @@ class Listening:
         if place is None:
             raise Rejection(RejectReason.PRIMARY_GID_REJECTED, b"", self._adapter.usualGID().raw)
         port, _index = place
-        mtu = self._adapter.device.portAttributes(port).activeMTU
+        mtu = self._adapter.mtuOf(port)
         most = PathMTU(int(mtu if self._terms.mtu is None else min(mtu, self._terms.mtu)))
         if not request.pathMTU.known or request.pathMTU > most:
             information = informationFor(RejectReason.INVALID_PATH_MTU, int(most))

@@ -69,6 +69,27 @@ class RDMATests(MessagingCase):
         port.stopListening()
         self.assertNothingLeft()
 
+    def test_looks(self) -> None:
+        """A device is asked for its ports once for all who want to know at a time, and again a moment later."""
+        adapter = adapters.adapterOf(self.clock, self.devices[0])
+        release = adapter.hold()
+        asked: list[int] = []
+        gidTable = self.devices[0].gidTable
+
+        def counted(port: int) -> Any:
+            asked.append(port)
+            return gidTable(port)
+
+        self.patch(self.devices[0], "gidTable", counted)
+        for _ in range(10):
+            self.assertEqual(adapter.placeOf(adapter.usualGID()), (1, 0))
+            self.assertIs(adapter.placeOf(GID.fromIP("10.0.1.2")), None)
+        self.assertEqual(asked, [1])
+        self.pause(2 * adapters.LOOK_SECONDS)
+        adapter.mtuOf(1)
+        self.assertEqual(asked, [1, 1])
+        release()
+
     def test_noHeader(self) -> None:
         """A REQ for a port without the header of addresses is rejected."""
         endpoint = RDMAServerEndpoint(self.clock, 7471, self.devices[1])
