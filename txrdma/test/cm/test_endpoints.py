@@ -70,7 +70,7 @@ class RDMATests(MessagingCase):
         self.assertNothingLeft()
 
     def test_looks(self) -> None:
-        """A device is asked for its ports once for all who want to know at a time, and again a moment later."""
+        """A device is asked for its ports once for all who want to know, and again a moment later."""
         adapter = adapters.adapterOf(self.clock, self.devices[0])
         release = adapter.hold()
         asked: list[int] = []
