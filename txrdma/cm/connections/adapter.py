@@ -33,7 +33,7 @@ SHELF: Final = 8192
 
 
 LOOK_SECONDS: Final = 0.1
-"""What a device says of its ports is true for so long: the software device asks the system each time."""
+"""Age of what is known of ports until the device is asked again: the software device asks the system."""
 
 
 class Taker(Protocol):
