@@ -415,7 +415,7 @@ class IMADPort(Interface):
     endPort: MADEndPort = Attribute("What the port is, as it was when last looked at.")
     transactionIDBits: int = Attribute("How many low bits of a transaction ID are ours to choose.")
     hasSMI: bool = Attribute("Whether datagrams of subnet management (QP 0) pass.")
-    doesRMPP: bool = Attribute("Whether something below cuts and joins long messages.")
+    doesRMPP: bool = Attribute("Whether the port itself segments and reassembles RMPP transfers.")
 
     def start(receiver: IMADReceiver) -> None:
         """Bring what comes from now on: answers to our requests, and what C{serve} has asked for."""

@@ -87,7 +87,7 @@ class Listener:
         self.waiting: set[int] = set()
 
     def wants(self, privateData: bytes) -> bool:
-        """Whether private data have the listener's pattern."""
+        """True if private data have the listener's pattern."""
         return privateData.startswith(self.pattern, self.offset)
 
 

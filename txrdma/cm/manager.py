@@ -99,7 +99,7 @@ class CMConnection:
 
     @property
     def isActive(self) -> bool:
-        """Whether the REQ is this end's."""
+        """True if the REQ is this end's."""
         return self._core.opening.isActive
 
     @property

@@ -31,7 +31,7 @@ KINDS: Final = (
 
 
 class CommandOptions(WatchingOptions):
-    """How often, and with how much patience."""
+    """Options of C{txrdma cm-stats}: how often to look, and how long to wait."""
 
     longdesc = (
         "Tell what messages the communication managers of this user's processes have sent and received, by "
@@ -55,7 +55,7 @@ async def _ask(reactor: IReactor, pid: int, timeout: float) -> dict[str, Any]:
 
 
 async def entries(reactor: IReactor, timeout: float) -> list[dict[str, Any]]:
-    """One entry for each process, and one for all where there are several."""
+    """Entries for JSON and tables: one for each process, and one for all where there are several."""
     asked = [Deferred.fromCoroutine(_ask(reactor, pid, timeout)) for pid in processesIn(NAMESPACE)]
     found = await gatherResults(asked)
     counted = [each for each in found if "error" not in each]
@@ -66,7 +66,7 @@ async def entries(reactor: IReactor, timeout: float) -> list[dict[str, Any]]:
 
 
 def countersTable(found: list[dict[str, Any]]) -> Table:
-    """What L{entries} gives, or rates, as a table."""
+    """Make a table of counters, as L{entries} gives them, or of rates."""
     from rich.markup import escape
 
     isRate = any("seconds" in entry for entry in found)

@@ -1,6 +1,4 @@
-"""
-C{txrdma perfquery}: what ports have counted.
-"""
+"""C{txrdma perfquery}: performance counters of ports, read, watched, sampled and cleared."""
 
 from __future__ import annotations
 
@@ -43,10 +41,10 @@ from txrdma.mad.schedule import MADSchedule
 
 ALL_PORTS: Final = 0xFF
 _ADDITIONAL: Final = 1 << 1
-"""Of ClassPortInfo's CapabilityMask2: the extended counters have errors, too (IBA 16.1.3.1)."""
+"""Bit of CapabilityMask2 in ClassPortInfo: extended counters include errors (IBA 16.1.3.1)."""
 
 _CLEARED: Final = {PortCounters: {"counterSelect2": 1}, PortCountersExtended: {"counterSelect2": 0xFFFFFFFF}}
-"""What to select besides C{counterSelect}."""
+"""Further select fields of a Set that clears counters, besides C{counterSelect}."""
 
 KINDS: Final[dict[str, type[Attribute]]] = {
     "counters": PortCounters,
@@ -86,7 +84,7 @@ THEIRS: Final = {
     "vlxmittimecc": "vltimecc",
     "smplctl": "samples",
 }
-"""Options of infiniband-diags' perfquery that are called otherwise here; these names will do, too."""
+"""Options of infiniband-diags' perfquery that have other names here; both names are accepted."""
 
 _SAMPLED: Final = (pma.PortSamplesControl, pma.PortSamplesResult, pma.PortSamplesResultExtended)
 _MOST_OUTSTANDING: Final = 16
@@ -96,7 +94,7 @@ _LONGEST_SAMPLE: Final = 60.0
 
 
 class CommandOptions(FabricOptions):
-    """Which counters, of which ports."""
+    """Options of C{txrdma perfquery}: which counters, of which ports."""
 
     synopsis = "[options] [TARGET [PORTS]]"
     longdesc = (
@@ -152,7 +150,7 @@ class CommandOptions(FabricOptions):
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Whose counters: what its performance agent can, and which ports."""
+    """Ports whose counters are read, and the ClassPortInfo of their performance management agent."""
 
     path: IBPath
     info: ClassPortInfo
@@ -160,18 +158,18 @@ class Counted:
     isSum: bool
 
     def can(self, capability: PerformanceCapability) -> bool:
-        """Whether the agent says that it can."""
+        """True when the agent has this capability."""
         return bool(self.info.capabilityMask & capability)
 
     @property
     def hasExtended(self) -> bool:
-        """Whether it has counters of 64 bits."""
+        """True when the agent has counters of 64 bits."""
         return self.can(PerformanceCapability.EXTENDED_WIDTH) or self.can(
             PerformanceCapability.EXTENDED_WIDTH_NO_IETF
         )
 
     def hides(self, kind: type[Attribute]) -> frozenset[str]:
-        """Fields that mean nothing here."""
+        """Names of an attribute's fields that mean nothing with this agent."""
         if kind is PortCountersExtended and not self.info.capabilityMask2 & _ADDITIONAL:
             names = [field.name for field in PortCountersExtended.fields]
             return frozenset(["counterSelect2", *names[names.index("symbolErrorCounter") :]])
@@ -182,9 +180,9 @@ class Counted:
 
 def sampledCodes(text: str) -> list[int]:
     """
-    C{"1,0x2"} as numbers.
+    Codes of counters to sample in a text such as C{"1,0x2"}.
 
-    @raise usage.UsageError: these are none.
+    @raise usage.UsageError: the text is no list of codes of 16 bits, or too long.
     """
     try:
         codes = [int(part, 0) for part in text.split(",")] if text else []
@@ -196,7 +194,7 @@ def sampledCodes(text: str) -> list[int]:
 
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
-    """C{txrdma perfquery}."""
+    """Carry out C{txrdma perfquery}: print, watch, sample or clear counters."""
     kind = KINDS[options["kind"]]
     with opened(reactor, options) as session:
         counted = await whose(session)
@@ -221,7 +219,7 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
 
 
 async def whose(session: Session) -> Counted:
-    """Find out which ports are meant, and what can be asked there."""
+    """Find the ports that the options mean, and the capabilities of their agent."""
     options = session.options
     path = await session.toServices(options["target"])
     info = await session.rpcs.PerformanceGet(ClassPortInfo, path)
@@ -244,7 +242,9 @@ async def whose(session: Session) -> Counted:
 
 
 async def _correctsByReedSolomon(session: Session, counted: Counted) -> bool:
-    """Whether the counters of extended speeds are those of RS-FEC: the first port that is meant says so."""
+    """
+    True when the counters of extended speeds are those of RS-FEC, by the PortInfoExtended of the first port.
+    """
     if not counted.can(PerformanceCapability.RS_FEC):
         return False
     port = 1 if counted.ports[0] in (0, ALL_PORTS) else counted.ports[0]
@@ -291,9 +291,9 @@ def _widthOf(kind: type[Attribute], name: str) -> int:
 
 async def _sampled(session: Session, counted: Counted) -> Any:
     """
-    Let one port sample, and wait for what it has then (IBA 16.1.3.2 to 16.1.3.4).
+    Let one port sample, and wait for its results (IBA 16.1.3.2 to 16.1.3.4).
 
-    @raise InvalidRequest: it does not.
+    @raise InvalidRequest: the port cannot sample, or samples already.
     """
     options, clock, rpcs = session.options, session.reactor, session.rpcs
     [port] = counted.ports[:1]
@@ -352,7 +352,7 @@ def _tell(
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """Which counters of an attribute are looked at, again and again."""
+    """Counters of an attribute that are read again and again."""
 
     kind: type[Attribute]
     names: list[str]
@@ -360,9 +360,9 @@ class Watched:
 
 def watched(counted: Counted, kind: type[Attribute], isSaid: bool) -> list[Watched]:
     """
-    What there is to look at.
+    Attributes and counters to read again and again.
 
-    @param isSaid: nothing but this kind; else the wide counters, with the errors that these may not have.
+    @param isSaid: this attribute alone; otherwise the wide counters, and the errors that these may lack.
     """
     if isSaid or not counted.hasExtended:
         return [Watched(kind, [name for name in counterNames(kind) if name not in counted.hides(kind)])]
@@ -374,7 +374,10 @@ def watched(counted: Counted, kind: type[Attribute], isSaid: bool) -> list[Watch
 
 
 async def _watch(session: Session, counted: Counted, kinds: list[Watched]) -> None:
-    """Rates, until Ctrl-C; a look that fails is told, and the next one compares with the one before."""
+    """
+    Print rates until Ctrl-C; a reading that fails is reported, and the next one is compared with the one
+    before.
+    """
     options, clock = session.options, session.reactor
     before, then = await _looked(session, counted, kinds), clock.seconds()
     if options["reset"]:
@@ -393,7 +396,7 @@ async def _watch(session: Session, counted: Counted, kinds: list[Watched]) -> No
 
 
 async def _looked(session: Session, counted: Counted, kinds: list[Watched]) -> list[list[Any]]:
-    """Of each kind the counters of all ports; they may be cleared then."""
+    """Counters of all ports for each attribute; they are cleared afterwards with C{--reset}."""
     told = [await readAll(session, counted, each.kind) for each in kinds]
     if session.options["reset"]:
         for each in kinds:
@@ -408,7 +411,7 @@ def _cleared(told: list[list[Any]]) -> list[list[Any]]:
 def _rates(
     kinds: list[Watched], before: list[list[Any]], after: list[list[Any]], seconds: float
 ) -> list[Rates]:
-    """Of each port, with what all kinds have counted."""
+    """Rates of each port, from all attributes together."""
     rates = []
     for index, port in enumerate(after[0]):
         difference = Increase({})
@@ -437,7 +440,7 @@ _RATES_COLUMNS: Final = (
 
 
 def _ratesRow(rates: Rates) -> list[str]:
-    """For people: traffic in a second, and what else has counted."""
+    """Cells for people: traffic in a second, and what else has counted."""
     others = [f"{name} +{number}" for name, number in rates.counted.items() if number and name not in TRAFFIC]
     others += [f"{name} is full: clear it" for name in rates.increase.saturated]
     others += [f"{name} has wrapped" for name in rates.increase.wrapped]

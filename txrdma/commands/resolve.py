@@ -26,7 +26,7 @@ _HOPS = 64
 
 
 class CommandOptions(BaseOptions):
-    """What to resolve."""
+    """Options of C{txrdma resolve}: a host and a port, or a service id."""
 
     synopsis = "[options] HOST PORT | SERVICE"
     longdesc = (
@@ -127,7 +127,7 @@ def explained(service: dict[str, Any]) -> str:
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """What L{resolved} gives, for people."""
+    """Lines for people of what L{resolved} has found."""
     others = ", ".join(found["addresses"][1:])
     silent = found["requestSeconds"] * (1 + found["requestRetries"])
     what = "REQ" if found["service"]["portSpace"] == "TCP" else "SIDR_REQ"
@@ -148,7 +148,7 @@ def lines(found: dict[str, Any]) -> list[str]:
 
 
 async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
-    """C{txrdma resolve}."""
+    """Carry out C{txrdma resolve}: explain a service id, or the way to a host."""
     if not options["port"]:
         service = serviceDict(options["number"])
         if options["json"]:

@@ -22,7 +22,7 @@ from txrdma.commands.common.options import IReactor
 
 
 class CommandOptions(BaseOptions):
-    """Which end, where, and how many pings: as C{rping} has it."""
+    """Options of C{txrdma rping}: the end, the address, and how many pings, as C{rping} has them."""
 
     synopsis = "-s [options] | -c -a ADDRESS [options]"
     longdesc = (
@@ -73,7 +73,7 @@ class CommandOptions(BaseOptions):
 
 
 async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
-    """C{txrdma rping}."""
+    """Carry out C{txrdma rping}: be the server or the client."""
     await (serve if options["server"] else ping)(reactor, options)
 
 
@@ -112,7 +112,7 @@ class PingFactory:
         return PingServer(self._options.show, self._began)
 
     def abort(self) -> None:
-        """End all connections now."""
+        """Abort all connections that clients have."""
         for server in tuple(self._living):
             server.transport.abortConnection()
 

@@ -1,6 +1,4 @@
-"""
-C{txrdma smc-stats}: what connections of C{smc:} endpoints have done, in each process of this user and in all.
-"""
+"""C{txrdma smc-stats}: statistics of C{smc:} endpoints, of each process of this user and of all together."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ ALL = "all"
 
 
 class CommandOptions(WatchingOptions):
-    """How often, and with how much patience."""
+    """Options of C{txrdma smc-stats}: how often to look, and how long to wait."""
 
     longdesc = (
         "Tell what the connections of smc: endpoints have done since their processes began, for each process "
@@ -32,7 +30,7 @@ class CommandOptions(WatchingOptions):
 
 
 def entriesOf(answers: Sequence[Answer]) -> list[dict[str, Any]]:
-    """One entry for each process, and one for all where there are several."""
+    """Entries for JSON and tables: one for each process, and one for all where there are several."""
     entries: list[dict[str, Any]] = []
     for answer in answers:
         if answer.error:
@@ -47,7 +45,7 @@ def entriesOf(answers: Sequence[Answer]) -> list[dict[str, Any]]:
 
 
 def _counts(counts: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    """Counts of two levels, those that are 0 left out."""
+    """Lines of counts of two levels, without those that are 0."""
     for outer, inner in sorted(counts.items()):
         parts = [f"{number(count)} {name}" for name, count in sorted(inner.items()) if count]
         if parts:
@@ -70,7 +68,7 @@ def _way(way: Mapping[str, Any], verb: str) -> str:
 
 
 def statisticsTable(entries: Sequence[dict[str, Any]]) -> Table:
-    """What L{entriesOf} gives, or L{Rates.since}, as a table."""
+    """Table of the entries that L{entriesOf} or L{Rates.since} gives."""
     from rich.markup import escape
 
     isRate = any("seconds" in entry for entry in entries)
@@ -108,7 +106,7 @@ def statisticsTable(entries: Sequence[dict[str, Any]]) -> Table:
 
 
 async def carryOut(reactor: IReactor, options: CommandOptions) -> None:
-    """C{txrdma smc-stats}: once, or again and again."""
+    """Carry out C{txrdma smc-stats}, once or again and again."""
     rates = Rates()
     isFirst = True
 

@@ -1,6 +1,4 @@
-"""
-C{txrdma smpquery}: what nodes and ports tell by subnet management.
-"""
+"""C{txrdma smpquery}: subnet management attributes of nodes and ports."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ from txrdma.mad.layouts.smp import (
 )
 
 Answers = list[tuple[int, Any]]
-"""Modifiers, and what was answered."""
+"""Attribute modifiers, each with the attribute that was answered."""
 
 _ADDRESS: Final = ("address", "addr")
 _EXTENDED_SPEEDS: Final = 1 << 31
@@ -54,11 +52,11 @@ _NO_PORT: Final = 255
 @dataclass(frozen=True, slots=True)
 class Kind:
     """
-    Something that can be asked for.
+    An attribute that C{txrdma smpquery} can ask for.
 
-    @ivar names: all that it goes by, the one of the specification first; case does not matter.
-    @ivar modifiers: which attribute modifiers to ask with, when none is given; asked for a port.
-    @ivar table: lines of its answers together, for people; None where each is printed by itself.
+    @ivar names: names of the attribute, that of the specification first, in any capitals.
+    @ivar modifiers: gives the attribute modifiers to ask with, for a port, where none is given.
+    @ivar table: lines of all its answers together, for people; None where each is printed by itself.
     """
 
     attribute: type[Attribute]
@@ -221,11 +219,11 @@ KINDS: Final = (
         if each is not Notice and each not in [kind.attribute for kind in _NAMED]
     ),
 )
-"""All that there are: some go by nothing but their names."""
+"""All attributes that can be asked for: some have only the name of their class."""
 
 
 def kindNamed(name: str) -> Kind | None:
-    """What goes by that name."""
+    """Attribute of this name; None if there is none."""
     for kind in KINDS:
         if name.lower() in (known.lower() for known in kind.names):
             return kind
@@ -233,7 +231,7 @@ def kindNamed(name: str) -> Kind | None:
 
 
 class CommandOptions(FabricOptions):
-    """What, and from whom."""
+    """Options of C{txrdma smpquery}: the attribute, the node and the port."""
 
     synopsis = "[options] ATTRIBUTE [TARGET [PORT]]"
     longdesc = (
@@ -266,7 +264,7 @@ class CommandOptions(FabricOptions):
 
 
 async def carryOut(reactor: Any, options: CommandOptions) -> None:
-    """C{txrdma smpquery}."""
+    """Carry out C{txrdma smpquery}: get the attribute, or all blocks of a table, and print it."""
     kind: Kind | None = options["kind"]
     if kind is None:
         await _address(reactor, options)
@@ -303,7 +301,7 @@ async def carryOut(reactor: Any, options: CommandOptions) -> None:
 
 
 async def _address(reactor: Any, options: CommandOptions) -> None:
-    """A port's GID and LIDs, and whose it is."""
+    """Print a port's GID and LIDs, and the name of its node."""
     with opened(reactor, options) as session:
         path = await session.toManagement(options["target"])
         node = await session.rpcs.SubnGet(NodeInfo, path)

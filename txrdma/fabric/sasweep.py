@@ -1,7 +1,7 @@
 """
-Finding out what a fabric consists of from its administration: all of it, or only where to ask.
+Sweep of a fabric by its SA: all from the SA's records, or only the places to ask.
 
-Follows InfiniBand Architecture vol. 1, 15.2.5 (records). Nodes without a LID are not known there.
+Follows InfiniBand Architecture vol. 1, 15.2.5 (records). The SA has no nodes without a LID.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from txrdma.mad.rpcs import RPCs
 
 _TABLES: Final[tuple[type[Record], ...]] = (NodeRecord, LinkRecord, PortInfoRecord, SwitchInfoRecord)
 _SHOWN: Final = 3
-"""Of what is missing in tables so many examples are told."""
+"""Most examples that a problem lists of what is missing in a table."""
 
 
 class SASweep:
@@ -31,13 +31,11 @@ class SASweep:
     A sweep that asks the SA for four tables.
 
     @ivar fabric: what was found so far.
-    @ivar progress: is called after answers, with how many tables are there, and how many there will be.
+    @ivar progress: called after answers with the number of tables that have come, and the number of all.
     """
 
     def __init__(self, agent: RPCs, sa: IBPath) -> None:
-        """
-        @param agent: remains its owner's.
-        """
+        """@param agent: asks for the sweep, and is not closed by it."""
         self.fabric = Fabric()
         self.progress: Callable[[int, int], None] | None = None
         self._agent = agent
@@ -47,10 +45,10 @@ class SASweep:
 
     def run(self) -> Deferred[Fabric]:
         """
-        Ask for the tables.
+        Ask the SA for its tables.
 
         @return: fires with the fabric; what it lacks because a table was refused is a problem of it. Fails
-            when the table of nodes is not to be had.
+            when the NodeRecords cannot be had.
         """
         return Deferred.fromCoroutine(self._run())
 
@@ -92,7 +90,7 @@ class SASweep:
         if kind is NodeRecord or not isinstance(error, MADFailure):
             raise error
         sort = "refused" if isinstance(error, MADError) else "unreachable"
-        self._problem(sort, "administration", f"{kind.__name__}: {error}")
+        self._problem(sort, "SA", f"{kind.__name__}: {error}")
         return []
 
     def _problem(self, sort: str, where: str, text: str) -> None:
@@ -164,7 +162,10 @@ def missingPorts(fabric: Fabric) -> Iterator[Problem]:
 
 
 def missingLinks(fabric: Fabric, links: Iterable[LinkRecord]) -> Iterator[Problem]:
-    """Ports whose links must be in the table of links, and are not; and links that only one end has."""
+    """
+    Problems of ports whose links must be in the SA's LinkRecords and are not; and of links that only one end
+    has.
+    """
     up = PhysicalState.LINK_UP
     ends = {(link.fromLID, link.fromPort): (link.toLID, link.toPort) for link in links}
     told = {*ends, *ends.values()}
@@ -183,4 +184,4 @@ def _incomplete(what: str, missing: list[str]) -> Iterator[Problem]:
     if missing:
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
         text = f"{what}: {', '.join(islice(missing, _SHOWN))}{more}"
-        yield Problem("incomplete", "administration", text)
+        yield Problem("incomplete", "SA", text)

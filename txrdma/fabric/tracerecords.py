@@ -1,5 +1,5 @@
 """
-Ways that the SA traces itself, where it has trace records.
+Traces that the SA makes itself, where it has TraceRecords.
 
 Follows InfiniBand Architecture vol. 1, 15.2.5.19: the call carries a path record, and its answer the hops.
 """
@@ -18,7 +18,7 @@ from txrdma.mad.layouts.sa import NodeRecord, PathRecord, Query, TraceRecord
 from txrdma.mad.rpcs import RPCs
 
 _HAS_OPTIONAL_RECORDS: Final = 1 << 8
-"""Of ClassPortInfo's CapabilityMask (IBA 15.2.5.1)."""
+"""Bit of the CapabilityMask in the SA's ClassPortInfo (IBA 15.2.5.1): it has the optional records."""
 
 
 class _TraceOf(TraceRecord):
@@ -41,10 +41,10 @@ def traceOf(path: Query[PathRecord]) -> Query[TraceRecord]:
 
 async def tracedBySA(agent: RPCs, sa: IBPath, view: IView, source: int, target: int) -> list[Hop] | None:
     """
-    The way of packets between two LIDs.
+    Path of packets between two LIDs, traced by the SA.
 
-    @return: None where the SA has no trace records, or such as we can't read: its IDs of nodes
-        may be anything.
+    @return: None where the SA has no TraceRecords, or their node IDs cannot be read, since these may be
+        anything.
     """
     can = await agent.call("SubnAdmGet", ClassPortInfo, sa)
     if not can.capabilityMask & _HAS_OPTIONAL_RECORDS:

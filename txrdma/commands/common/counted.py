@@ -35,7 +35,7 @@ def differences(new: Numbers, old: Numbers, seconds: float) -> dict[str, Any]:
 
 
 class Rates:
-    """Turns counters of one look after another into what was counted in a second between them."""
+    """Converts counters of two successive looks into rates per second."""
 
     def __init__(self) -> None:
         self._before: dict[object, Numbers] = {}
@@ -43,7 +43,7 @@ class Rates:
 
     def since(self, entries: Sequence[dict[str, Any]], now: float) -> list[dict[str, Any]]:
         """
-        The entries of a look, with counters by the second, but for those that are new since the last look.
+        Entries of a look with rates instead of counters, without processes that are new since the last look.
 
         @param now: the time of the look in seconds.
         """

@@ -22,7 +22,7 @@ from txrdma.mad.agent import MADAgent
 from txrdma.mad.core.calls import LONG_PATIENCE_SECONDS
 from txrdma.mad.core.frames import frame
 from txrdma.mad.core.rmpp import WINDOW
-from txrdma.mad.core.transfers import LongMessages
+from txrdma.mad.core.transfers import RMPPTransfers
 from txrdma.mad.errors import MADClassError, MADError, MADRefusal, MADTimeoutError, MADTransferError
 from txrdma.mad.layouts.attributes import ManagementClass, Method
 from txrdma.mad.layouts.baseboard import BKeyInfo
@@ -456,7 +456,7 @@ class TableTests(AgentTests):
 
     def test_begunAndLeft(self) -> None:
         """A question that is begun and not ended is forgotten."""
-        long = LongMessages()
+        long = RMPPTransfers()
         question = frame(ManagementClass.SUBN_ADM, Method.GET_MULTI, 5, 0x3A, 0, b"")
         long.send(question, bytes(1000), TO_2, 0.0)
         (first,) = long.outgoing()

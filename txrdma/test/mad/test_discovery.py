@@ -23,7 +23,7 @@ from txrdma.mad.errors import MADError, MADTimeoutError
 from txrdma.mad.layouts.attributes import RPCS
 from txrdma.mad.layouts.sa import LinkRecord, NodeRecord, PortInfoRecord, SwitchInfoRecord
 from txrdma.mad.layouts.smp import NodeInfo
-from txrdma.mad.paths import toAdministration
+from txrdma.mad.paths import toSA
 from txrdma.mad.rpcs import RPCs
 from txrdma.mad.schedule import MADSchedule
 from txrdma.sim.nets.fattree import fatTree
@@ -227,7 +227,7 @@ class OtherWaysTests(FabricTestCase):
         """All ways find the same."""
         end = self.agent.port.endPort
         known = shape(self.told(Sweep(self.agent).run()))
-        for sweep in (SASweep(self.agent, toAdministration(end)), LIDSweep(self.agent, end)):
+        for sweep in (SASweep(self.agent, toSA(end)), LIDSweep(self.agent, end)):
             fabric = self.told(sweep.run())
             self.assertEqual(fabric.problems, [])
             self.assertEqual(shape(fabric), known)
@@ -236,7 +236,7 @@ class OtherWaysTests(FabricTestCase):
         """They tell how far they are, up to the end."""
         end = self.agent.port.endPort
         for sweep, most in (
-            (SASweep(self.agent, toAdministration(end)), 4),
+            (SASweep(self.agent, toSA(end)), 4),
             (LIDSweep(self.agent, end), 36),
         ):
             seen: list[tuple[int, int]] = []
@@ -248,7 +248,7 @@ class OtherWaysTests(FabricTestCase):
         """Ports are told as they would tell themselves, but for the port that was asked."""
         end = self.agent.port.endPort
         own = self.told(Sweep(self.agent).run())
-        told = self.told(SASweep(self.agent, toAdministration(end)).run())
+        told = self.told(SASweep(self.agent, toSA(end)).run())
         for guid, node in own.nodes.items():
             for number, port in node.ports.items():
                 other = told.nodes[guid].ports[number]
