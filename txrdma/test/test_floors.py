@@ -40,6 +40,7 @@ FLOORS = {
     "iba": 2,
     "ports": 2,
     "interfaces": 3,
+    "streams": 3,
     "verbs": 4,
     "soft": 4,
     "mad": 4,

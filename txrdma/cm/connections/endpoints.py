@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import replace
 from secrets import randbelow
-from typing import Any, Final
+from typing import Any, Final, Union
 
 from zope.interface import implementer
 
@@ -29,6 +29,7 @@ from txrdma.cm.interfaces import (
     IMessageProtocol,
     IMessageProtocolFactory,
     IMessageServerEndpoint,
+    IMessageTransport,
 )
 from txrdma.cm.ipcm import IPAddresses, IPCMHeader, portOf, PortSpace, serviceIDOf
 from txrdma.cm.messages import REQ
@@ -123,10 +124,14 @@ class IPNaming(Naming):
         return address, request.privateData[_HEADER:]
 
 
+PrivateData = Union[bytes, Callable[[IMessageTransport], bytes]]
+"""Private data of a REQ, or what makes them by the transport, whose memory can be allocated."""
+
+
 class _Client:
     """An endpoint that connects by an adapter, whatever names the peer."""
 
-    def __init__(self, reactor: Any, device: Place, terms: Terms, privateData: bytes) -> None:
+    def __init__(self, reactor: Any, device: Place, terms: Terms, privateData: PrivateData) -> None:
         self._reactor, self._device, self._terms, self._privateData = reactor, device, terms, privateData
 
     def _connect(
@@ -192,7 +197,7 @@ class RDMAClientEndpoint(_Client):
         port: int,
         device: Place | None = None,
         terms: Terms = PLAIN,
-        privateData: bytes = b"",
+        privateData: PrivateData = b"",
         space: PortSpace = PortSpace.TCP,
     ) -> None:
         """
