@@ -95,6 +95,42 @@ def verbs(quick: bool) -> list[Case]:
     return found
 
 
+def managed(quick: bool) -> list[Case]:
+    """Connections of RDMA's communication manager."""
+    opened = 100 if quick else 1_000
+    found = []
+    for name, title, options in (
+        ("shared", "shared memory", ""),
+        ("rocev2", "UDP", ":route=rocev2"),
+    ):
+        ours = {"module": "benchmarks.cmends", "options": options}
+        route = f"RDMA CM {'rocev2' if options else 'shared-memory'}"
+        found += [
+            Case(
+                f"cm-connects-{name}",
+                f"RDMA connections made and closed over {title}, 32 at a time",
+                "connects",
+                "/s",
+                ours=ours,
+                theirs={**TCP, "listen": f"{TCP['listen']}:backlog=1000"},
+                orders={"count": 300 if quick else 2_000, "parallel": 32, "asks": False},
+                atLeast=0.3,
+                mode=route,
+            ),
+            Case(
+                f"cm-memory-{name}",
+                f"all memory of one end of an idle RDMA connection over {title}, of {opened:,}",
+                "many",
+                "KiB",
+                ours=ours,
+                theirs=None,
+                orders={"connections": opened, "stays": True},
+                mode=route,
+            ),
+        ]
+    return found
+
+
 def streams(quick: bool) -> list[Case]:
     """Connections alone: how much goes through them, how quickly, and what they hold."""
     total = 256 * MIB if quick else 2 * GIB

@@ -59,6 +59,13 @@ PARTS: Final = (
         cases.comingAndGoing,
     ),
     Part(
+        "managed",
+        "Connections of RDMA's communication manager",
+        "Two processes as above, each with a software device. A connection is made by REQ, REP and RTU, and "
+        "ended by DREQ and DREP.",
+        cases.managed,
+    ),
+    Part(
         "failover",
         "When a link fails",
         "A server streams to a client over UDP, by a link group of two links. Each time the client's port of "

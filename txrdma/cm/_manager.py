@@ -167,6 +167,16 @@ class Manager:
         """Connections, those included whose ids rest."""
         return len(self._connections)
 
+    @property
+    def states(self) -> Counter[str]:
+        """Numbers of connections by their states."""
+        return Counter(managed.connection.state for managed in self._connections.values())
+
+    @property
+    def listeners(self) -> int:
+        """The number of listeners, those for SIDR_REQs included."""
+        return sum(map(len, self._listeners.values()))
+
     # Requests of programs
 
     def listen(self, listener: Listener) -> None:

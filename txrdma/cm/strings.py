@@ -157,7 +157,7 @@ class IBStringParser:
 @implementer(IPlugin, IMessageEndpointStringParser)
 class RDMAStringParser:
     """
-    C{rdma:HOST:PORT} for clients, C{rdma:PORT} or C{rdma:ADDRESS:PORT} for servers; hosts are IP addresses.
+    C{rdma:HOST:PORT} for clients, C{rdma:PORT} or C{rdma:ADDRESS:PORT} for servers; hosts may have names.
 
     Without C{device} the software device is used: at C{bindAddress}, or where the way to the host begins; of
     a server, at C{interface}, or at 127.0.0.1.
@@ -167,12 +167,14 @@ class RDMAStringParser:
 
     def parseMessageClient(self, reactor: Any, *args: str, **kwargs: str) -> IMessageClientEndpoint:
         """Make the endpoint of a client."""
-        from txrdma.cm.connections.endpoints import PLAIN, RDMAClientEndpoint, softDeviceAt, softDeviceTo
+        from txrdma.cm.connections.endpoints import PLAIN, RDMAClientEndpoint, softDeviceAt
 
         keys = Keys("rdma", ("host", "port"), args, kwargs)
-        host, port = keys.address("host"), keys.number("port", None, 1, 65535)
+        host, port = keys.take("host"), keys.number("port", None, 1, 65535)
+        if not host:
+            raise ValueError("rdma: host= is missing")
         source = keys.take("bindAddress")
-        device = keys.take("device") or (softDeviceAt(source) if source else softDeviceTo(host))
+        device = keys.take("device") or (softDeviceAt(source) if source else None)
         terms, privateData = keys.terms(PLAIN), keys.take("privateData").encode()
         keys.end()
         return RDMAClientEndpoint(reactor, host, port, device, terms, privateData)

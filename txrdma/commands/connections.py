@@ -7,7 +7,8 @@ from typing import Any, TYPE_CHECKING
 
 from txrdma.commands.common.tables import lines, makeTable, show, size
 from txrdma.commands.common.watching import told, watch, WatchingOptions
-from txrdma.smc.insight.control import Answer, askAll, IReactor
+from txrdma.smc.insight.control import Answer, askAll
+from txrdma.unixanswers import IReactor
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TYPE_CHECKING
 
+from txrdma.commands.common.counted import added, number, Rates
 from txrdma.commands.common.tables import lines, makeTable, show, size
 from txrdma.commands.common.watching import told, watch, WatchingOptions
-from txrdma.smc.insight.control import Answer, askAll, IReactor
-from txrdma.smc.insight.statistics import added, differences, Numbers
+from txrdma.smc.insight.control import Answer, askAll
+from txrdma.unixanswers import IReactor
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -43,40 +44,10 @@ def entriesOf(answers: Sequence[Answer]) -> list[dict[str, Any]]:
     return entries
 
 
-class Rates:
-    """Converts counters of two successive looks into rates per second."""
-
-    def __init__(self) -> None:
-        self._before: dict[object, Numbers] = {}
-        self._at = 0.0
-
-    def since(self, entries: Sequence[dict[str, Any]], now: float) -> list[dict[str, Any]]:
-        """
-        Entries of a look with rates instead of counters, without processes that are new since the last look.
-
-        @param now: the time of the look in seconds.
-        """
-        before, seconds = self._before, now - self._at
-        self._before = {each["pid"]: each["counters"] for each in entries if "counters" in each}
-        self._at = now
-        found = []
-        for each in entries:
-            if "counters" not in each:
-                found.append(each)
-            elif each["pid"] in before and seconds > 0:
-                rates = differences(each["counters"], before[each["pid"]], seconds)
-                found.append({**each, "counters": rates, "seconds": round(seconds, 3)})
-        return found
-
-
-def _number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
-
-
 def _counts(counts: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
     """Lines of counts of two levels, without those that are 0."""
     for outer, inner in sorted(counts.items()):
-        parts = [f"{_number(count)} {name}" for name, count in sorted(inner.items()) if count]
+        parts = [f"{number(count)} {name}" for name, count in sorted(inner.items()) if count]
         if parts:
             yield f"{outer}: {', '.join(parts)}"
 
@@ -85,14 +56,14 @@ def _sizes(counts: Mapping[str, float]) -> Iterator[str]:
     for bound, count in counts.items():
         if count:
             where = f"up to {size(int(bound))}" if bound.isdigit() else "larger"
-            yield f"  {where}: {_number(count)}"
+            yield f"  {where}: {number(count)}"
 
 
 def _way(way: Mapping[str, Any], verb: str) -> str:
-    parts = [f"{size(int(way['bytes']))} in {_number(way[verb])} {verb}", *_sizes(way["sizes"])]
-    parts.append(f"CDC messages: {_number(way['messages'])}")
+    parts = [f"{size(int(way['bytes']))} in {number(way[verb])} {verb}", *_sizes(way["sizes"])]
+    parts.append(f"CDC messages: {number(way['messages'])}")
     if way.get("blocks"):
-        parts.append(f"waited for room: {_number(way['blocks'])} times, {way['blockedSeconds']:.3f} s")
+        parts.append(f"waited for room: {number(way['blocks'])} times, {way['blockedSeconds']:.3f} s")
     return lines(*parts)
 
 
@@ -109,7 +80,7 @@ def statisticsTable(entries: Sequence[dict[str, Any]]) -> Table:
             table.add_row(str(entry["pid"]), escape(entry["error"]))
             continue
         counters, gauges = entry["counters"], entry["gauges"]
-        refused = [f"refused, {reason}: {_number(n)}" for reason, n in counters["refused"].items() if n]
+        refused = [f"refused, {reason}: {number(n)}" for reason, n in counters["refused"].items() if n]
         cells = (
             lines(entry["pid"], " ".join(entry["command"][1:])[:40]),
             lines(

@@ -34,6 +34,7 @@ FLOORS = {
     "machines": 1,
     "wheel": 1,
     "unixlines": 1,
+    "unixanswers": 1,
     "unixplaces": 1,
     "unixsockets": 1,
     "iba": 2,

@@ -106,7 +106,7 @@ class Attempt:
         room = REQUEST_ROOM - len(prefix)
         if isinstance(privateData, bytes):
             terms.greet(privateData, room)  # before anything is made for too much of it
-        mtu = adapter.device.portAttributes(port).activeMTU
+        mtu = adapter.mtuOf(port)
         self._transport = transport = MessageTransport(adapter, terms, port)
         transport.failed = self._failed
         said = privateData if isinstance(privateData, bytes) else privateData(transport)
@@ -262,7 +262,7 @@ class Listening:
         if place is None:
             raise Rejection(RejectReason.PRIMARY_GID_REJECTED, b"", self._adapter.usualGID().raw)
         port, _index = place
-        mtu = self._adapter.device.portAttributes(port).activeMTU
+        mtu = self._adapter.mtuOf(port)
         most = PathMTU(int(mtu if self._terms.mtu is None else min(mtu, self._terms.mtu)))
         if not request.pathMTU.known or request.pathMTU > most:
             information = informationFor(RejectReason.INVALID_PATH_MTU, int(most))

@@ -82,6 +82,8 @@ COMMANDS: Final = (
     Command("linkgroups", HERE, "Link groups of SMC-R on this host: roles, links, buffers."),
     Command("smc-stats", HERE, "What SMC-R has done on this host: bytes, sizes, waiting, fallbacks."),
     Command("smc-option", HERE, "SMC's TCP option, for speaking SMC-R to Linux kernels."),
+    Command("cm-stats", HERE, "Messages of communication managers: sent, received, repeated, by kind."),
+    Command("resolve", HERE, "What rdma:HOST:PORT or a service id means: device, path, timeouts."),
     Command("devices", HERE, "RDMA devices that could be used here."),
     Command("pnet", HERE, "Which RDMA ports go with which network interfaces."),
     Command("discover", FABRICS, "What a fabric consists of: nodes, ports, links."),
@@ -102,6 +104,7 @@ COMMANDS: Final = (
     Command("decode", FABRICS, "Management datagrams and SMC explained, from hexadecimal or a capture."),
     Command("query", FABRICS, "Any call to any port, with any field set by name."),
     Command("pingpong", MEASURING, "Latency and bandwidth between two ends, over any device."),
+    Command("rping", MEASURING, "Pings by RDMA reads and writes, with librdmacm's rping or with itself."),
 )
 
 

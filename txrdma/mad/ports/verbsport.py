@@ -189,7 +189,7 @@ class VerbsPort:
         sgid = dgid = None
         trafficClass = flowLabel = hopLimit = 0
         if envelope.grh:
-            sgid, dgid, trafficClass, flowLabel, hopLimit = _wayIn(envelope.grh)
+            sgid, dgid, trafficClass, flowLabel, hopLimit = wayIn(envelope.grh)
         return IBPath(
             slid=LID(envelope.slid),
             dlid=self.endPort.lid,
@@ -208,7 +208,7 @@ class VerbsPort:
     def isFrom(self, envelope: object, path: IBPath) -> bool:
         """True if a datagram can be an answer from the end of this path."""
         assert isinstance(envelope, Arrival)
-        sgid = _wayIn(envelope.grh)[0] if envelope.grh else None
+        sgid = wayIn(envelope.grh)[0] if envelope.grh else None
         return mayBeFrom(path, envelope.slid, sgid, self.endPort.lidMask)
 
     def refresh(self) -> MADEndPort:
@@ -468,7 +468,7 @@ class VerbsPort:
             receiver.portLost(f"{self.name} is gone: {reason}")
 
 
-def _wayIn(grh: bytes) -> tuple[GID, GID, int, int, int]:
+def wayIn(grh: bytes) -> tuple[GID, GID, int, int, int]:
     """
     Source, destination, traffic class, flow label and hop limit in the GRH of a datagram.
 
